@@ -1,0 +1,36 @@
+# Each target makes the virtual environment itself, and installs again only when the inputs changed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint bench format clean
+
+demo: $(READY)  ## compare all topologies at 96 nodes
+	$(BIN)/epidemic topology compare --nodes 96 -s 7 --plot topologies.png
+	@echo "picture: topologies.png"
+
+test: $(READY)  ## run the tests
+	$(BIN)/pytest -n auto
+
+lint: $(READY)  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)  ## rewrite the code in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## ratios, each measured side by side in one run
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove everything that was made
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis topologies.png
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; use make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@

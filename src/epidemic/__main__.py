@@ -1,0 +1,5 @@
+"""`python -m epidemic`."""
+
+from epidemic.cli.app import entry
+
+entry()

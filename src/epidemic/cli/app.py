@@ -1,0 +1,72 @@
+"""The `epidemic` command, and how it ends: exit code 2 bad input, 1 failure while running, 130 interrupted."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from epidemic import __version__
+from epidemic.cli import core
+from epidemic.errors import BadInput, RunFailed
+
+app = typer.Typer(
+    name="epidemic",
+    help="Epidemic Learning: machine learning by many nodes that hold private data and have no server.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+core.register(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"epidemic {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    command = typer.main.get_command(app)
+    try:
+        result = command.main(args=arguments, prog_name="epidemic", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except BadInput as problem:
+        return _fail(str(problem), 2)
+    except RunFailed as problem:
+        return _fail(str(problem), 1)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", 130)
+    except BrokenPipeError:  # the reader of our output went away
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as problem:
+        if hasattr(problem, "format_message"):  # a usage error of click
+            context = getattr(problem, "ctx", None)
+            path = context.command_path if context is not None else "epidemic"
+            return _fail(f"{problem.format_message()} See '{path} --help'.", 2)
+        raise
+
+
+def _fail(message: str, code: int) -> int:
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())

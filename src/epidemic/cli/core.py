@@ -1,0 +1,302 @@
+"""`epidemic theory` and `epidemic topology`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from epidemic.errors import BadInput, suggestion
+
+if TYPE_CHECKING:
+    from epidemic.measure import Impossible, TopologyReport
+    from epidemic.topology import Topology
+
+Nodes = Annotated[int, typer.Option("--nodes", "-n", help="Number of nodes.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command("theory")(theory_command)
+    app.command("topology")(topology_command)
+
+
+def theory_command(
+    nodes: Nodes,
+    s: Annotated[
+        int | None, typer.Option("-s", help="Models sent per node and round.", show_default="ceil(log2 nodes)")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds of training, T.")] = 3000,
+    smoothness: Annotated[float, typer.Option(help="Smoothness L of the local losses.")] = 1.0,
+    initial_gap: Annotated[float, typer.Option(help="F(x0) - min F.")] = 1.0,
+    noise: Annotated[float, typer.Option(help="Gradient noise, sigma squared.")] = 1.0,
+    heterogeneity: Annotated[float, typer.Option(help="Heterogeneity of the data, H squared.")] = 1.0,
+    as_json: Json = False,
+) -> None:
+    """What the theory says about n nodes that send to s others.
+
+    Contraction (how much one round of averaging shrinks disagreement), the drift of the mean, the load on a
+    receiver, and the convergence theorem's step sizes, bounds and transient rounds.
+
+    [bold]Examples[/bold]
+
+      epidemic theory --nodes 96 -s 7
+
+      epidemic theory --nodes 1000 -s 10 --rounds 5000 --heterogeneity 4 --json
+    """
+    from epidemic import theory
+    from epidemic.errors import require_int
+    from epidemic.topology import ceil_log2
+
+    require_int("nodes", nodes, 2)
+    s = ceil_log2(nodes) if s is None else s
+    theory.check_size(nodes, s)
+    problem = theory.Problem(smoothness, initial_gap, noise, heterogeneity)
+    law = theory.indegree(nodes, s)
+    oracle = nodes * s % 2 == 0  # otherwise there is no s-regular graph
+    result: dict[str, Any] = {
+        "nodes": nodes,
+        "s": s,
+        "rounds": rounds,
+        "alpha": theory.alpha(nodes, s) if oracle else None,
+        "beta": theory.beta(nodes, s),
+        "mean_drift": theory.mean_drift(nodes, s),
+        "mean_drift_paper": theory.beta(nodes, s) / nodes,
+        "indegree_mean": float(s),
+        "indegree_sd": law.sd,
+        "indegree_p95": law.percentile(0.95),
+        "indegree_p99": law.percentile(0.99),
+        "indegree_p999": law.percentile(0.999),
+        "p_empty_inbox": theory.p_empty_inbox(nodes, s),
+        "lr_oracle": theory.lr_oracle(nodes, s, rounds, problem) if oracle else None,
+        "lr_local": theory.lr_local(nodes, s, rounds, problem),
+        "bound_oracle": theory.bound_oracle(nodes, s, rounds, problem) if oracle else None,
+        "bound_local": theory.bound_local(nodes, s, rounds, problem),
+        "transient_oracle": theory.transient_oracle(nodes, s, problem) if oracle else None,
+        "transient_local": theory.transient_local(nodes, s, problem),
+    }
+    if as_json:
+        return _print_json(result)
+    note = None if oracle else f"EL-Oracle does not exist here: nodes * s = {nodes * s} is odd."
+    _print_theory(result, note)
+
+
+def topology_command(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND", help="A kind of topology, or [bold]compare[/bold] for all of them.", show_default=False
+        ),
+    ],
+    nodes: Nodes,
+    s: Annotated[
+        int | None,
+        typer.Option(
+            "-s",
+            help="Models sent per node and round (el-oracle, el-local, regular, unlucky).",
+            show_default="ceil(log2 nodes)",
+        ),
+    ] = None,
+    m: Annotated[
+        int | None, typer.Option("-m", help="Offsets of an EquiTopo.", show_default="as many messages as s")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Any other field of the topology, e.g. --set eta=0.4.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random draws.")] = 1,
+    rounds: Annotated[int, typer.Option(help="Rounds of averaging to measure.")] = 50,
+    model_bytes: Annotated[int, typer.Option(help="Size of a model; the default is GN-LeNet's.")] = 359_336,
+    as_json: Json = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a picture (.png, .pdf or .svg).", show_default=False)
+    ] = None,
+) -> None:
+    """Look at a topology: degrees, cost, spectrum, and how fast models agree on it.
+
+    Kinds: el-oracle, el-local, regular, unlucky, ring, torus, complete, none, erdos-renyi, exponential,
+    one-peer-exponential, d-equistatic, u-equistatic, od-equidyn, ou-equidyn, every.
+
+    [bold]Examples[/bold]
+
+      epidemic topology el-local --nodes 96 -s 7 --plot el-local.png
+
+      epidemic topology compare --nodes 96 -s 7 --plot compare.png
+
+      epidemic topology every --nodes 96 --set period=5 --set 'inner={kind="el-oracle", s=7}'
+    """
+    from epidemic.errors import require_int
+    from epidemic.measure import TopologyReport, compare, measure
+    from epidemic.report.style import check_picture, save
+    from epidemic.rng import Streams
+    from epidemic.topology import ceil_log2
+
+    require_int("nodes", nodes, 1)
+    if plot is not None:
+        check_picture(plot)
+    if kind == "compare":
+        if settings:
+            raise BadInput("--set belongs to a single topology, not to compare; leave it out")
+        reports = compare(
+            nodes, max(ceil_log2(nodes), 1) if s is None else s, m, seed=seed, rounds=rounds, model_bytes=model_bytes
+        )
+        found = [r for r in reports if isinstance(r, TopologyReport)]
+        if as_json:
+            _print_json({"topologies": reports})
+        else:
+            _print_comparison(nodes, reports)
+        if plot is not None:
+            if not found:
+                raise BadInput(f"no topology exists with nodes = {nodes}; nothing to draw")
+            from epidemic.report.topologies import comparison_figure
+
+            save(comparison_figure(found), plot)
+        return
+    topology = _topology(kind, nodes, s, m, settings or [])
+    report = measure(topology, nodes, seed, rounds, model_bytes)
+    if as_json:
+        _print_json(report)
+    else:
+        _print_topology(report)
+    if plot is not None:
+        from epidemic.report.topologies import topology_figure
+
+        save(topology_figure(report, topology.graph(nodes, 0, Streams(seed))), plot)
+
+
+def _topology(kind: str, nodes: int, s: int | None, m: int | None, settings: list[str]) -> Topology:
+    """The topology that the options describe; an option that it does not take is an error."""
+    import msgspec
+
+    from epidemic.config import parse_setting
+    from epidemic.topology import TOPOLOGIES, ceil_log2, topology_from
+
+    if kind not in TOPOLOGIES:
+        raise BadInput(f"topology kind {kind!r} is not known{suggestion(kind, [*TOPOLOGIES, 'compare'])}")
+    takes = {field.name: field for field in msgspec.structs.fields(TOPOLOGIES[kind])}
+    table: dict[str, Any] = {"kind": kind}
+    for name, value in (("s", s), ("m", m)):
+        if value is not None and name not in takes:
+            raise BadInput(f"{kind} takes no -{name}; leave it out")
+        if value is not None:
+            table[name] = value
+    if "s" in takes and s is None:
+        table["s"] = max(ceil_log2(nodes), 1)
+    if "m" in takes and m is None and takes["m"].required:
+        table["m"] = max((ceil_log2(nodes) + 1) // 2, 1) if kind == "u-equistatic" else max(ceil_log2(nodes), 1)
+    table.update(parse_setting(text) for text in settings)
+    return topology_from(table)
+
+
+# -- printing ---------------------------------------------------------------------------------------------------------
+
+
+def _print_json(value: Any) -> None:
+    import msgspec
+
+    typer.echo(msgspec.json.encode(value).decode())  # infinities become null
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _table(title: str, *columns: str) -> Any:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0)
+    return table
+
+
+def _show(*parts: Any) -> None:
+    from rich.console import Console
+
+    console = Console()
+    for part in parts:
+        console.print(part)
+
+
+def _print_theory(r: dict[str, Any], note: str | None) -> None:
+    table = _table(
+        f"{r['nodes']:,} nodes, each sends its model to {r['s']} others a round", "", "EL-Oracle", "EL-Local"
+    )
+
+    def row(what: str, oracle: float | None, local: float | None) -> None:
+        table.add_row(what, _number(oracle), _number(local))
+
+    row("contraction of disagreement (alpha, beta)", r["alpha"], r["beta"])
+    row("drift of the mean, exact", 0.0, r["mean_drift"])
+    row("drift of the mean, the paper's bound", 0.0, r["mean_drift_paper"])
+    row("models received: standard deviation", 0.0, r["indegree_sd"])
+    row("models received: 99th percentile", r["s"], r["indegree_p99"])
+    row("models received: 99.9th percentile", r["s"], r["indegree_p999"])
+    row("probability of an empty inbox", 0.0, r["p_empty_inbox"])
+    row(f"step size of the theorem (T = {r['rounds']:,})", r["lr_oracle"], r["lr_local"])
+    row("bound on the mean squared gradient", r["bound_oracle"], r["bound_local"])
+    row("transient rounds (order form)", r["transient_oracle"], r["transient_local"])
+    _show(table, *([note] if note else []))
+
+
+def _print_topology(r: TopologyReport) -> None:
+    table = _table(f"{r.kind}, {r.nodes:,} nodes, {r.rounds:,} rounds measured", "", "")
+    spread = "{:,} / {:,.4g} / {:,}"
+    table.add_row("models sent, min / mean / max", spread.format(r.out_degree_min, r.out_degree_mean, r.out_degree_max))
+    table.add_row(
+        "models received, min / mean / max", spread.format(r.in_degree_min, r.in_degree_mean, r.in_degree_max)
+    )
+    table.add_row("bytes per node and round", f"{r.bytes_per_node:,.0f}")
+    table.add_row("connected (round 0)", "yes" if r.connected else "no")
+    table.add_row("sigma, gap, p (round 0)", f"{r.sigma:.7g}, {r.gap:.5g}, {r.p:.5g}")
+    if r.expected_sigma2 is not None:
+        table.add_row("expected squared factor, p", f"{r.expected_sigma2:.7g}, {r.expected_p:.5g}")
+    table.add_row("contraction a round, measured", _number(r.contraction_measured))
+    table.add_row("contraction a round, predicted", _number(r.contraction_predicted))
+    _show(table)
+
+
+def _print_comparison(nodes: int, reports: list[TopologyReport | Impossible]) -> None:
+    from epidemic.measure import Impossible
+
+    table = _table(
+        f"Topologies of {nodes:,} nodes",
+        "kind",
+        "sent",
+        "heard",
+        "kB",
+        "conn.",
+        "p",
+        "measured",
+        "predicted",
+    )
+    notes = []
+    for r in reports:
+        if isinstance(r, Impossible):
+            table.add_row(r.kind, *["-"] * 7)
+            notes.append(f"[bold]{r.kind}[/bold] does not exist here: {r.reason}")
+            continue
+        received = f"{r.in_degree_min}-{r.in_degree_max}" if r.in_degree_min < r.in_degree_max else str(r.in_degree_max)
+        p = r.p if r.expected_p is None else r.expected_p
+        table.add_row(
+            r.kind, f"{r.messages_per_node:.3g}", received, f"{r.bytes_per_node / 1000:,.0f}", "yes" if r.connected else "no",
+            f"{p:.4f}", _short(r.contraction_measured), _short(r.contraction_predicted),
+        )  # fmt: skip
+    legend = (
+        "sent, heard, kB: models and kilobytes per node and round; p: 1 - sigma^2 of the matrix, in expectation where it is random; measured, predicted: factor on the disagreement"
+        " a round; conn.: the graph of round 0 is connected."
+    )
+    _show(table, f"[dim]{legend}[/dim]", *notes)

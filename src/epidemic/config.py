@@ -1,0 +1,99 @@
+"""Tables of a TOML file <-> frozen values.
+
+Every component is a frozen msgspec Struct whose fields are its configuration, so the Python constructor, the TOML table and
+its validation are one definition. `build` turns a table into such a value and words its mistakes for people: an unknown
+kind or key comes with the nearest valid one.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from epidemic.errors import BadInput, suggestion
+
+T = TypeVar("T")
+
+
+def build(table: object, cls: type[T], where: str) -> T:
+    """A `cls` from a table; `where` is its dotted place in the file, for messages."""
+    if isinstance(table, cls):
+        return table
+    if not isinstance(table, Mapping):
+        raise BadInput(f"{where} = {table!r} must be a table of keys and values")
+    fields = [f.encode_name for f in msgspec.structs.fields(cls)]  # type: ignore[arg-type]
+    for key in table:
+        if key not in fields and key != "kind":
+            takes = suggestion(key, fields) if fields else "; it takes no keys"
+            raise BadInput(f"{where}.{key} is not a known key{takes}")
+    try:
+        return msgspec.convert(dict(table), cls)
+    except msgspec.ValidationError as problem:
+        raise BadInput(_explain(str(problem), where)) from None
+
+
+def build_kind(table: object, kinds: Mapping[str, type[T]], where: str) -> T:
+    """The value that a table with a `kind` key describes; an existing value passes through."""
+    for cls in kinds.values():
+        if isinstance(table, cls):
+            return table
+    if not isinstance(table, Mapping):
+        raise BadInput(f"{where} = {table!r} must be a table with a kind; known: {', '.join(sorted(kinds))}")
+    if "kind" not in table:
+        raise BadInput(f"{where}.kind is missing; known: {', '.join(sorted(kinds))}")
+    kind = table["kind"]
+    if kind not in kinds:
+        raise BadInput(f"{where}.kind = {kind!r} is not known{suggestion(str(kind), kinds)}")
+    return build(table, kinds[kind], where)
+
+
+def to_table(value: Any) -> dict[str, Any]:
+    """The table that `build` would turn back into `value`; what is None is left out."""
+    return _without_none(msgspec.to_builtins(value))  # type: ignore[no-any-return]
+
+
+def parse_toml(text: str, source: str) -> dict[str, Any]:
+    """A TOML document, or a message that says where it is broken."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise BadInput(f"{source} is not valid TOML: {problem}") from None
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """`key=value` of a command line. The value is read as TOML, and as plain text where it is not."""
+    key, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z0-9_.-]+", key.strip()):
+        raise BadInput(f"{text!r} must have the form key=value, for example topology.s=4")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list | tuple):
+        return [_without_none(v) for v in value]
+    return value
+
+
+def _explain(problem: str, where: str) -> str:
+    """msgspec's "Expected `int`, got `str` - at `$.s`" with our own place names; our own messages as they are."""
+    found = re.fullmatch(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", problem, flags=re.DOTALL)
+    assert found is not None
+    what, place = found["what"], where + (found["path"] or "")
+    missing = re.fullmatch(r"Object missing required field `(.+)`", what)
+    unknown = re.fullmatch(r"Object contains unknown field `(.+)`", what)
+    if missing:
+        return f"{place}.{missing[1]} is missing"
+    if unknown:
+        return f"{place}.{unknown[1]} is not a known key"
+    if what.startswith(("Expected", "Invalid")):
+        return f"{place}: {what[0].lower()}{what[1:]}".replace("`", "")
+    return what

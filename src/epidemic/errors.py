@@ -1,0 +1,68 @@
+"""The two ways in which things go wrong, and the checks that raise the first.
+
+`BadInput` is the user's to fix (exit code 2), `RunFailed` happened while running (exit code 1).
+Every message is one line that names the value, the limit and the fix.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+
+
+class EpidemicError(Exception):
+    """Anything this package raises on purpose."""
+
+
+class BadInput(EpidemicError, ValueError):
+    """A value that cannot be honoured: what it is, what is allowed, what to do."""
+
+
+class RunFailed(EpidemicError, RuntimeError):
+    """A run that started and could not go on."""
+
+
+def require_int(name: str, value: object, low: int, high: int | None = None) -> None:
+    """Refuse anything but a whole number in [low, high]."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadInput(f"{name} = {value!r} must be a whole number")
+    if value < low:
+        raise BadInput(f"{name} = {value} must be at least {low}")
+    if high is not None and value > high:
+        raise BadInput(f"{name} = {value} must be at most {high}")
+
+
+def require_real(
+    name: str,
+    value: object,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    above: float | None = None,
+) -> None:
+    """Refuse anything but a finite number in [low, high]; with `above`, also strictly larger."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadInput(f"{name} = {value!r} must be a number")
+    if not math.isfinite(value):
+        raise BadInput(f"{name} = {value} must be a finite number")
+    if above is not None and value <= above:
+        raise BadInput(f"{name} = {value} must be greater than {above:g}")
+    if value < low:
+        raise BadInput(f"{name} = {value} must be at least {low:g}")
+    if value > high:
+        raise BadInput(f"{name} = {value} must be at most {high:g}")
+
+
+def require_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Refuse anything but one of `choices`, suggesting the nearest."""
+    choices = list(choices)
+    if value not in choices:
+        raise BadInput(f"{name} = {value!r} is not known{suggestion(str(value), choices)}")
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """The tail of an error message: the nearest known word, or all of them."""
+    known = sorted(known)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"

@@ -1,0 +1,294 @@
+"""What goes wrong in a round: a frozen value that turns the intended graph into the one that happened.
+
+Applied in this order: crashed nodes neither send nor receive; blocked pairs and partitions cannot talk; each message is
+lost independently; a receiver accepts at most `cap` models, and refused senders may try another node.
+
+What is known beforehand (crashed, blocked) is not sent and costs nothing. A lost message has left its sender and
+counts as sent. With a cap, a model is offered first: a lost or refused offer costs a control message, not a model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from epidemic.errors import BadInput, require_choice, require_int, require_real
+from epidemic.graph import Graph, IntArray
+from epidemic.rng import Stream, Streams
+
+Mask = NDArray[np.bool_]
+
+
+class Crash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Node `node` is down from round `at` until round `returns` (for good, if that is not given)."""
+
+    node: int
+    at: int
+    returns: int | None = None
+
+    def __post_init__(self) -> None:
+        require_int("faults.crashes.node", self.node, 0)
+        require_int("faults.crashes.at", self.at, 0)
+        if self.returns is not None and self.returns <= self.at:
+            raise BadInput(f"faults.crashes.returns = {self.returns} must be later than at = {self.at}")
+
+
+class RandomCrashes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Every node that is up crashes with `probability` in each round, and is down for `rounds_down` (default: for good)."""
+
+    probability: float
+    rounds_down: int | None = None
+
+    def __post_init__(self) -> None:
+        require_real("faults.random_crashes.probability", self.probability, 0, 1)
+        if self.rounds_down is not None:
+            require_int("faults.random_crashes.rounds_down", self.rounds_down, 1)
+
+    def down(self, n: int, round: int, streams: Streams) -> Mask:
+        """Who is down in this round. Lifetimes are drawn one after the other for all nodes, so no round is replayed."""
+        down = np.zeros(n, dtype=bool)
+        if self.probability == 0:
+            return down
+        up_since = np.zeros(n)
+        life = 0
+        while (up_since <= round).any():
+            u = streams("crashes", life).uniforms(n)
+            survived = np.zeros(n) if self.probability == 1 else np.floor(np.log1p(-u) / np.log1p(-self.probability))
+            crashed = up_since + survived
+            up_since = crashed + (np.inf if self.rounds_down is None else self.rounds_down)
+            down |= (crashed <= round) & (round < up_since)
+            life += 1
+        return down
+
+
+class Partition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """From round `start` until `end` only nodes of the same group reach each other; who is in none forms one more."""
+
+    groups: tuple[tuple[int, ...], ...]
+    start: int = 0
+    end: int | None = None
+
+    def __post_init__(self) -> None:
+        require_int("faults.partitions.start", self.start, 0)
+        if self.end is not None and self.end <= self.start:
+            raise BadInput(f"faults.partitions.end = {self.end} must be later than start = {self.start}")
+        members = [i for group in self.groups for i in group]
+        if len(set(members)) < len(members):
+            raise BadInput("faults.partitions.groups must not share nodes")
+
+    def active(self, round: int) -> bool:
+        """Whether the network is split in this round."""
+        return self.start <= round and (self.end is None or round < self.end)
+
+    def group_of(self, n: int) -> IntArray:
+        """The number of each node's group.   # (n,)"""
+        group = np.zeros(n, dtype=np.int64)
+        for number, members in enumerate(self.groups, start=1):
+            group[list(members)] = number
+        return group
+
+
+@dataclass(frozen=True, eq=False)
+class Delivery:
+    """What happened to the messages of one round. All arrays are (n,)."""
+
+    intended: Graph
+    graph: Graph  # what arrived
+    alive: Mask
+    models_sent: IntArray  # models that left each node
+    offers_sent: IntArray  # control messages of each sender (0 without a cap)
+    refused: IntArray  # offers of each sender that were refused
+    lost: IntArray  # messages of each sender that vanished on the way
+
+
+class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that may go wrong. The default is nothing."""
+
+    crashes: tuple[Crash, ...] = ()
+    random_crashes: RandomCrashes | None = None
+    on_return: Literal["adopt", "keep"] = "adopt"
+    """Whether a node that comes back takes the model of a random live peer or goes on with its own."""
+    blocked: tuple[tuple[int, int], ...] = ()
+    """Pairs that cannot talk, in either direction."""
+    partitions: tuple[Partition, ...] = ()
+    loss: float = 0.0
+    """Probability that a message vanishes."""
+    cap: int | None = None
+    """The most models that a node accepts in a round."""
+    max_retries: int | Literal["unlimited"] = 1
+    """How often a refused sender tries another node."""
+
+    def __post_init__(self) -> None:
+        require_choice("faults.on_return", self.on_return, ["adopt", "keep"])
+        require_real("faults.loss", self.loss, 0, 1)
+        if self.cap is not None:
+            require_int("faults.cap", self.cap, 0)
+        if self.max_retries != "unlimited":
+            require_int("faults.max_retries", self.max_retries, 0)
+
+    def check(self, n: int) -> None:
+        """Raise BadInput if a node is named that does not exist."""
+        named = [("crashes", crash.node) for crash in self.crashes]
+        named += [("blocked", i) for pair in self.blocked for i in pair]
+        named += [("partitions", i) for split in self.partitions for group in split.groups for i in group]
+        for what, i in named:
+            if not 0 <= i < n:
+                raise BadInput(f"faults.{what} names node {i}, but nodes are numbered 0 to {n - 1}")
+        for a, b in self.blocked:
+            if a == b:
+                raise BadInput(f"faults.blocked pairs node {a} with itself")
+
+    def alive(self, n: int, round: int, streams: Streams) -> Mask:
+        """Who is up in this round.   # (n,)"""
+        alive = np.ones(n, dtype=bool)
+        for crash in self.crashes:
+            if crash.at <= round and (crash.returns is None or round < crash.returns):
+                alive[crash.node] = False
+        if self.random_crashes is not None:
+            alive &= ~self.random_crashes.down(n, round, streams)
+        return alive
+
+    def adoptions(self, n: int, round: int, streams: Streams) -> tuple[IntArray, IntArray]:
+        """Nodes that come back in this round and take a model, and the live peers that they take it from.
+
+        A donor was up in the round before, so it has the current model. Without any, nobody adopts.
+        """
+        nobody = np.zeros(0, dtype=np.int64)
+        if round == 0 or self.on_return == "keep" or (not self.crashes and self.random_crashes is None):
+            return nobody, nobody
+        before, now = self.alive(n, round - 1, streams), self.alive(n, round, streams)
+        returning, donors = np.flatnonzero(now & ~before), np.flatnonzero(now & before)
+        if not returning.size or not donors.size:
+            return nobody, nobody
+        drawn = streams("adoption", round).integers(len(donors), n)[returning]
+        return returning, donors[drawn]
+
+    def deliver(self, graph: Graph, round: int, streams: Streams) -> Delivery:
+        """What happens to this round's messages."""
+        n = graph.n
+        alive = self.alive(n, round, streams)
+        zeros = np.zeros(n, dtype=np.int64)
+        capped = self.cap is not None and self.cap < n - 1
+        splits = [split for split in self.partitions if split.active(round)]
+        sent = graph.among(alive)
+        if not (capped or self.loss or splits or self.blocked):
+            return Delivery(graph, sent, alive, sent.out_degree, zeros, zeros, zeros)
+
+        links = _Links(n, alive, self.blocked, splits)
+        sent = sent.explicit()
+        if splits or self.blocked:
+            sent = sent.keep(links.open(sent.senders, sent.receivers))
+        arrived, lost = sent, zeros
+        if self.loss:
+            kept = streams("loss", round).uniforms(sent.messages) >= self.loss
+            arrived, lost = sent.keep(kept), np.bincount(sent.senders[~kept], minlength=n)
+        if not capped:
+            return Delivery(graph, arrived, alive, sent.out_degree, zeros, zeros, lost)
+        outcome = self._cap(arrived, links, streams("cap", round))
+        offers = outcome.offers + lost  # a lost first offer was sent, too
+        return Delivery(
+            graph, outcome.graph, alive, outcome.graph.out_degree, offers, outcome.refused, lost + outcome.lost
+        )
+
+    def _cap(self, graph: Graph, links: _Links, stream: Stream) -> _Capped:
+        """Offers arrive in random order, the first `cap` of a receiver are accepted, the refused try elsewhere."""
+        assert self.cap is not None
+        n = graph.n
+        retries = n if self.max_retries == "unlimited" else self.max_retries
+        sender: IntArray = graph.senders.astype(np.int64)
+        target: IntArray = graph.receivers.astype(np.int64)
+        tried: IntArray = np.sort(sender * n + target)
+        free = np.full(n, self.cap)
+        offers, refused, lost = (np.zeros(n, dtype=np.int64) for _ in range(3))
+        senders: list[IntArray] = []
+        targets: list[IntArray] = []
+        for attempt in range(retries + 1):
+            offers += np.bincount(sender, minlength=n)
+            if attempt and self.loss:
+                heard = stream.uniforms(len(sender)) >= self.loss
+                lost += np.bincount(sender[~heard], minlength=n)
+                sender, target = sender[heard], target[heard]
+            order = stream.permutation(len(sender))
+            order = order[np.argsort(target[order], kind="stable")]  # by receiver, at random within
+            sender, target = sender[order], target[order]
+            arrivals = np.bincount(target, minlength=n)
+            place = np.arange(len(target)) - np.repeat(np.cumsum(arrivals) - arrivals, arrivals)
+            accepted = place < free[target]
+            senders.append(sender[accepted])
+            targets.append(target[accepted])
+            free -= np.bincount(target[accepted], minlength=n)
+            turned_away = np.sort(sender[~accepted])
+            refused += np.bincount(turned_away, minlength=n)
+            if not turned_away.size:
+                break
+            if attempt < retries:
+                sender, target, tried = _try_elsewhere(turned_away, tried, links, stream)
+        graph = Graph.from_edges(n, np.concatenate(senders), np.concatenate(targets))
+        return _Capped(graph, offers, refused, lost)
+
+
+@dataclass(frozen=True)
+class _Capped:
+    graph: Graph
+    offers: IntArray
+    refused: IntArray
+    lost: IntArray
+
+
+class _Links:
+    """Which pairs can talk in a round."""
+
+    def __init__(self, n: int, alive: Mask, blocked: tuple[tuple[int, int], ...], splits: list[Partition]) -> None:
+        self.n = n
+        self._alive = alive
+        self._blocked = np.array(
+            sorted({a * n + b for a, b in blocked} | {b * n + a for a, b in blocked}), dtype=np.int64
+        )
+        self._groups = [split.group_of(n) for split in splits]
+
+    def open(self, senders: IntArray, receivers: IntArray) -> Mask:
+        """Whether each sender can reach the receiver beside it."""
+        ok: Mask = (senders != receivers) & self._alive[receivers]
+        for group in self._groups:
+            ok &= group[senders] == group[receivers]
+        if len(self._blocked):
+            ok &= ~np.isin(senders.astype(np.int64) * self.n + receivers, self._blocked)
+        return ok
+
+
+def _try_elsewhere(
+    sender: IntArray, tried: IntArray, links: _Links, stream: Stream
+) -> tuple[IntArray, IntArray, IntArray]:
+    """For each refused message a uniformly random node that its sender has not tried; who has tried all gives up.
+
+    Returns senders, their new targets, and the sorted keys sender * n + target of everything tried by now.
+    """
+    n = links.n
+    senders: list[IntArray] = []
+    targets: list[IntArray] = []
+    for _ in range(8):  # guess; right at once for all but those who have tried almost everyone
+        if len(sender) <= 16:
+            break
+        target = stream.integers(n, len(sender))
+        key = sender * n + target
+        first = np.zeros(len(key), dtype=bool)
+        first[np.unique(key, return_index=True)[1]] = True
+        good = first & links.open(sender, target) & ~np.isin(key, tried)
+        senders.append(sender[good])
+        targets.append(target[good])
+        tried = np.union1d(tried, key[good])
+        sender = sender[~good]
+    everyone = np.arange(n)
+    for i, wanted in zip(*np.unique(sender, return_counts=True), strict=True):
+        left = links.open(np.full(n, i), everyone)
+        left[tried[slice(*np.searchsorted(tried, [i * n, (i + 1) * n]))] - i * n] = False
+        candidates = everyone[left]
+        chosen = candidates[stream.permutation(len(candidates))[:wanted]]
+        senders.append(np.full(len(chosen), i))
+        targets.append(chosen)
+    all_senders, all_targets = np.concatenate(senders), np.concatenate(targets)
+    return all_senders, all_targets, np.union1d(tried, all_senders * n + all_targets)

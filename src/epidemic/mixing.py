@@ -1,0 +1,182 @@
+"""How much each voice counts: from the graph of a round to the weights of an average.
+
+Row i of W holds the weights that node i gives to the models it hears and to its own; rows sum to 1.
+  uniform               everybody heard and oneself count the same, 1 / (number heard + 1)        (Epidemic Learning)
+  metropolis-hastings   1 / (1 + the larger degree of the two), undirected graphs only             (D-PSGD)
+  native                the weights that the topology brings along                                 (EquiTopo)
+
+When messages are missing, uniform weights are those of what arrived. The other two are made for the intended
+graph: they stay, and the weight of what did not arrive goes to the node itself.
+
+Shapes: n nodes, d model size, X is (n, d).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import scipy.sparse
+import scipy.sparse.linalg
+from numpy.typing import NDArray
+
+from epidemic.errors import BadInput, RunFailed, require_choice
+from epidemic.graph import FloatArray, Graph, IntArray
+
+Rule = Literal["uniform", "metropolis-hastings", "native"]
+RULES = ("uniform", "metropolis-hastings", "native")
+
+DENSE_LIMIT = 1000
+"""Up to this many nodes spectra are computed densely."""
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """A row-stochastic matrix: sparse, or (for a complete graph) a shared sum over the members of a clique."""
+
+    n: int
+    matrix: scipy.sparse.csr_array | None  # (n, n), each row its own weight first, then the senders ascending
+    clique: IntArray | None = None
+    share: float = 0.0  # a member i takes share * (sum over the clique) + (1 - share * |clique|) * own
+
+    def __matmul__(self, x: Any) -> Any:
+        """W @ X for a NumPy array or a torch tensor, (n, d) -> (n, d), in the precision of X."""
+        if type(x).__module__.partition(".")[0] == "torch":
+            return self._mix_torch(x)
+        if self.matrix is not None:
+            return self.matrix.astype(x.dtype) @ x
+        assert self.clique is not None
+        members = x[self.clique]
+        mixed = x.copy()
+        mixed[self.clique] = self.share * members.sum(axis=0) + (1 - self.share * len(self.clique)) * members
+        return mixed
+
+    def _mix_torch(self, x: Any) -> Any:
+        import torch
+
+        if x.device.type == "cpu":
+            return torch.from_numpy(self @ x.detach().numpy())
+        if self.matrix is None:
+            assert self.clique is not None
+            who = torch.from_numpy(self.clique).to(x.device)
+            members = x[who]
+            mixed = x.clone()
+            mixed[who] = self.share * members.sum(dim=0) + (1 - self.share * len(self.clique)) * members
+            return mixed
+        parts = (self.matrix.indptr, self.matrix.indices, self.matrix.data)
+        indptr, indices, data = (torch.from_numpy(part).to(x.device) for part in parts)
+        return torch.sparse_csr_tensor(indptr, indices, data.to(x.dtype), size=(self.n, self.n)) @ x
+
+    def dense(self) -> FloatArray:
+        """The whole (n, n) matrix, for small n."""
+        mixed: FloatArray = self @ np.eye(self.n)
+        return mixed
+
+    @property
+    def transpose(self) -> Weights:
+        """W^T; of a clique it is W itself."""
+        return self if self.matrix is None else Weights(self.n, self.matrix.T.tocsr())
+
+
+def weights(rule: str, intended: Graph, arrived: Graph | None = None) -> Weights:
+    """The weights of a round: `intended` is what the topology wanted, `arrived` what got through (default: all)."""
+    require_choice("mixing", rule, RULES)
+    arrived = intended if arrived is None else arrived
+    if arrived.clique is not None:
+        size = arrived.n if rule != "uniform" else max(len(arrived.clique), 1)
+        return Weights(arrived.n, None, arrived.clique, 1 / size)
+    if rule == "uniform":
+        return _with_own(arrived, np.repeat(1 / (1 + arrived.in_degree), np.diff(arrived.indptr)))
+    if rule == "native" and intended.native is None and intended.clique is None:
+        raise BadInput('mixing = "native" needs a topology with weights of its own (an EquiTopo); use "uniform"')
+    if intended.clique is not None:
+        return _with_own(arrived, np.full(arrived.messages, 1 / intended.n))
+    edge = intended.native if rule == "native" else _metropolis_hastings(intended)
+    assert edge is not None
+    return _with_own(arrived, edge if arrived is intended else edge[_positions(arrived, intended, rule)])
+
+
+def _metropolis_hastings(graph: Graph) -> FloatArray:
+    if not graph.undirected:
+        raise BadInput('mixing = "metropolis-hastings" needs links that go both ways; use mixing = "uniform"')
+    degree = graph.in_degree
+    return 1 / (1 + np.maximum(degree[graph.senders], degree[graph.receivers]))
+
+
+def _positions(arrived: Graph, intended: Graph, rule: str) -> NDArray[np.intp]:
+    """Where each edge that arrived stands among the intended ones."""
+    wanted, keys = intended.edge_keys, arrived.edge_keys
+    at = np.searchsorted(wanted, keys)
+    if len(keys) and (len(wanted) == 0 or (wanted[np.minimum(at, len(wanted) - 1)] != keys).any()):
+        raise BadInput(
+            f'mixing = "{rule}" has no weight for a redirected message; use faults.max_retries = 0 or "uniform"'
+        )
+    return at
+
+
+def _with_own(graph: Graph, edge: FloatArray) -> Weights:
+    """CSR of the edge weights, each row opened by the weight of the node's own model."""
+    n = graph.n
+    indptr = graph.indptr + np.arange(n + 1, dtype=graph.indptr.dtype)
+    first = indptr[:-1]
+    rest = np.arange(len(edge)) + graph.receivers + 1
+    indices = np.empty(len(edge) + n, dtype=indptr.dtype)
+    indices[first], indices[rest] = np.arange(n), graph.senders
+    data = np.empty(len(edge) + n)
+    data[first], data[rest] = 1 - np.bincount(graph.receivers, weights=edge, minlength=n), edge
+    return Weights(n, scipy.sparse.csr_array((data, indices, indptr), shape=(n, n)))
+
+
+# -- how fast it mixes ------------------------------------------------------------------------------------------------
+
+
+class Spectrum(msgspec.Struct, frozen=True):
+    """sigma = ||W - J||_2, gap = 1 - sigma, p = 1 - sigma^2 (the parameter of D-SGD's convergence theory)."""
+
+    sigma: float
+    gap: float
+    p: float
+
+
+def spectrum(w: Weights) -> Spectrum:
+    """Largest singular value of W - J; dense for small n, iterative (ARPACK) for large ones."""
+    n = w.n
+    if n == 1:
+        sigma = 0.0
+    elif w.matrix is None and w.clique is not None:
+        sigma = 1.0 if len(w.clique) < n else abs(1 - w.share * n)
+    elif n <= DENSE_LIMIT:
+        sigma = float(np.linalg.norm(w.dense() - 1 / n, ord=2))
+    else:
+        sigma = _largest_singular_value(w)
+    sigma = 1.0 if abs(sigma - 1) < 1e-12 else sigma  # rounding
+    return Spectrum(sigma, 1 - sigma, 1 - sigma**2)
+
+
+def _largest_singular_value(w: Weights) -> float:
+    n, back = w.n, w.transpose
+
+    def squared(x: FloatArray) -> FloatArray:  # (W - J)^T (W - J) x
+        y = w @ x - x.mean()
+        z: FloatArray = back @ y - y.mean()
+        return z
+
+    operator = scipy.sparse.linalg.LinearOperator((n, n), matvec=squared, dtype=np.float64)
+    start = np.cos(np.arange(n) * 0.7) + np.linspace(-1, 1, n)
+    try:
+        largest = scipy.sparse.linalg.eigsh(
+            operator, k=1, which="LA", ncv=min(n, 96), v0=start, return_eigenvectors=False, maxiter=400
+        )
+    except scipy.sparse.linalg.ArpackNoConvergence:
+        raise RunFailed(
+            f"the spectrum of a graph of {n} nodes did not converge (its gap is too small to resolve); use fewer nodes"
+        ) from None
+    return float(np.sqrt(max(largest[0], 0.0)))
+
+
+def disagreement(x: Any) -> float:
+    """D(X): the mean squared distance of the rows of X to their mean."""
+    centred = x - x.mean(0)
+    return float((centred**2).sum() / x.shape[0])

@@ -1,0 +1,77 @@
+"""How figures look: the same colour and line for the same method everywhere, distinguishable to colour-blind readers.
+
+Colours are Okabe and Ito's; methods that share one differ in dashes. Importing this file does not import Matplotlib.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epidemic.errors import BadInput
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PURPLE, GREY = (
+    "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#7F7F7F",
+)  # fmt: skip
+
+METHODS: dict[str, tuple[str, Any, float]] = {  # kind: colour, dashes, line width
+    "el-oracle": (BLUE, "-", 2.4),
+    "el-local": (RED, "-", 2.4),
+    "complete": (BLACK, "-", 1.6),
+    "regular": (GREEN, "-", 1.6),
+    "unlucky": (PURPLE, "-", 1.6),
+    "u-equistatic": (ORANGE, "-", 1.6),
+    "d-equistatic": (ORANGE, (0, (4, 2)), 1.4),
+    "od-equidyn": (SKY, "-", 1.4),
+    "ou-equidyn": (SKY, (0, (4, 2)), 1.4),
+    "exponential": (GREEN, (0, (4, 2)), 1.4),
+    "one-peer-exponential": (PURPLE, (0, (4, 2)), 1.4),
+    "erdos-renyi": (BLACK, (0, (4, 2)), 1.4),
+    "ring": (GREY, "-", 1.4),
+    "torus": (GREY, (0, (4, 2)), 1.4),
+    "none": (GREY, (0, (1, 2)), 1.4),
+}
+
+FORMATS = (".png", ".pdf", ".svg")
+
+
+def line(kind: str) -> dict[str, Any]:
+    """Keyword arguments of a Matplotlib line for a method."""
+    colour, dashes, width = METHODS.get(kind, (GREY, (0, (3, 1, 1, 1)), 1.4))
+    return {"color": colour, "linestyle": dashes, "linewidth": width}
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure in inches, without a window or any global state."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def polish(axes: Any, title: str, x: str, y: str) -> None:
+    """Title, axis labels, a light grid, no box."""
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(True, which="major", color="0.88", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a picture file that cannot be written, before any work is done."""
+    if path.suffix.lower() not in FORMATS:
+        raise BadInput(f"{path} must end in {', '.join(FORMATS)}")
+    if not path.absolute().parent.is_dir():
+        raise BadInput(f"{path}: the directory {path.absolute().parent} does not exist; create it first")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the picture."""
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as problem:
+        raise BadInput(f"{path} cannot be written: {problem.strerror}") from None

@@ -1,0 +1,115 @@
+"""Keyed randomness: every draw is a function of (seed, purpose, index), never of what was drawn before.
+
+`Streams(seed)` is all the randomness of one run. `streams("topology", 7)` is the stream for round 7's graph: whoever
+asks, on whatever host, in whatever order, gets the same numbers. The generator is Philox4x64-10 (Salmon et al., SC 2011),
+a counter-based function that NumPy ships; its 128-bit key is a hash of seed, purpose and index.
+
+Hosts must agree on what is drawn, so everything below is mapped from raw Philox words by code of this file and does
+not change when NumPy changes its distributions. A golden test pins it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epidemic.errors import require_int
+
+IntArray = NDArray[np.integer[Any]]
+
+_DOMAIN = b"epidemic/1"  # a new number here would change every draw of every run
+
+
+@dataclass(frozen=True)
+class Streams:
+    """All the randomness of one run."""
+
+    seed: int
+
+    def __post_init__(self) -> None:
+        require_int("seed", self.seed, 0, 2**63 - 1)
+
+    def __call__(self, purpose: str, *index: int) -> Stream:
+        """The stream for a purpose (a word) and an index (usually the round)."""
+        return Stream(self.key(purpose, *index))
+
+    def key(self, purpose: str, *index: int) -> int:
+        """The 128-bit Philox key of a purpose and an index; also a seed for torch's generators."""
+        words = [_DOMAIN, str(self.seed).encode(), purpose.encode(), *(str(i).encode() for i in index)]
+        return int.from_bytes(hashlib.blake2b(b"\0".join(words), digest_size=16).digest(), "little")
+
+
+class Stream:
+    """Numbers drawn one after the other from one Philox key."""
+
+    def __init__(self, key: int) -> None:
+        self._philox = np.random.Philox(key=key)
+
+    def words(self, size: int) -> NDArray[np.uint64]:
+        """`size` raw 64-bit words."""
+        return np.asarray(self._philox.random_raw(size), dtype=np.uint64)
+
+    def uniforms(self, *shape: int) -> NDArray[np.float64]:
+        """Numbers on the grid k / 2**53 in [0, 1)."""
+        words = self.words(math.prod(shape))
+        words >>= np.uint64(11)
+        u = words.astype(np.float64)
+        u *= 2.0**-53
+        return u.reshape(shape)
+
+    def integers(self, high: int, *shape: int) -> IntArray:
+        """Whole numbers in [0, high), each off its fair share by less than high / 2**53; 32-bit where that is enough."""
+        u = self.uniforms(*shape)
+        u *= high
+        return u.astype(np.int32 if high < 2**31 else np.int64)  # the former is 18 times faster
+
+    def permutation(self, n: int) -> NDArray[np.int64]:
+        """A uniformly random order of 0..n-1 (equal words, of probability n**2 / 2**65, keep their order)."""
+        return np.argsort(self.words(n), kind="stable")
+
+    def normals(self, *shape: int) -> NDArray[np.float64]:
+        """Standard normal numbers (Box-Muller)."""
+        size = math.prod(shape)
+        u = self.uniforms(2, (size + 1) // 2)
+        radius = np.sqrt(-2.0 * np.log1p(-u[0]))  # 1 - u is in (0, 1]
+        angle = 2.0 * math.pi * u[1]
+        return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size].reshape(shape)
+
+
+def distinct(stream: Stream, rows: int, population: int, size: int) -> IntArray:
+    """For each row, `size` distinct numbers of 0..population-1, every subset equally likely.   # (rows, size), sorted
+
+    Draws with replacement, and draws again only as many as repeat a number of their row. Taking the first `size`
+    different values of an endless uniform sequence is exactly uniform, and never more are drawn than are missing.
+    Time and memory are proportional to rows * size; more than half of the population is drawn as its complement.
+    """
+    if size > population - size:
+        left_out = distinct(stream, rows, population, population - size)
+        chosen = np.ones((rows, population), dtype=bool)
+        np.put_along_axis(chosen, left_out, False, axis=1)
+        return np.nonzero(chosen)[1].reshape(rows, size)
+    drawn = stream.integers(population, rows, size)
+    drawn.sort(axis=1)
+    flat = drawn.ravel()
+    same = np.flatnonzero(flat[1:] == flat[:-1])  # a number equal to its predecessor, in its row or the one before
+    repeated = np.unique(same[(same + 1) % size != 0] // size) if size else same
+    if repeated.size:
+        drawn[repeated] = _complete(stream, drawn[repeated], population)
+    return drawn
+
+
+def _complete(stream: Stream, drawn: IntArray, population: int) -> IntArray:
+    """Replace the repetitions within each sorted row by fresh draws until all are distinct."""
+    rows, size = drawn.shape
+    keys = np.unique(drawn + population * np.arange(rows)[:, None])  # one number per (row, value)
+    while keys.size < rows * size:
+        missing = size - np.bincount(keys // population, minlength=rows)
+        owner = np.repeat(np.arange(rows), missing)
+        fresh = stream.integers(population, owner.size) + population * owner
+        keys = np.union1d(keys, fresh)
+    return (keys % population).reshape(rows, size)

@@ -1,0 +1,142 @@
+"""Fixed networks that Epidemic Learning is compared with, and the two extremes: everybody and nobody."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epidemic.errors import BadInput, require_int, require_real
+from epidemic.graph import Graph
+from epidemic.rng import Stream, Streams
+from epidemic.topology.base import StaticTopology, Topology, ceil_log2
+from epidemic.topology.regular import both_ways, redraw_until_connected
+
+
+class Ring(StaticTopology, frozen=True, tag="ring"):
+    """Everybody exchanges with the two nodes beside it."""
+
+    def build(self, n: int, stream: Stream) -> Graph:
+        return Graph.circulant(n, np.array([1, -1]))
+
+
+class Torus(StaticTopology, frozen=True, tag="torus"):
+    """A grid that wraps around at its edges; everybody has four neighbours.
+
+    Without `rows`, the grid is as square as the number of nodes allows.
+    """
+
+    rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rows is not None:
+            require_int("topology.rows", self.rows, 3)
+
+    def check(self, n: int) -> None:
+        require_int("nodes", n, 9)
+        self.shape(n)
+
+    def shape(self, n: int) -> tuple[int, int]:
+        """Rows and columns of the grid."""
+        rows = self.rows or max(r for r in range(1, math.isqrt(n) + 1) if n % r == 0)
+        if n % rows:
+            raise BadInput(f"topology.rows = {rows} must divide nodes = {n}")
+        if min(rows, n // rows) < 3:
+            raise BadInput(
+                f"nodes = {n} makes a torus of {rows} x {n // rows}, but both sides must be at least 3;"
+                f" use nodes = {3 * math.ceil(n / 3)} or another topology"
+            )
+        return rows, n // rows
+
+    def build(self, n: int, stream: Stream) -> Graph:
+        rows, columns = self.shape(n)
+        row, column = np.divmod(np.arange(n), columns)
+        down = (row + 1) % rows * columns + column
+        right = row * columns + (column + 1) % columns
+        here = np.arange(n)
+        return Graph.from_edges(n, *both_ways(np.concatenate([here, here]), np.concatenate([down, right])))
+
+
+class Complete(StaticTopology, frozen=True, tag="complete"):
+    """Everybody sends to everybody: each round ends with the exact average."""
+
+    def build(self, n: int, stream: Stream) -> Graph:
+        return Graph.complete(n)
+
+
+class Isolated(StaticTopology, frozen=True, tag="none"):
+    """Nobody sends: local training only. The one topology for a single node."""
+
+    fewest_nodes: ClassVar[int] = 1
+
+    def build(self, n: int, stream: Stream) -> Graph:
+        return Graph.empty(n)
+
+
+class ErdosRenyi(StaticTopology, frozen=True, tag="erdos-renyi"):
+    """Every pair is linked with probability (1 + c) ln(n) / n, drawn again until connected."""
+
+    natural_mixing: ClassVar[str] = "metropolis-hastings"
+
+    c: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_real("topology.c", self.c, above=0)
+
+    def probability(self, n: int) -> float:
+        """The probability that two given nodes are linked."""
+        return (1 + self.c) * math.log(n) / n
+
+    def check(self, n: int) -> None:
+        super().check(n)
+        if self.probability(n) > 1:
+            raise BadInput(
+                f"topology.c = {self.c:g} with nodes = {n} asks for links of probability {self.probability(n):.3g};"
+                f" c must be at most {n / math.log(n) - 1:.4g}"
+            )
+
+    def build(self, n: int, stream: Stream) -> Graph:
+        return redraw_until_connected(
+            lambda: Graph.from_edges(n, *both_ways(*random_pairs(n, self.probability(n), stream))),
+            f"erdos-renyi with nodes = {n}, c = {self.c:g}",
+        )
+
+
+def random_pairs(n: int, q: float, stream: Stream) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Each of the n (n - 1) / 2 pairs with probability q, by drawing the gaps between chosen ones."""
+    pairs = n * (n - 1) // 2
+    chosen: list[NDArray[np.int64]] = []
+    last = -1
+    while last < pairs:
+        count = int(q * (pairs - last) + 6 * math.sqrt(q * pairs)) + 16
+        if q == 1:
+            gaps = np.ones(count, dtype=np.int64)
+        else:
+            gap = np.log1p(-stream.uniforms(count)) / math.log1p(-q)
+            gaps = 1 + np.minimum(gap, pairs).astype(np.int64)  # 1 + geometric
+        where = last + np.cumsum(gaps)
+        chosen.append(where)
+        last = int(where[-1])
+    index = np.concatenate(chosen)
+    index = index[index < pairs]
+    # Pair (a, b), a > b, has index a (a - 1) / 2 + b.
+    a = ((1 + np.sqrt(1 + 8.0 * index)) / 2).astype(np.int64)
+    a += (a + 1) * a // 2 <= index  # mend the rounding of the square root
+    a -= a * (a - 1) // 2 > index
+    return a, index - a * (a - 1) // 2
+
+
+class Exponential(StaticTopology, frozen=True, tag="exponential"):
+    """Node i hears the nodes at distance 1, 2, 4, ... ahead of it (Ying et al. 2021)."""
+
+    def build(self, n: int, stream: Stream) -> Graph:
+        return Graph.circulant(n, 2 ** np.arange(ceil_log2(n)))
+
+
+class OnePeerExponential(Topology, frozen=True, tag="one-peer-exponential"):
+    """The exponential graph, one distance a round in turn; exact averaging every log2(n) rounds at powers of two."""
+
+    def draw(self, n: int, round: int, streams: Streams) -> Graph:
+        return Graph.circulant(n, np.array([2 ** (round % ceil_log2(n))]))
