@@ -152,7 +152,9 @@ def test_every_pair_is_linked_equally_often(topology):
     assert abs(z.std() - 1) < 0.2
 
 
-@pytest.mark.parametrize(("topology", "distinct_graphs"), [(ELOracle(2), 60), (ELOracle(2, "fresh"), 70), (ELOracle(3, "fresh"), 70)])
+@pytest.mark.parametrize(
+    ("topology", "distinct_graphs"), [(ELOracle(2), 60), (ELOracle(2, "fresh"), 70), (ELOracle(3, "fresh"), 70)]
+)
 def test_oracle_draws_reach_every_relabelling(topology, distinct_graphs):
     """n = 6: 60 hexagons, plus 10 pairs of triangles when fresh; 60 prisms and 10 K(3,3) for s = 3."""
     seen = {topology.graph(6, t, STREAMS).digest() for t in range(3000)}
@@ -182,7 +184,9 @@ def test_disagreement_contracts_as_predicted(topology):
         assert drifts.max() < 1e-25
 
 
-@pytest.mark.parametrize(("n", "s", "trials"), [(96, 4, 4000), (96, 7, 4000), (96, 14, 4000), (100, 7, 4000), (1000, 10, 300)])
+@pytest.mark.parametrize(
+    ("n", "s", "trials"), [(96, 4, 4000), (96, 7, 4000), (96, 14, 4000), (100, 7, 4000), (1000, 10, 300)]
+)
 def test_the_trace_of_local_draws_gives_beta(n, s, trials):
     h = np.array([((1 / (ELLocal(s).graph(n, t, STREAMS).in_degree + 1)).sum() - 1) / (n - 1) for t in range(trials)])
     assert abs(h.mean() - theory.beta(n, s)) < 5 * h.std() / math.sqrt(trials)
@@ -262,7 +266,9 @@ def test_erdos_renyi_has_the_known_degrees_and_spectrum():
     assert all(g.connected for g in graphs)
     q, pairs = topology.probability(96), 96 * 95 / 2
     edges = np.array([g.messages / 2 for g in graphs])
-    assert abs(edges.mean() - q * pairs) < 5 * math.sqrt(q * (1 - q) * pairs / 100) + 1  # connected ones are a bit denser
+    assert (
+        abs(edges.mean() - q * pairs) < 5 * math.sqrt(q * (1 - q) * pairs / 100) + 1
+    )  # connected ones are a bit denser
     assert abs(_sigmas(topology, 100).mean() - 0.817) < 0.02
 
 
@@ -360,7 +366,9 @@ def _mean_square(matrices, n):
 @pytest.mark.parametrize("eta", [0.5, 96 / 190, 1.0])
 def test_od_equidyn_has_its_exact_factor(eta):
     n = 96
-    all_of_them = [weights("native", Graph.circulant(n, [u], np.array([eta * (n - 1) / n]))).dense() for u in range(1, n)]
+    all_of_them = [
+        weights("native", Graph.circulant(n, [u], np.array([eta * (n - 1) / n]))).dense() for u in range(1, n)
+    ]
     largest = np.linalg.eigvalsh(_mean_square(all_of_them, n))[-1]
     found = expected(ODEquiDyn(eta), n, STREAMS)
     assert found.sigma2 == pytest.approx(largest, abs=1e-12)
@@ -380,7 +388,9 @@ def test_od_equidyn_on_a_basis_uses_only_its_offsets():
     assert len(offsets) <= 3
     largest = np.linalg.eigvalsh(_mean_square([weights("native", g).dense() for g in graphs], n))[-1]
     assert expected(topology, n, STREAMS).sigma2 == pytest.approx(largest, abs=0.1)
-    rho = np.linalg.norm(sum(weights("native", d_equistatic(n, np.array([u]))).dense() for u in offsets) / len(offsets) - 1 / n, 2)
+    rho = np.linalg.norm(
+        sum(weights("native", d_equistatic(n, np.array([u]))).dense() for u in offsets) / len(offsets) - 1 / n, 2
+    )
     assert expected(topology, n, STREAMS).sigma2 <= 1 - 2 * 0.5 * 0.5 * (1 - rho) + 0.1
 
 
@@ -459,7 +469,9 @@ def test_a_million_nodes_need_memory_proportional_to_the_messages(kind):
     import tracemalloc
 
     n = 200_000 if kind in ("ou-equidyn", "regular", "unlucky", "erdos-renyi") else 1_000_000
-    needed = {"s": 4} if kind in ("el-oracle", "el-local", "regular", "unlucky") else {"m": 4} if "static" in kind else {}
+    needed = (
+        {"s": 4} if kind in ("el-oracle", "el-local", "regular", "unlucky") else {"m": 4} if "static" in kind else {}
+    )
     tracemalloc.start()
     graph = topology_from({"kind": kind, **needed}).graph(n, 0, STREAMS)
     peak = tracemalloc.get_traced_memory()[1]

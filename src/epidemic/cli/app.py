@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from itertools import pairwise
+from typing import Annotated, Any
 
 import typer
 
 from epidemic import __version__
 from epidemic.cli import core
 from epidemic.errors import BadInput, RunFailed
+
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="epidemic",
@@ -41,25 +44,35 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     command = typer.main.get_command(app)
     try:
         result = command.main(args=arguments, prog_name="epidemic", standalone_mode=False)
+        if result == INTERRUPTED:  # how Typer reports Ctrl-C
+            return _fail("interrupted", INTERRUPTED)
         return result if isinstance(result, int) else 0
     except BadInput as problem:
         return _fail(str(problem), 2)
     except RunFailed as problem:
         return _fail(str(problem), 1)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted", 130)
+        return _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:  # the reader of our output went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as problem:
-        if hasattr(problem, "format_message"):  # a usage error of click
-            context = getattr(problem, "ctx", None)
-            path = context.command_path if context is not None else "epidemic"
-            return _fail(f"{problem.format_message()} See '{path} --help'.", 2)
+        if hasattr(problem, "format_message"):  # a usage error of Typer's
+            return _fail(_usage(problem, arguments), 2)
         raise
+
+
+def _usage(problem: Any, arguments: list[str]) -> str:
+    """One line for a usage error, naming what was given."""
+    context, options = getattr(problem, "ctx", None), getattr(getattr(problem, "param", None), "opts", [])
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    given = next((f"{a} {b!r}: " for a, b in pairwise(words) if a in options), "")
+    path = context.command_path if context is not None else "epidemic"
+    return f"{given}{problem.format_message().rstrip('.')}; see '{path} --help'"
 
 
 def _fail(message: str, code: int) -> int:

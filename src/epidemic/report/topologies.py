@@ -34,6 +34,8 @@ def topology_figure(report: TopologyReport, graph: Graph) -> Figure:
         t = np.arange(len(report.disagreement))
         right.semilogy(t, report.contraction_predicted**t, color="0.3", linestyle=":", label="predicted rate")
     polish(right, "Disagreement when models only average", "round", "D(X), relative to the start")
+    if not report.disagreement:  # a single node has nobody to disagree with
+        return figure
     right.set_xlim(0, next((t for t, d in enumerate(report.disagreement) if d < FLOOR), report.rounds))
     right.legend(frameon=False)
     return figure

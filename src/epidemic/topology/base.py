@@ -116,7 +116,10 @@ class Every(Topology, frozen=True, tag="every"):
         return graph
 
     def expected(self, n: int, streams: Streams) -> Expected:
-        return expected(self.inner, n, streams)
+        inner = expected(self.inner, n, streams)
+        return (
+            inner if self.period == 1 else Expected(sigma2=inner.sigma2)
+        )  # a graph held on meets what it mixed itself
 
 
 def natural_mixing(topology: GivesGraphs) -> str:

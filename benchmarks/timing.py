@@ -1,0 +1,33 @@
+"""The best of several repetitions: on a shared machine the fastest one is the least disturbed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def best(work: Callable[[], object], repeat: int = 30) -> float:
+    """Seconds of the fastest of `repeat` calls."""
+    fastest = float("inf")
+    for _ in range(repeat):
+        start = time.perf_counter()
+        work()
+        fastest = min(fastest, time.perf_counter() - start)
+    return fastest
+
+
+def interleaved(*works: Callable[[], object], repeat: int = 30) -> list[float]:
+    """The best of each, called in turn so that a disturbance hits all alike."""
+    fastest = [float("inf")] * len(works)
+    for _ in range(repeat):
+        for i, work in enumerate(works):
+            fastest[i] = min(fastest[i], best(work, 1))
+    return fastest
+
+
+def verdict(what: str, ratio: float, limit: float, *, at_most: bool) -> bool:
+    """Print a ratio beside its target."""
+    reached = ratio <= limit if at_most else ratio >= limit
+    sign = "<=" if at_most else ">="
+    print(f"{what}: {ratio:.2f} (target {sign} {limit:g}) {'reached' if reached else 'MISSED'}")
+    return reached

@@ -1,0 +1,173 @@
+"""The command line as a user meets it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from epidemic.cli import main
+from epidemic.topology import TOPOLOGIES
+
+
+def run(capsys, *arguments):
+    code = main(list(arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_theory_as_json(capsys):
+    code, out, _ = run(capsys, "theory", "--nodes", "96", "-s", "7", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert out.count("\n") == 1
+    assert found["alpha"] == pytest.approx(0.1157894737)
+    assert found["beta"] == pytest.approx(0.1322388303)
+    assert found["mean_drift"] == pytest.approx(1.58637e-4, rel=1e-5)
+    assert found["indegree_p99"] == 13
+    assert found["p_empty_inbox"] == pytest.approx(6.952e-4, rel=1e-4)
+    assert found["lr_oracle"] == pytest.approx(0.0243253944)
+    assert found["bound_local"] == pytest.approx(0.4220501506)
+    assert found["transient_oracle"] == pytest.approx(47447.338)
+    assert found["transient_local"] == pytest.approx(42636.108)
+
+
+def test_infinite_values_are_null_in_json(capsys):
+    _, out, _ = run(capsys, "theory", "--nodes", "96", "-s", "7", "--noise", "0", "--json")
+    assert json.loads(out)["transient_oracle"] is None
+
+
+def test_theory_says_where_oracle_does_not_exist(capsys):
+    code, out, _ = run(capsys, "theory", "--nodes", "5", "-s", "3")
+    assert code == 0
+    assert "EL-Oracle does not exist here" in out
+    _, out, _ = run(capsys, "theory", "--nodes", "5", "-s", "3", "--json")
+    assert json.loads(out)["alpha"] is None
+    assert json.loads(out)["beta"] > 0
+
+
+@pytest.mark.parametrize("kind", TOPOLOGIES)
+def test_every_topology_can_be_looked_at(capsys, tmp_path, kind):
+    extra = ["--set", "period=2", "--set", 'inner={kind="el-oracle", s=3}'] if kind == "every" else []
+    picture = tmp_path / "picture.png"
+    code, out, err = run(
+        capsys, "topology", kind, "--nodes", "24", "--rounds", "400", "--json", "--plot", str(picture), *extra
+    )
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["kind"] == kind
+    assert found["out_degree_mean"] == found["in_degree_mean"] == found["messages_per_node"]
+    assert found["bytes_per_node"] == pytest.approx(found["messages_per_node"] * 359_336)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    if found["contraction_predicted"] is not None and kind not in ("ring", "unlucky"):  # those two are slow to settle
+        assert found["contraction_measured"] == pytest.approx(found["contraction_predicted"], rel=0.1, abs=0.01)
+    code, out, _ = run(capsys, "topology", kind, "--nodes", "24", *extra)
+    assert code == 0
+    assert "contraction a round, measured" in out
+
+
+@pytest.mark.parametrize("kind", ["ring", "unlucky"])
+def test_slow_topologies_approach_the_predicted_rate(capsys, kind):
+    _, out, _ = run(capsys, "topology", kind, "--nodes", "24", "--rounds", "2000", "--json")
+    found = json.loads(out)
+    assert found["contraction_measured"] == pytest.approx(found["contraction_predicted"], rel=1e-3)
+
+
+def test_compare_lists_all_and_gives_the_reason_for_what_cannot_exist(capsys, tmp_path):
+    code, out, err = run(capsys, "topology", "compare", "--nodes", "23", "-s", "7", "--plot", str(tmp_path / "c.svg"))
+    assert (code, err) == (0, "")
+    for kind in TOPOLOGIES:
+        assert kind in out or kind == "every"
+    assert "torus does not exist here" in out
+    assert "nodes * s even" in out.replace("\n", " ")
+    _, out, _ = run(capsys, "topology", "compare", "--nodes", "23", "-s", "7", "--json")
+    rows = {row["kind"]: row for row in json.loads(out)["topologies"]}
+    assert set(rows) == set(TOPOLOGIES) - {"every"}
+    assert "both sides" in rows["torus"]["reason"]
+    assert rows["el-local"]["contraction_predicted"] < rows["ring"]["contraction_predicted"]
+
+
+def test_a_single_node_has_one_topology(capsys, tmp_path):
+    _, out, _ = run(capsys, "topology", "compare", "--nodes", "1", "--json")
+    possible = [row["kind"] for row in json.loads(out)["topologies"] if "reason" not in row]
+    assert possible == ["none"]
+    code, _, _ = run(capsys, "topology", "none", "--nodes", "1", "--plot", str(tmp_path / "one.png"))
+    assert code == 0
+
+
+def test_many_nodes_are_drawn_as_degrees(capsys, tmp_path):
+    code, _, _ = run(
+        capsys, "topology", "el-local", "--nodes", "2000", "--rounds", "2", "--plot", str(tmp_path / "p.png")
+    )
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("theory --nodes 96 -s 96", "s = 96 must be at most nodes - 1 = 95"),
+        ("theory --nodes 96 -s 0", "s = 0 must be at least 1"),
+        ("theory --nodes 0", "nodes = 0 must be at least 2"),
+        ("theory --nodes 96 --noise -1", "noise = -1.0 must be at least 0"),
+        ("theory --nodes 96 --noise nan", "noise = nan must be a finite number"),
+        ("theory --nodes 96 --heterogeneity inf", "heterogeneity = inf must be a finite number"),
+        ("theory --nodes many", "--nodes 'many'"),
+        ("theory", "Missing option"),
+        ("topology el-oracle --nodes 5 -s 3", "nodes * s even; use s = 2 or nodes = 6"),
+        ("topology el-orcle --nodes 5", "'el-orcle' is not known; did you mean 'el-oracle'?"),
+        ("topology unlucky --nodes 10 -s 3", "nodes / 2 * s even"),
+        ("topology torus --nodes 97", "use nodes = 99"),
+        ("topology regular --nodes 10 -s 1", "use s >= 2"),
+        ("topology ring --nodes 10 -s 2", "ring takes no -s"),
+        ("topology el-local --nodes 10 -m 2", "el-local takes no -m"),
+        ("topology od-equidyn --nodes 10 --set eta=2", "topology.eta = 2.0 must be at most 1"),
+        ("topology od-equidyn --nodes 10 --set etta=1", "did you mean 'eta'?"),
+        ("topology od-equidyn --nodes 10 --set eta", "must have the form key=value"),
+        ("topology every --nodes 10 --set period=2", "topology.inner is missing"),
+        ("topology el-local --nodes 0", "nodes = 0 must be at least 1"),
+        ("topology el-local --nodes 10 --rounds 0", "rounds = 0 must be at least 1"),
+        ("topology el-local --nodes 10 --seed -1", "seed = -1 must be at least 0"),
+        ("topology el-local --nodes 10 --model-bytes -1", "model-bytes = -1 must be at least 0"),
+        ("topology el-local --nodes 10 --plot x.gif", "must end in .png, .pdf, .svg"),
+        ("topology el-local --nodes 10 --plot /no/where/x.png", "does not exist; create it first"),
+        ("topology compare --nodes 10 -s 0", "s = 0 must be at least 1"),
+        ("topology compare --nodes 10 --set eta=1", "leave it out"),
+        ("topologie", "No such command"),
+        ("topology el-local --nodes 10 --colour", "No such option"),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2(capsys, arguments, message):
+    code, out, err = run(capsys, *arguments.split())
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_help_shows_examples(capsys):
+    for command in ("theory", "topology"):
+        code, out, _ = run(capsys, command, "--help")
+        assert code == 0
+        assert f"epidemic {command}" in out
+    code, out, _ = run(capsys, "--version")
+    assert (code, out) == (0, "epidemic 0.1.0\n")
+
+
+@pytest.mark.parametrize("arguments", [["-c", "import epidemic"], ["-m", "epidemic", "--help"]])
+def test_importing_the_package_and_help_stay_light(arguments):
+    """Neither torch nor Matplotlib is imported."""
+    done = subprocess.run([sys.executable, "-X", "importtime", *arguments], capture_output=True, text=True, check=True)
+    imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.stderr.splitlines()}
+    assert "epidemic" in imported
+    assert not imported & {"torch", "matplotlib"}
+
+
+def test_an_interrupt_ends_with_130(capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("epidemic.theory.check_size", interrupted)
+    code, _, err = run(capsys, "theory", "--nodes", "96")
+    assert code == 130
+    assert err == "error: interrupted\n"

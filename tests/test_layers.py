@@ -1,0 +1,54 @@
+"""The architecture: imports point only up this list."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import epidemic
+
+LAYERS = [
+    ["errors"],
+    ["config"],
+    ["rng"],
+    ["graph"],
+    ["theory"],
+    ["topology"],
+    ["mixing"],
+    ["faults"],
+    ["measure"],
+    ["report"],
+    ["cli"],
+]
+
+ROOT = Path(epidemic.__file__).parent
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+
+def _imports(path):
+    """The epidemic modules that a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "epidemic":
+            parts = node.module.split(".")
+            yield from [parts[1]] if len(parts) > 1 else [a.name for a in node.names]
+        elif isinstance(node, ast.Import):
+            yield from (a.name.split(".")[1] for a in node.names if a.name.startswith("epidemic."))
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_up(path):
+    own = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    if own in ("__init__", "__main__"):
+        return
+    assert own in LEVEL, f"{own} must be given a place in LAYERS and in ARCHITECTURE.md"
+    for name in _imports(path):
+        if name in LEVEL and name != own:
+            assert LEVEL[name] < LEVEL[own], f"{own} must not import {name}"
+
+
+def test_architecture_names_every_layer():
+    text = (ROOT.parents[1] / "ARCHITECTURE.md").read_text()
+    for name in LEVEL:
+        assert f"`{name}" in text or f"{name}.py" in text or f"{name}/" in text, (
+            f"ARCHITECTURE.md does not mention {name}"
+        )
