@@ -7,9 +7,12 @@ kind or key comes with the nearest valid one.
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -97,3 +100,22 @@ def _explain(problem: str, where: str) -> str:
     if what.startswith(("Expected", "Invalid")):
         return f"{place}: {what[0].lower()}{what[1:]}".replace("`", "")
     return what
+
+
+def import_object(reference: str, where: str) -> Any:
+    """What "module:name" stands for; modules are also looked for in the current directory."""
+    module, colon, name = reference.partition(":")
+    if not colon or not module or not name:
+        raise BadInput(f'{where} = {reference!r} must have the form "module:name"')
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except ImportError as problem:
+        raise BadInput(f"{where} = {reference!r} cannot be imported: {problem}") from None
+    except AttributeError:
+        raise BadInput(f"{where} = {reference!r}: {module} has no {name}") from None
+    return found

@@ -1,6 +1,6 @@
-"""The two ways in which things go wrong, and the checks that raise the first.
+"""The ways in which things end early, and the checks that raise the first.
 
-`BadInput` is the user's to fix (exit code 2), `RunFailed` happened while running (exit code 1).
+`BadInput` is the user's to fix (exit code 2), `RunFailed` happened while running (exit code 1), `Interrupted` can go on (130).
 Every message is one line that names the value, the limit and the fix.
 """
 
@@ -21,6 +21,10 @@ class BadInput(EpidemicError, ValueError):
 
 class RunFailed(EpidemicError, RuntimeError):
     """A run that started and could not go on."""
+
+
+class Interrupted(EpidemicError):
+    """A run that was stopped by the user and can go on later (exit code 130)."""
 
 
 def require_int(name: str, value: object, low: int, high: int | None = None) -> None:

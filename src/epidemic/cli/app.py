@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from epidemic import __version__
-from epidemic.cli import core
-from epidemic.errors import BadInput, RunFailed
+from epidemic.cli import core, datasets, experiments
+from epidemic.errors import BadInput, Interrupted, RunFailed
 
 INTERRUPTED = 130
 
@@ -25,6 +25,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 core.register(app)
+experiments.register(app)
+datasets.register(app)
 
 
 def _version(wanted: bool) -> None:
@@ -55,6 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(str(problem), 2)
     except RunFailed as problem:
         return _fail(str(problem), 1)
+    except Interrupted as stop:
+        return _fail(str(stop), INTERRUPTED)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:  # the reader of our output went away

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from epidemic.cli.show import number, plain_table, print_json, show
 from epidemic.errors import BadInput, suggestion
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def theory_command(
         "transient_local": theory.transient_local(nodes, s, problem),
     }
     if as_json:
-        return _print_json(result)
+        return print_json(result)
     note = None if oracle else f"EL-Oracle does not exist here: nodes * s = {nodes * s} is odd."
     _print_theory(result, note)
 
@@ -149,7 +150,7 @@ def topology_command(
         )
         found = [r for r in reports if isinstance(r, TopologyReport)]
         if as_json:
-            _print_json({"topologies": reports})
+            print_json({"topologies": reports})
         else:
             _print_comparison(nodes, reports)
         if plot is not None:
@@ -162,7 +163,7 @@ def topology_command(
     topology = _topology(kind, nodes, s, m, settings or [])
     report = measure(topology, nodes, seed, rounds, model_bytes)
     if as_json:
-        _print_json(report)
+        print_json(report)
     else:
         _print_topology(report)
     if plot is not None:
@@ -198,46 +199,17 @@ def _topology(kind: str, nodes: int, s: int | None, m: int | None, settings: lis
 # -- printing ---------------------------------------------------------------------------------------------------------
 
 
-def _print_json(value: Any) -> None:
-    import msgspec
-
-    typer.echo(msgspec.json.encode(value).decode())  # infinities become null
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
-
-
 def _short(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def _table(title: str, *columns: str) -> Any:
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0)
-    return table
-
-
-def _show(*parts: Any) -> None:
-    from rich.console import Console
-
-    console = Console()
-    for part in parts:
-        console.print(part)
-
-
 def _print_theory(r: dict[str, Any], note: str | None) -> None:
-    table = _table(
+    table = plain_table(
         f"{r['nodes']:,} nodes, each sends its model to {r['s']} others a round", "", "EL-Oracle", "EL-Local"
     )
 
     def row(what: str, oracle: float | None, local: float | None) -> None:
-        table.add_row(what, _number(oracle), _number(local))
+        table.add_row(what, number(oracle), number(local))
 
     row("contraction of disagreement (alpha, beta)", r["alpha"], r["beta"])
     row("drift of the mean, exact", 0.0, r["mean_drift"])
@@ -249,11 +221,11 @@ def _print_theory(r: dict[str, Any], note: str | None) -> None:
     row(f"step size of the theorem (T = {r['rounds']:,})", r["lr_oracle"], r["lr_local"])
     row("bound on the mean squared gradient", r["bound_oracle"], r["bound_local"])
     row("transient rounds (order form)", r["transient_oracle"], r["transient_local"])
-    _show(table, *([note] if note else []))
+    show(table, *([note] if note else []))
 
 
 def _print_topology(r: TopologyReport) -> None:
-    table = _table(f"{r.kind}, {r.nodes:,} nodes, {r.rounds:,} rounds measured", "", "")
+    table = plain_table(f"{r.kind}, {r.nodes:,} nodes, {r.rounds:,} rounds measured", "", "")
     spread = "{:,} / {:,.4g} / {:,}"
     table.add_row("models sent, min / mean / max", spread.format(r.out_degree_min, r.out_degree_mean, r.out_degree_max))
     table.add_row(
@@ -264,15 +236,15 @@ def _print_topology(r: TopologyReport) -> None:
     table.add_row("sigma, gap, p (round 0)", f"{r.sigma:.7g}, {r.gap:.5g}, {r.p:.5g}")
     if r.expected_sigma2 is not None:
         table.add_row("expected squared factor, p", f"{r.expected_sigma2:.7g}, {r.expected_p:.5g}")
-    table.add_row("contraction a round, measured", _number(r.contraction_measured))
-    table.add_row("contraction a round, predicted", _number(r.contraction_predicted))
-    _show(table)
+    table.add_row("contraction a round, measured", number(r.contraction_measured))
+    table.add_row("contraction a round, predicted", number(r.contraction_predicted))
+    show(table)
 
 
 def _print_comparison(nodes: int, reports: list[TopologyReport | Impossible]) -> None:
     from epidemic.measure import Impossible
 
-    table = _table(
+    table = plain_table(
         f"Topologies of {nodes:,} nodes",
         "kind",
         "sent",
@@ -299,4 +271,4 @@ def _print_comparison(nodes: int, reports: list[TopologyReport | Impossible]) ->
         "sent, heard, kB: models and kilobytes per node and round; p: 1 - sigma^2 of the matrix, in expectation where it is random; measured, predicted: factor on the disagreement"
         " a round; conn.: the graph of round 0 is connected."
     )
-    _show(table, f"[dim]{legend}[/dim]", *notes)
+    show(table, f"[dim]{legend}[/dim]", *notes)

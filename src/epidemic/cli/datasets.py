@@ -1,0 +1,154 @@
+"""`epidemic data`: what data there is, fetching it, checking it, and how it falls on the nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from epidemic.errors import BadInput, suggestion
+
+data_app = typer.Typer(help="Data: list, fetch, check, and show how it falls on the nodes.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.add_typer(data_app, name="data")
+
+
+@data_app.command("list")
+def list_command() -> None:
+    """List the kinds of data, and whether they are here."""
+    from epidemic.cli.show import plain_table, show
+    from epidemic.data import SOURCES
+    from epidemic.data.base import data_home
+    from epidemic.data.embedded_sets import Digits, Fashion
+    from epidemic.data.fetch import DOWNLOADS
+    from epidemic.data.idx import DEBIAN
+
+    table = plain_table("Kinds of data (data.kind)", "kind", "here?", "what it is")
+    table.columns[1].justify = table.columns[2].justify = "left"
+    for kind, source in SOURCES.items():
+        if source in (Fashion, Digits) or kind == "synthetic":
+            here = "built in"
+        elif (data_home() / kind).is_dir() or (kind == "fashion-mnist" and DEBIAN.is_dir()):
+            here = "yes"
+        else:
+            here = "fetch" if kind in DOWNLOADS else "data.path" if kind != "python" else "yours"
+        table.add_row(kind, here, source.about)
+    show(
+        table,
+        f"[dim]fetch: 'epidemic data fetch KIND' downloads it to {data_home()}; data.path: you say where it is.[/dim]",
+    )
+
+
+@data_app.command("fetch")
+def fetch_command(
+    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or cifar10.", show_default=False)],
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to put it.", show_default="the user's data directory")
+    ] = None,
+) -> None:
+    """Download a data set, checked; a download that broke off goes on."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from epidemic.data.base import data_home
+    from epidemic.data.fetch import downloads, fetch
+
+    wanted = downloads(name)
+    directory = data_home() / name if to is None else to
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        for download in wanted:
+            task = bar.add_task(download.name, total=None)
+
+            def tell(_: str, done: int, total: int | None, task: object = task) -> None:
+                bar.update(task, completed=done, total=total)  # type: ignore[arg-type]
+
+            new = fetch(download, directory, tell)
+            bar.update(task, description=f"{download.name} {'fetched' if new else 'is here'}")
+    typer.echo(f"{name} is in {directory}")
+
+
+@data_app.command("check")
+def check_command(
+    name: Annotated[str, typer.Argument(help="A kind of data.", show_default=False)],
+    path: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Where it is.", show_default="the usual places")
+    ] = None,
+) -> None:
+    """Read a data set as a run would, and say what it holds."""
+    from epidemic.config import build_kind
+    from epidemic.data import SOURCES
+
+    if name not in SOURCES:
+        raise BadInput(f"data kind {name!r} is not known{suggestion(name, SOURCES)}")
+    data = build_kind({"kind": name, **({} if path is None else {"path": str(path)})}, SOURCES, "data").load()
+    writers = f", {len(set(data.train.groups.tolist())):,} writers" if data.train.groups is not None else ""
+    kinds = f"{len(data.classes)} classes" if data.classes else "quantities to predict"
+    typer.echo(
+        f"{name}: {len(data.train):,} training and {len(data.test):,} test samples of shape {data.input_shape}, {kinds}{writers}"
+    )
+
+
+@data_app.command("show")
+def show_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file.", show_default=False)],
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a picture (.png, .pdf or .svg).", show_default=False)
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value.", show_default=False)
+    ] = None,
+) -> None:
+    """Show how the training samples and their classes fall on the nodes.
+
+    [bold]Example[/bold]
+
+      epidemic data show experiment.toml --plot classes.png --set partition.alpha=1.0
+    """
+    import numpy as np
+
+    from epidemic.cli.show import plain_table, show
+    from epidemic.experiment import load
+    from epidemic.report.curves import classes_figure
+    from epidemic.report.style import check_picture, save
+    from epidemic.rng import Streams
+
+    if plot is not None:
+        check_picture(plot)
+    experiment = load(file, settings)
+    data = experiment.load_data()
+    if not data.classes:
+        raise BadInput("this data has no classes to show")
+    seed = experiment.seeds[0]
+    parts = experiment.partition.split(data.train, experiment.nodes, Streams(seed)("partition"))
+    counts = np.stack([np.bincount(data.train.targets[part], minlength=len(data.classes)) for part in parts])
+    sizes = counts.sum(axis=1)
+    held = (counts > 0).sum(axis=1)
+    largest = counts.max(axis=1) / sizes
+    title = (
+        f"{len(data.train):,} samples on {experiment.nodes} nodes ({type(experiment.partition).__name__}, seed {seed})"
+    )
+    table = plain_table(title, "per node", "min", "median", "mean", "max")
+    for what, values, form in (
+        ("samples", sizes, "{:.0f}"),
+        ("classes", held, "{:.1f}"),
+        ("share of the largest class", largest, "{:.2f}"),
+    ):
+        table.add_row(what, *(form.format(f(values)) for f in (np.min, np.median, np.mean, np.max)))
+    show(table)
+    if plot is not None:
+        save(classes_figure(counts, data.classes, title), plot)
+        typer.echo(f"picture: {plot}")
+    elif experiment.nodes <= 200:
+        shades = " .:-=+*#%@"
+        heading = plain_table(
+            "", "node", "samples", f"classes 0 to {len(data.classes) - 1}, share of the node's samples"
+        )
+        heading.columns[2].justify = "left"
+        for i, row in enumerate(counts):
+            heading.add_row(str(i), str(sizes[i]), "".join(shades[int(np.ceil(9 * c / sizes[i]))] for c in row))
+        show(heading)

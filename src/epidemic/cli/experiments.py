@@ -1,0 +1,238 @@
+"""`epidemic init`, `run`, `compare` and `export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from epidemic.errors import BadInput
+
+if TYPE_CHECKING:
+    from epidemic.compare import Comparison
+    from epidemic.engine import Run
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a value of the file, e.g. --set topology.s=4.", show_default=False
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command("init")(init_command)
+    app.command("run")(run_command)
+    app.command("compare")(compare_command)
+    app.command("export")(export_command)
+
+
+def init_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.", show_default=False)],
+) -> None:
+    """Write a commented experiment file that runs as it is, with every default visible.
+
+    [bold]Example[/bold]
+
+      epidemic init experiment.toml && epidemic run experiment.toml --out runs/first
+    """
+    from importlib.resources import files
+
+    if file.exists():
+        raise BadInput(f"{file} exists already; choose another name")
+    text = (files("epidemic") / "template.toml").read_text(encoding="utf-8")
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise BadInput(f"{file} cannot be written: {problem.strerror}") from None
+    typer.echo(f"wrote {file}; run it with: epidemic run {file} --out runs/{file.stem}")
+
+
+def run_command(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="The experiment file.", show_default=False)
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where results go.", show_default="runs/NAME")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted run.", show_default=False)
+    ] = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Simulate an experiment: all its seeds, all its nodes, on this machine.
+
+    Ctrl-C ends the current round and saves; --resume goes on. Results are in DIR/seed-N.
+
+    [bold]Examples[/bold]
+
+      epidemic run experiment.toml --out runs/first
+
+      epidemic run experiment.toml --out runs/s4 --set topology.s=4 --set rounds=50
+
+      epidemic run --resume runs/first
+    """
+    if (file is None) == (resume is None):
+        raise BadInput("give either an experiment FILE or --resume DIR")
+    if resume is not None and (out is not None or settings):
+        raise BadInput("--resume goes on with the experiment as it is; leave out --out and --set")
+
+    from epidemic.cli.progress import Display
+    from epidemic.cli.show import print_json
+    from epidemic.engine import simulate
+    from epidemic.experiment import load
+
+    if resume is not None:
+        if not (resume / "experiment.toml").is_file():
+            raise BadInput(f"{resume} is not the directory of a run: it has no experiment.toml")
+        experiment, where = load(resume / "experiment.toml"), resume
+    else:
+        assert file is not None
+        experiment = load(file, settings)
+        where = Path("runs") / experiment.name if out is None else out
+    with Display(quiet=quiet) as display:
+        run = simulate(experiment, where, resume=resume is not None, observer=display)
+    if as_json:
+        print_json({"directory": str(where), "seeds": [seed.summary for seed in run.seeds]})
+    else:
+        _print_run(run, where)
+
+
+def compare_command(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="A file with methods to compare.", show_default="the demo")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where results go.", show_default="runs/NAME")] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            metavar="ACC", help="Accuracy whose cost is compared.", show_default="best of the static baseline"
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on: skip what is finished in DIR.")] = False,
+    settings: Settings = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    r"""Run several methods on the same data and seeds, and compare accuracy, loss and traffic.
+
+    A file lists them in \[\[methods]], each with a name and what it overrides. Without a file: complete, EL-Oracle, EL-Local,
+    7-regular static, 8-U-EquiStatic and unlucky 7-regular, 96 nodes on the embedded data, 3 seeds, about a minute.
+
+    [bold]Examples[/bold]
+
+      epidemic compare
+
+      epidemic compare methods.toml --out runs/methods --target 0.7
+    """
+    from epidemic import compare as comparing
+    from epidemic.cli.progress import Display
+    from epidemic.cli.show import print_json
+    from epidemic.experiment import read_table, with_settings
+    from epidemic.report.curves import learning_figure
+    from epidemic.report.style import save
+
+    if target is not None and not 0 <= target <= 1:
+        raise BadInput(f"--target {target:g} must be between 0 and 1, for example 0.7 for 70 %")
+    table = with_settings(comparing.DEMO if file is None else read_table(file), settings or [])
+    methods = comparing.methods_from(table)
+    name = str(table.get("name", "comparison"))
+    where = Path("runs") / name if out is None else out
+    with Display(quiet=quiet) as display:
+        records = comparing.run_methods(methods, where, display, resume=resume)
+    result = comparing.compare(methods, records, target)
+    nodes = next(iter(methods.values())).nodes
+    figure = learning_figure(comparing.lines(methods, records), f"{name}, {nodes} nodes", result.target)
+    for suffix in (".png", ".svg"):
+        save(figure, where / f"comparison{suffix}")
+    if as_json:
+        print_json({"directory": str(where), **{f: getattr(result, f) for f in ("target", "target_from", "rows")}})
+    else:
+        _print_comparison(result, where)
+
+
+def export_command(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A finished run, DIR or DIR/seed-N.", show_default=False)
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The .safetensors file to write.", show_default=False)
+    ],
+    node: Annotated[int | None, typer.Option(metavar="I", help="The model of node I.", show_default=False)] = None,
+    mean: Annotated[bool, typer.Option("--mean", help="The average of all nodes' models.")] = False,
+) -> None:
+    """Write one final model as a safetensors file that plain PyTorch loads.
+
+    [bold]Example[/bold]
+
+      epidemic export runs/first --mean -o model.safetensors
+
+      model.load_state_dict(safetensors.torch.load_file("model.safetensors"))   # in Python
+    """
+    if mean == (node is not None):
+        raise BadInput("give either --node I or --mean")
+    if output.suffix != ".safetensors":
+        raise BadInput(f"{output} must end in .safetensors")
+    if output.exists():
+        raise BadInput(f"{output} exists already; choose another name")
+
+    import safetensors.torch
+
+    from epidemic.engine.store import export_model, write_whole
+
+    seeds = sorted(directory.glob("seed-*/models.safetensors"))
+    if len(seeds) > 1:
+        raise BadInput(f"{directory} has {len(seeds)} seeds; name one, for example {seeds[0].parent}")
+    state = export_model(seeds[0].parent if seeds else directory, node)
+    write_whole(output, lambda part: safetensors.torch.save_file(state, part))
+    count = sum(t.numel() for t in state.values())
+    typer.echo(f"wrote {output}: {len(state)} tensors, {count:,} numbers")
+
+
+def _print_run(run: Run, where: Path) -> None:
+    from epidemic.cli.show import percent, plain_table, show, size
+
+    experiment = run.experiment
+    table = plain_table(
+        f"{experiment.name}: {experiment.nodes} nodes, {experiment.rounds} rounds, on the full test set",
+        "seed", "accuracy over nodes", "worst", "best node", "averaged model", "loss", "disagreement", "sent per node",
+    )  # fmt: skip
+    for seed in run.seeds:
+        s = seed.summary
+        a = s.final_accuracy
+        spread = (
+            [f"{percent(a.mean)} ± {100 * a.sd:.2f}", percent(a.min), percent(a.max)] if a is not None else ["-"] * 3
+        )
+        table.add_row(
+            str(seed.seed), *spread, percent(s.final_mean_model_accuracy), f"{s.final_loss.mean:.4f}",
+            f"{s.final_disagreement:.3g}", size(s.bytes.total.mean),
+        )  # fmt: skip
+    show(table, f"results: {where}")
+
+
+def _print_comparison(result: Comparison, where: Path) -> None:
+    from epidemic.cli.show import interval, percent, plain_table, show, size
+
+    title = f"Mean over seeds and 95 % interval; target {percent(result.target)} ({result.target_from})"
+    table = plain_table(
+        title, "method", "best accuracy (%)", "best loss", "rounds to target", "sent to target", "sent in all"
+    )
+    for row in result.rows:
+        if row.bytes_to_target is None or row.rounds_to_target is None:
+            reached = [f"{row.seeds_reaching_target} of {row.best_accuracy.seeds} seeds", "-"]
+        else:
+            sent = row.bytes_to_target
+            spread = "" if sent.half_width is None else f" ± {size(sent.half_width)}"
+            reached = [interval(row.rounds_to_target, digits=0), f"{size(sent.mean)}{spread}"]
+        table.add_row(
+            row.name,
+            interval(row.best_accuracy, 100),
+            interval(row.best_loss, digits=3),
+            *reached,
+            size(row.bytes_in_all),
+        )
+    show(table, f"results and figure: {where}")

@@ -1,0 +1,148 @@
+"""Comparing methods: the same data and seeds, several topologies or settings, one table of the paper's kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from epidemic.data import Dataset
+from epidemic.engine import simulate
+from epidemic.engine.simulate import Observer
+from epidemic.errors import BadInput, require_real
+from epidemic.experiment import Experiment, experiment_from, merged
+from epidemic.record import Record
+from epidemic.report.curves import Line
+from epidemic.report.statistics import Interval, best, first_reaching
+from epidemic.topology import is_static, kind_of
+
+DEMO: dict[str, Any] = {
+    "name": "demo",
+    "nodes": 96,
+    "rounds": 150,
+    "seeds": [1, 2, 3],
+    "data": {"kind": "fashion"},
+    "partition": {"kind": "dirichlet", "alpha": 0.1, "min_samples": 1},
+    "model": {"kind": "mlp", "hidden": [32]},
+    "algorithm": {"lr": 0.1, "local_steps": 3, "batch_size": 8},
+    "eval": {"every": 10, "samples": 1000},
+    "methods": [
+        {"name": "complete", "topology": {"kind": "complete"}},
+        {"name": "EL-Oracle", "topology": {"kind": "el-oracle", "s": 7}},
+        {"name": "EL-Local", "topology": {"kind": "el-local", "s": 7}},
+        {"name": "7-regular static", "topology": {"kind": "regular", "s": 7}},
+        {"name": "8-U-EquiStatic", "topology": {"kind": "u-equistatic", "m": 4}},
+        {"name": "unlucky 7-regular", "topology": {"kind": "unlucky", "s": 7}},
+    ],
+}
+"""What `epidemic compare` does without a file."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One method of the table; intervals are over seeds."""
+
+    name: str
+    best_accuracy: Interval
+    best_loss: Interval
+    bytes_to_target: Interval | None  # None: not all seeds reached it
+    rounds_to_target: Interval | None
+    seeds_reaching_target: int
+    bytes_in_all: float  # per node, mean
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """The table."""
+
+    target: float
+    target_from: str
+    rows: list[Row]
+
+
+def methods_from(table: Mapping[str, Any]) -> dict[str, Experiment]:
+    """The experiments of a file with [[methods]]: each is the rest of the file with the method's overrides on top."""
+    common = {key: value for key, value in table.items() if key != "methods"}
+    methods = table.get("methods")
+    if not isinstance(methods, list) or not methods:
+        raise BadInput("compare needs [[methods]] in the file, each with a name and what it overrides")
+    found: dict[str, Experiment] = {}
+    for i, method in enumerate(methods):
+        if not isinstance(method, Mapping) or not isinstance(method.get("name"), str):
+            raise BadInput(f"methods[{i}].name is missing")
+        name = method["name"]
+        if directory_name(name) in map(directory_name, found):
+            raise BadInput(f"methods[{i}].name = {name!r} occurs twice; give each method a name of its own")
+        try:
+            found[name] = experiment_from(
+                {**merged(common, {k: v for k, v in method.items() if k != "name"}), "name": name}
+            )
+        except BadInput as problem:
+            raise BadInput(f"method {name!r}: {problem}") from None
+    first = next(iter(found.values()))
+    for name, experiment in found.items():
+        if experiment.seeds != first.seeds or experiment.data != first.data:
+            raise BadInput(f"method {name!r} has other data or seeds than the first; a comparison needs the same")
+    return found
+
+
+def directory_name(name: str) -> str:
+    """A method's name as a directory."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "method"
+
+
+def run_methods(
+    methods: Mapping[str, Experiment], out: Path | None, observer: Observer, *, resume: bool = False
+) -> dict[str, list[list[Record]]]:
+    """Run them one after the other; the records of each by seed."""
+    data: Dataset = next(iter(methods.values())).load_data()
+    records = {}
+    for name, experiment in methods.items():
+        where = None if out is None else out / directory_name(name)
+        run = simulate(experiment, where, resume=resume, observer=observer, data=data)
+        records[name] = [seed.records for seed in run.seeds]
+    return records
+
+
+def compare(
+    methods: Mapping[str, Experiment], records: Mapping[str, list[list[Record]]], target: float | None = None
+) -> Comparison:
+    """The table. Without a target, it is the best mean accuracy of the static sparse baseline (or of the first method)."""
+    if target is None:
+        baseline = _baseline(methods)
+        target, source = best(records[baseline])[0].mean, f"the best of {baseline}"
+    else:
+        require_real("--target", target, 0, 1)
+        source = "given"
+    rows = []
+    for name, by_seed in records.items():
+        top, low = best(by_seed)
+        reached = [found for r in by_seed if (found := first_reaching(r, target)) is not None]
+        everyone = len(reached) == len(by_seed)
+        rows.append(
+            Row(
+                name,
+                top,
+                low,
+                Interval.of([r.bytes.total.mean for r in reached]) if everyone else None,
+                Interval.of([float(r.round) for r in reached]) if everyone else None,
+                len(reached),
+                sum(r[-1].bytes.total.mean for r in by_seed) / len(by_seed),
+            )
+        )
+    return Comparison(target, source, rows)
+
+
+def lines(methods: Mapping[str, Experiment], records: Mapping[str, list[list[Record]]]) -> list[Line]:
+    """The methods as lines of a figure."""
+    return [Line(name, kind_of(methods[name].topology), by_seed) for name, by_seed in records.items()]
+
+
+def _baseline(methods: Mapping[str, Experiment]) -> str:
+    kinds = {name: kind_of(experiment.topology) for name, experiment in methods.items()}
+    sparse = [
+        n for n, e in methods.items() if is_static(e.topology) and kinds[n] not in ("complete", "none", "unlucky")
+    ]
+    regular = [n for n in sparse if kinds[n] == "regular"]
+    return (regular or sparse or list(methods))[0]

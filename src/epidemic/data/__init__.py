@@ -1,0 +1,54 @@
+"""Data: where it comes from, by kind, and how it is split among the nodes."""
+
+from __future__ import annotations
+
+from epidemic.data.base import Dataset, Samples, Source, prepared, stratified
+from epidemic.data.cifar import CIFAR10
+from epidemic.data.embedded_sets import Digits, Fashion
+from epidemic.data.femnist import FEMNIST
+from epidemic.data.idx import MNIST, FashionMNIST
+from epidemic.data.images import ImageFolder
+from epidemic.data.own import Arrays, PythonData, as_dataset
+from epidemic.data.partition import IID, PARTITIONS, Dirichlet, DirichletHsu, Explicit, Natural, Partition, Shards
+from epidemic.data.synthetic import Synthetic
+
+SOURCES: dict[str, type[Source]] = {
+    "fashion": Fashion,
+    "digits": Digits,
+    "synthetic": Synthetic,
+    "mnist": MNIST,
+    "fashion-mnist": FashionMNIST,
+    "cifar10": CIFAR10,
+    "femnist": FEMNIST,
+    "image-folder": ImageFolder,
+    "arrays": Arrays,
+    "python": PythonData,
+}
+
+__all__ = [
+    "CIFAR10",
+    "FEMNIST",
+    "IID",
+    "MNIST",
+    "PARTITIONS",
+    "SOURCES",
+    "Arrays",
+    "Dataset",
+    "Digits",
+    "Dirichlet",
+    "DirichletHsu",
+    "Explicit",
+    "Fashion",
+    "FashionMNIST",
+    "ImageFolder",
+    "Natural",
+    "Partition",
+    "PythonData",
+    "Samples",
+    "Shards",
+    "Source",
+    "Synthetic",
+    "as_dataset",
+    "prepared",
+    "stratified",
+]

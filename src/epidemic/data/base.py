@@ -1,0 +1,154 @@
+"""What data is: samples to train on, samples to test on, and how raw numbers become model inputs.
+
+Inputs stay as they are stored (bytes for images) and become floats batch by batch, `raw * scale + shift`, so that
+CIFAR-10 takes 154 MB and not 614.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from epidemic.errors import BadInput, require_real
+from epidemic.rng import Streams
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """N inputs and their targets."""
+
+    inputs: Array  # (N, ...) bytes or floats
+    targets: Array  # (N,) class numbers, or (N, ...) floats
+    groups: Array | None = None  # (N,) who produced the sample (the writer), numbered from 0
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def take(self, index: Array) -> Samples:
+        """Only these samples."""
+        groups = None if self.groups is None else self.groups[index]
+        return Samples(self.inputs[index], self.targets[index], groups)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Everything that a learning problem's data consists of."""
+
+    train: Samples
+    test: Samples
+    classes: tuple[str, ...] = ()  # empty: the targets are not classes
+    scale: float = 1.0
+    shift: float = 0.0
+    validation: Samples | None = None
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.train.inputs.shape[1:])
+
+    @property
+    def evaluated(self) -> Samples:
+        """What is evaluated while training: the validation samples if some were set aside, else the test samples."""
+        return self.test if self.validation is None else self.validation
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """Where data comes from; the fields are its configuration."""
+
+    about: ClassVar[str] = ""
+    natural_partition: ClassVar[bool] = False
+
+    path: str | None = None
+    """File or directory of the data, where it needs one."""
+    validation: float = 0.0
+    """Share of the training samples that is set aside and evaluated instead of the test samples."""
+
+    def __post_init__(self) -> None:
+        require_real("data.validation", self.validation, 0, 0.9)
+
+    def load(self) -> Dataset:
+        """Read, check, and set the validation samples aside."""
+        return prepared(self.read(), self.validation)
+
+    def read(self) -> Dataset:
+        """Read what is stored."""
+        raise NotImplementedError
+
+
+def prepared(data: Dataset, validation: float) -> Dataset:
+    """Check what was read, and set a stratified share of the training samples aside."""
+    _check(data)
+    if validation == 0:
+        return data
+    size = round(len(data.train) * validation)
+    if size < 1:
+        raise BadInput(f"data.validation = {validation} of {len(data.train)} samples is nothing; use a larger share")
+    aside = stratified(data.train.targets, size, "validation")
+    rest = np.setdiff1d(np.arange(len(data.train)), aside)
+    return replace(data, train=data.train.take(rest), validation=data.train.take(aside))
+
+
+def stratified(targets: Array, size: int, purpose: str) -> NDArray[np.int64]:
+    """The numbers of `size` samples, each class in proportion: always the same ones for the same targets."""
+    stream = Streams(0)(purpose)
+    order = stream.permutation(len(targets))
+    if size >= len(targets):
+        return np.arange(len(targets))
+    if targets.ndim > 1 or not np.issubdtype(targets.dtype, np.integer):
+        return np.sort(order[:size])
+    by_class = order[np.argsort(targets[order], kind="stable")]  # classes one after the other, shuffled within
+    picks = (np.arange(size) + 0.5) * len(targets) / size
+    return np.sort(by_class[picks.astype(np.int64)])
+
+
+def _check(data: Dataset) -> None:
+    for what, samples in (("training", data.train), ("test", data.test)):
+        if len(samples) == 0:
+            raise BadInput(f"data has no {what} samples")
+        if len(samples.targets) != len(samples):
+            raise BadInput(f"data has {len(samples)} {what} inputs but {len(samples.targets)} targets")
+        if not np.issubdtype(samples.inputs.dtype, np.integer) and not np.isfinite(samples.inputs).all():
+            raise BadInput(f"data has {what} inputs that are not finite numbers")
+        if data.classes and (samples.targets.min() < 0 or samples.targets.max() >= len(data.classes)):
+            raise BadInput(
+                f"data has {what} labels from {samples.targets.min()} to {samples.targets.max()}, but {len(data.classes)} classes"
+            )
+    if data.train.inputs.shape[1:] != data.test.inputs.shape[1:]:
+        raise BadInput(
+            f"training inputs are {data.train.inputs.shape[1:]} but test inputs {data.test.inputs.shape[1:]}"
+        )
+
+
+def data_home() -> Path:
+    """Where `epidemic data fetch` puts files: $EPIDEMIC_DATA, or the user's data directory."""
+    if "EPIDEMIC_DATA" in os.environ:
+        return Path(os.environ["EPIDEMIC_DATA"])
+    return Path(os.environ.get("XDG_DATA_HOME", Path.home() / ".local" / "share")) / "epidemic"
+
+
+def find_directory(path: str | None, name: str, *usual: Path) -> Path:
+    """The given path, or the first usual place that exists."""
+    if path is not None:
+        if not Path(path).exists():
+            raise BadInput(f"data.path = {path!r} does not exist")
+        return Path(path)
+    places = [data_home() / name, *usual]
+    for place in places:
+        if place.exists():
+            return place
+    raise BadInput(
+        f"{name} is not in {' or '.join(map(str, places))}; run 'epidemic data fetch {name}' or set data.path to where it is"
+    )
+
+
+def scaled_bytes() -> tuple[float, float]:
+    """Scale and shift from 0..255 to [-1, 1], as the paper normalises."""
+    return 2 / 255, -1.0

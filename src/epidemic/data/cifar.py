@@ -1,0 +1,188 @@
+"""CIFAR-10: the official archives (Python or binary form, packed or unpacked), and the Hugging Face parquet layout.
+
+The Python form consists of pickles. Only files with the published checksum are read, and by an unpickler that knows
+nothing but NumPy arrays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import tarfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from epidemic.data.base import Array, Dataset, Samples, Source, find_directory, scaled_bytes
+from epidemic.data.images import decode_image, need
+from epidemic.errors import BadInput
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+TRAIN = [f"data_batch_{i}" for i in range(1, 6)]
+ARCHIVES = {
+    "cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a",
+    "cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530",
+}
+PICKLES = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
+RECORD = 3073  # a label and 3 x 32 x 32 pixels
+
+
+class CIFAR10(Source, frozen=True, tag="cifar10"):
+    """60,000 colour pictures of 32 x 32 pixels in ten classes."""
+
+    about: ClassVar[str] = "60,000 colour pictures of 32 x 32 pixels (official archives or Hugging Face parquet)"
+
+    def read(self) -> Dataset:
+        place = find_directory(self.path, "cifar10")
+        train, test = _reader(place)
+        return Dataset(train, test, CLASSES, *scaled_bytes())
+
+
+def _reader(place: Path) -> tuple[Samples, Samples]:
+    """Whatever of the known forms is found at the place."""
+    if place.is_file():
+        if place.suffix == ".parquet":
+            return _parquet(place.parent)
+        return _archive(place)
+    for name in ARCHIVES:
+        if (place / name).is_file():
+            return _archive(place / name)
+    for directory in (place, place / "cifar-10-batches-bin"):
+        if (directory / "test_batch.bin").is_file():
+            return _batches(partial(_binary_file, directory))
+    for directory in (place, place / "cifar-10-batches-py"):
+        if (directory / "test_batch").is_file():
+            return _batches(partial(_pickled, directory))
+    for directory in (place, place / "plain_text"):
+        if any(directory.glob("*.parquet")):
+            return _parquet(directory)
+    raise BadInput(
+        f"{place} holds no CIFAR-10: looked for {', '.join(ARCHIVES)}, their unpacked folders, and train-*.parquet / test-*.parquet"
+    )
+
+
+def _batches(read: Callable[[str], tuple[Array, Array]]) -> tuple[Samples, Samples]:
+    parts = [read(name) for name in TRAIN]
+    train = Samples(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
+    return train, Samples(*read("test_batch"))
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise BadInput(f"{path} cannot be read: {problem.strerror}") from None
+
+
+def _archive(path: Path) -> tuple[Samples, Samples]:
+    raw = _bytes(path)
+    found = hashlib.md5(raw, usedforsecurity=False).hexdigest()
+    if found not in ARCHIVES.values():
+        raise BadInput(
+            f"{path} has md5 {found}, not that of an official CIFAR-10 archive ({', '.join(ARCHIVES.values())}); fetch it again"
+        )
+    binary = found == ARCHIVES["cifar-10-binary.tar.gz"]
+    members: dict[str, bytes] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(raw), mode="r:gz") as archive:
+            for member in archive:
+                content = archive.extractfile(member) if member.isfile() else None
+                if content is not None:
+                    members[Path(member.name).name] = content.read()
+        if binary:
+            return _batches(lambda name: _binary(members[f"{name}.bin"], path))
+        return _batches(lambda name: _unpickle(members[name], path))
+    except (tarfile.TarError, EOFError, KeyError) as problem:
+        raise BadInput(f"{path} is not a complete CIFAR-10 archive ({problem})") from None
+
+
+def _binary_file(directory: Path, name: str) -> tuple[Array, Array]:
+    return _binary(_bytes(directory / f"{name}.bin"), directory / f"{name}.bin")
+
+
+def _binary(raw: bytes, path: Path) -> tuple[Array, Array]:
+    if len(raw) == 0 or len(raw) % RECORD:
+        raise BadInput(
+            f"{path}: {len(raw)} bytes are not a whole number of {RECORD}-byte records; the file is truncated or corrupt"
+        )
+    records = np.frombuffer(raw, np.uint8).reshape(-1, RECORD)
+    if records[:, 0].max() > 9:
+        raise BadInput(f"{path} has a label {records[:, 0].max()}; the file is corrupt")
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].astype(np.int64)
+
+
+def _pickled(directory: Path, name: str) -> tuple[Array, Array]:
+    path = directory / name
+    raw = _bytes(path)
+    found = hashlib.md5(raw, usedforsecurity=False).hexdigest()
+    if found != PICKLES[name]:
+        raise BadInput(
+            f"{path} has md5 {found}, not the published {PICKLES[name]}; it is not unpickled; fetch it again"
+        )
+    return _unpickle(raw, path)
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Knows how to rebuild a NumPy array, and nothing else."""
+
+    ALLOWED: ClassVar[dict[tuple[str, str], Any]] = {
+        ("numpy.core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,  # type: ignore[attr-defined]
+        ("numpy._core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,  # type: ignore[attr-defined]
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.ALLOWED:
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
+        return self.ALLOWED[module, name]
+
+
+def _unpickle(raw: bytes, path: Path) -> tuple[Array, Array]:
+    """A batch of the Python form. Its checksum has been verified by the caller."""
+    try:
+        batch = _ArraysOnly(io.BytesIO(raw), encoding="bytes").load()
+        images, labels = batch[b"data"], np.asarray(batch[b"labels"], dtype=np.int64)
+        return images.reshape(-1, 3, 32, 32), labels
+    except (pickle.UnpicklingError, KeyError, ValueError, EOFError) as problem:
+        raise BadInput(f"{path} is not a CIFAR-10 batch ({problem})") from None
+
+
+def _parquet(directory: Path) -> tuple[Samples, Samples]:
+    """Hugging Face's layout: columns `img` (a struct with the encoded `bytes`) and `label`."""
+    parquet = need("pyarrow.parquet", "Hugging Face parquet files")
+    parts = []
+    for split in ("train", "test"):
+        paths = sorted(directory.glob(f"{split}-*.parquet"))
+        if not paths:
+            raise BadInput(f"{directory} has no {split}-*.parquet")
+        images: list[Array] = []
+        labels: list[Array] = []
+        for path in paths:
+            try:
+                table = parquet.read_table(path, columns=["img", "label"])
+                encoded = table.column("img").combine_chunks().field("bytes").to_pylist()
+                labels.append(np.asarray(table.column("label").to_pylist(), dtype=np.int64))
+            except Exception as problem:
+                raise BadInput(f"{path} cannot be read as CIFAR-10 parquet: {' '.join(str(problem).split())}") from None
+            blocks = [encoded[i : i + 1000] for i in range(0, len(encoded), 1000)]
+            with ThreadPoolExecutor() as pool:
+                images += pool.map(partial(_decode_all, path), blocks)
+        parts.append(Samples(np.concatenate(images), np.concatenate(labels)))
+    return parts[0], parts[1]
+
+
+def _decode_all(path: Path, encoded: list[bytes]) -> Array:
+    return np.stack([decode_image(one, (32, 32), 3, path) for one in encoded])

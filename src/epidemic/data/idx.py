@@ -1,0 +1,68 @@
+"""MNIST and Fashion-MNIST in their IDX files, plain or gzipped."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from epidemic.data.base import Array, Dataset, Samples, Source, find_directory, scaled_bytes
+from epidemic.errors import BadInput
+
+FASHION = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")
+"""Where Debian's package dataset-fashion-mnist puts it."""
+
+
+class MNIST(Source, frozen=True, tag="mnist"):
+    """70,000 handwritten digits of 28 x 28 pixels, from IDX files."""
+
+    about: ClassVar[str] = "70,000 handwritten digits of 28 x 28 pixels (IDX files)"
+
+    def read(self) -> Dataset:
+        return read_idx_pair(find_directory(self.path, "mnist"), tuple(str(i) for i in range(10)))
+
+
+class FashionMNIST(Source, frozen=True, tag="fashion-mnist"):
+    """70,000 pictures of clothes of 28 x 28 pixels, from IDX files; finds Debian's package dataset-fashion-mnist."""
+
+    about: ClassVar[str] = (
+        "70,000 pictures of clothes of 28 x 28 pixels (IDX files; finds Debian's dataset-fashion-mnist)"
+    )
+
+    def read(self) -> Dataset:
+        return read_idx_pair(find_directory(self.path, "fashion-mnist", DEBIAN), FASHION)
+
+
+def read_idx_pair(directory: Path, classes: tuple[str, ...]) -> Dataset:
+    """The usual four files: images and labels, training and test."""
+    parts = []
+    for split in ("train", "t10k"):
+        images = read_idx(directory, f"{split}-images-idx3-ubyte", 3)
+        labels = read_idx(directory, f"{split}-labels-idx1-ubyte", 1)
+        parts.append(Samples(images[:, None], labels.astype(np.int64)))
+    return Dataset(parts[0], parts[1], classes, *scaled_bytes())
+
+
+def read_idx(directory: Path, name: str, dimensions: int) -> Array:
+    """One IDX file of unsigned bytes, `name` or `name.gz`."""
+    path = next((p for p in (directory / name, directory / f"{name}.gz") if p.is_file()), None)
+    if path is None:
+        raise BadInput(f"{directory} has no {name} or {name}.gz")
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as problem:
+        raise BadInput(f"{path} is truncated or corrupt ({problem}); fetch it again") from None
+    start = 4 + 4 * dimensions
+    if len(raw) < start or raw[:4] != bytes([0, 0, 8, dimensions]):
+        raise BadInput(f"{path} is not an IDX file of {dimensions}-dimensional bytes")
+    shape = tuple(int(d) for d in np.frombuffer(raw, ">u4", dimensions, 4))
+    if len(raw) - start != math.prod(shape):
+        raise BadInput(
+            f"{path} is truncated or corrupt: {len(raw) - start} bytes of data where {math.prod(shape)} belong"
+        )
+    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)

@@ -1,0 +1,85 @@
+"""A user's own data: arrays in a file, or a function of theirs."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from epidemic.config import import_object
+from epidemic.data.base import Array, Dataset, Samples, Source
+from epidemic.errors import BadInput
+
+
+class Arrays(Source, frozen=True, tag="arrays"):
+    """A NumPy .npz file with train_x, train_y, test_x, test_y, and optionally train_groups (whose sample it is)."""
+
+    about: ClassVar[str] = "a NumPy .npz file with train_x, train_y, test_x, test_y (and train_groups)"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.path is None:
+            raise BadInput("data.path is missing: the .npz file")
+
+    def read(self) -> Dataset:
+        path = Path(str(self.path))
+        if not path.is_file():
+            raise BadInput(f"data.path = {str(path)!r} does not exist")
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                arrays = {key: stored[key] for key in stored.files}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
+            raise BadInput(f"{path} is not a readable .npz file of plain arrays ({problem})") from None
+        missing = [key for key in ("train_x", "train_y", "test_x", "test_y") if key not in arrays]
+        if missing:
+            raise BadInput(f"{path} has no array {missing[0]!r}; it has {', '.join(sorted(arrays)) or 'none'}")
+        return from_arrays(
+            (arrays["train_x"], arrays["train_y"]), (arrays["test_x"], arrays["test_y"]), arrays.get("train_groups")
+        )
+
+
+class PythonData(Source, frozen=True, tag="python"):
+    """The result of a user's own function, "module:function": a Dataset, or ((x, y), (test_x, test_y)) arrays."""
+
+    about: ClassVar[str] = 'what your own function returns: "module:function"'
+
+    function: str
+    options: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    def read(self) -> Dataset:
+        made = import_object(self.function, "data.function")(**self.options)
+        return as_dataset(made, f"data.function = {self.function!r}")
+
+
+def as_dataset(made: Any, what: str) -> Dataset:
+    """A Dataset from whatever a user hands over."""
+    if isinstance(made, Dataset):
+        return made
+    try:
+        (train_x, train_y), (test_x, test_y) = made
+    except (TypeError, ValueError):
+        raise BadInput(f"{what} must be a Dataset or ((x, y), (test_x, test_y)), not {type(made).__name__}") from None
+    return from_arrays((np.asarray(train_x), np.asarray(train_y)), (np.asarray(test_x), np.asarray(test_y)))
+
+
+def from_arrays(train: tuple[Array, Array], test: tuple[Array, Array], groups: Array | None = None) -> Dataset:
+    """Whole-number targets are classes 0, 1, ...; anything else is a quantity to predict. Inputs become floats."""
+    labels = np.concatenate([train[1].ravel(), test[1].ravel()]) if train[1].size and test[1].size else train[1]
+    if np.issubdtype(train[1].dtype, np.integer) and train[1].ndim == 1:
+        if labels.size and labels.min() < 0:
+            raise BadInput(f"labels must be 0, 1, ..., but one is {labels.min()}")
+        names = tuple(str(i) for i in range(int(labels.max()) + 1 if labels.size else 0))
+        targets = [y.astype(np.int64) for y in (train[1], test[1])]
+    else:
+        names = ()
+        targets = [y.astype(np.float32) for y in (train[1], test[1])]
+    inputs = [x if x.dtype == np.uint8 else x.astype(np.float32) for x in (train[0], test[0])]
+    if groups is not None:
+        if len(groups) != len(inputs[0]):
+            raise BadInput(f"train_groups has {len(groups)} entries, but there are {len(inputs[0])} training samples")
+        groups = np.unique(groups, return_inverse=True)[1]
+    scale = 1 / 255 if inputs[0].dtype == np.uint8 else 1.0
+    return Dataset(Samples(inputs[0], targets[0], groups), Samples(inputs[1], targets[1]), names, scale)

@@ -1,0 +1,7 @@
+"""Executing experiments: all nodes on this machine."""
+
+from __future__ import annotations
+
+from epidemic.engine.simulate import Run, SeedRun, simulate
+
+__all__ = ["Run", "SeedRun", "simulate"]

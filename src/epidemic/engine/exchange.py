@@ -1,0 +1,56 @@
+"""The exchange of a simulation: every node's mixture at once, W @ X, on all worker threads.
+
+Each piece of the result is computed by one thread from the same numbers in the same order, however many threads there are.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from epidemic.mixing import Weights
+from epidemic.workers import Workers, blocks
+
+ROWS = 64  # of a sparse mixture per piece
+COLUMNS = 1 << 14  # of a sum over all nodes per piece
+
+
+def mix(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
+    """W @ X, into `out`.   # (n, d) -> (n, d)"""
+    if weights.matrix is None:
+        return _mix_clique(weights, x, workers, out)
+    indptr = torch.from_numpy(weights.matrix.indptr).long()
+    indices = torch.from_numpy(weights.matrix.indices).long().to(x.device)
+    values = torch.from_numpy(weights.matrix.data).to(x.device, x.dtype)
+
+    def one(part: slice) -> None:
+        edges = slice(int(indptr[part.start]), int(indptr[part.stop]))
+        starts = (indptr[part.start : part.stop] - edges.start).to(x.device)
+        out[part] = F.embedding_bag(indices[edges], x, starts, mode="sum", per_sample_weights=values[edges])
+
+    workers.map(one, blocks(weights.n, min(ROWS, max(1, weights.n // 8))))
+    return out
+
+
+def _mix_clique(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
+    """Members take their share of a sum over all members; the others keep what they have."""
+    assert weights.clique is not None
+    everyone = len(weights.clique) == weights.n
+    who = torch.from_numpy(weights.clique).to(x.device)
+    own = 1 - weights.share * len(weights.clique)
+    wide = torch.float32 if x.device.type == "mps" else torch.float64
+
+    def one(part: slice) -> None:
+        members = x[:, part] if everyone else x[who, part]
+        mixed = (weights.share * members.sum(0, dtype=wide)).to(x.dtype)
+        if abs(own) > 1e-12:
+            mixed = mixed + own * members
+        if everyone:
+            out[:, part] = mixed
+        else:
+            out[:, part] = x[:, part]
+            out[who, part] = mixed
+
+    workers.map(one, blocks(x.shape[1], COLUMNS))
+    return out

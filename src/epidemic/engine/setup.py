@@ -1,0 +1,137 @@
+"""From an experiment and a seed to everything that a run needs: data, shares, model, initial weights."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from epidemic.data import Dataset, Partition, Samples, stratified
+from epidemic.engine.round import Batches
+from epidemic.errors import BadInput
+from epidemic.experiment import Experiment
+from epidemic.learner import LOSSES, SGD, Choice, Learner, Metric, Task, accuracy, choose
+from epidemic.models import Model
+from epidemic.rng import Streams
+from epidemic.workers import Workers
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """One seed of an experiment, ready to run."""
+
+    experiment: Experiment
+    seed: int
+    streams: Streams
+    data: Dataset
+    parts: list[NDArray[np.int64]]  # the training samples of each node
+    batches: Batches
+    task: Task
+    evaluated: tuple[Tensor, Tensor]  # the subset that is evaluated while training
+    test: tuple[Tensor, Tensor]  # the full test set
+    initial: Tensor  # (d,) the model that everybody starts from
+
+
+def prepare(experiment: Experiment, seed: int, data: Dataset | None = None) -> Setup:
+    """Load, split, build and check."""
+    data = experiment.load_data() if data is None else data
+    streams = Streams(seed)
+    if not isinstance(experiment.partition, Partition):
+        raise BadInput(f"partition = {experiment.partition!r} must be a partition, for example Dirichlet()")
+    parts = experiment.partition.split(data.train, experiment.nodes, streams("partition"))
+    module = initial_module(experiment, data, streams)
+    metrics: dict[str, Metric] = {"accuracy": accuracy} if data.classes else {}
+    task = Task(
+        module, data, experiment.loss_function(data), {**metrics, **experiment.own_metrics()}, _device(experiment)
+    )
+    _check_model(task, data, experiment)
+    algorithm = experiment.algorithm
+    return Setup(
+        experiment,
+        seed,
+        streams,
+        data,
+        parts,
+        Batches(parts, algorithm.local_steps, algorithm.batch_size),
+        task,
+        task.tensors(evaluation_subset(data.evaluated, experiment)),
+        task.tensors(data.test),
+        task.layout.row(task.module),
+    )
+
+
+def make_learner(setup: Setup, workers: Workers, known: Choice | None = None) -> tuple[Learner, Choice]:
+    """The learner, by a strategy known from before or chosen now."""
+    if known is None:
+        n = setup.experiment.nodes
+        index = torch.from_numpy(setup.batches.index(setup.streams, 0)).to(setup.task.device)
+        x = setup.initial.expand(min(n, 1000), -1)
+        step = getattr(setup.experiment.algorithm, "step", SGD(0.01))
+        known = choose(setup.task, workers, setup.experiment.runtime.strategy, x, index[:1000], step)
+    return Learner(setup.task, workers, known.strategy, draws_random_numbers=known.draws_random_numbers), known
+
+
+def initial_module(experiment: Experiment, data: Dataset, streams: Streams) -> nn.Module:
+    """The model that everybody starts from, its weights drawn from the run's stream."""
+    model = experiment.model
+    outputs = len(data.classes) or int(np.prod(data.train.targets.shape[1:], dtype=int))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(streams.key("init") % 2**63)
+        if isinstance(model, Model):
+            return model.build(data.input_shape, outputs)
+        if isinstance(model, nn.Module):
+            return copy.deepcopy(model)
+        made = model() if callable(model) else model
+    if not isinstance(made, nn.Module):
+        raise BadInput(f"model = {model!r} must be a torch.nn.Module or a function that returns one")
+    return made
+
+
+def evaluation_subset(samples: Samples, experiment: Experiment) -> Samples:
+    """The fixed, stratified subset that is evaluated while training."""
+    size = experiment.eval.samples
+    if size == "all" or size >= len(samples):
+        return samples
+    return samples.take(stratified(samples.targets, size, "evaluation"))
+
+
+def _device(experiment: Experiment) -> torch.device:
+    name = experiment.runtime.device
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise BadInput(f'runtime.device = "{name}" is not available here; use "cpu"') from None
+    return device
+
+
+def _check_model(task: Task, data: Dataset, experiment: Experiment) -> None:
+    """Run two samples through, and compare what comes out with what the labels need."""
+    inputs, targets = task.batch(torch.arange(2, device=task.device) % len(task.train[0]))
+    module = copy.deepcopy(task.module).eval()
+    try:
+        with torch.no_grad():
+            outputs = module(inputs)
+    except Exception as problem:
+        reason = " ".join(str(problem).split())
+        raise BadInput(f"the model cannot take inputs of shape {tuple(inputs.shape[1:])}: {reason}") from None
+    if not isinstance(outputs, Tensor):
+        raise BadInput(f"the model must return a tensor, not {type(outputs).__name__}")
+    expected = (2, len(data.classes)) if data.classes else tuple(targets.shape)
+    if task.loss in LOSSES.values() and tuple(outputs.shape) != expected:
+        what = f"{len(data.classes)} classes" if data.classes else f"targets of shape {expected[1:]}"
+        raise BadInput(f"the model gives outputs of shape {tuple(outputs.shape[1:])}, but the data has {what}")
+    try:
+        loss = task.loss(outputs, targets)
+    except Exception as problem:
+        raise BadInput(f"the loss cannot take the model's outputs: {' '.join(str(problem).split())}") from None
+    if not isinstance(loss, Tensor) or loss.dim() != 0:
+        raise BadInput("the loss must be the mean over the batch, a single number")
+    for name, metric in experiment.own_metrics().items():
+        found = metric(outputs, targets)
+        if tuple(found.shape) != (2,):
+            raise BadInput(f"metric {name!r} must give one number per sample, not {tuple(found.shape)} for 2 samples")

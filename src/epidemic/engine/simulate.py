@@ -1,0 +1,546 @@
+"""The simulator: all nodes of an experiment on this machine, round after round.
+
+Interrupt it at any moment, by Ctrl-C or by force: going on from the directory gives the same bytes as never having stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from epidemic.algorithm import Rows
+from epidemic.data import Dataset
+from epidemic.engine.exchange import mix
+from epidemic.engine.round import Plan, plan_round
+from epidemic.engine.setup import Setup, make_learner, prepare
+from epidemic.engine.store import Progress, Store, export_model
+from epidemic.errors import BadInput, Interrupted, RunFailed
+from epidemic.experiment import Experiment
+from epidemic.learner import Evaluation, Layout, Learner
+from epidemic.mixing import disagreement
+from epidemic.record import CONTROL_BYTES, HEADER_BYTES, MeanMax, Record, Spread, Summary, Traffic
+from epidemic.workers import Workers
+
+
+class Observer(Protocol):
+    """Who wants to know how a run goes on."""
+
+    def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
+        """A seed begins, or goes on after so many rounds."""
+
+    def planned(self, plan: Plan, index: NDArray[np.int64]) -> None:
+        """A round is about to be computed, on these samples.   # (n, r, b)"""
+
+    def advanced(self, rounds_done: int, x: Tensor) -> None:
+        """A round is done; these are the models.   # (n, d)"""
+
+    def recorded(self, record: Record) -> None:
+        """The models were evaluated."""
+
+    def evaluating(self, what: str) -> None:
+        """Something long without rounds begins."""
+
+
+class Silent:
+    """An observer that does not care; a base for those who care about some things."""
+
+    def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
+        """Nothing."""
+
+    def planned(self, plan: Plan, index: NDArray[np.int64]) -> None:
+        """Nothing."""
+
+    def advanced(self, rounds_done: int, x: Tensor) -> None:
+        """Nothing."""
+
+    def recorded(self, record: Record) -> None:
+        """Nothing."""
+
+    def evaluating(self, what: str) -> None:
+        """Nothing."""
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Models:
+    """The final models of all nodes."""
+
+    layout: Layout
+    rows: Tensor  # (n, d)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, node: int) -> dict[str, Tensor]:
+        return self.layout.state_dict(self.rows[node])
+
+    @property
+    def mean(self) -> dict[str, Tensor]:
+        """The average of all models."""
+        return self.layout.state_dict(self.rows.double().mean(0).to(self.rows.dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class SeedRun:
+    """What came out of one seed."""
+
+    seed: int
+    records: list[Record]
+    summary: Summary
+    rows: Models | None  # None if it was read back from a directory
+    path: Path | None
+
+    @property
+    def models(self) -> Models:
+        """The final models."""
+        if self.rows is None:
+            raise BadInput(f"the models of this finished run are in {self.path}; use epidemic export")
+        return self.rows
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What came out of an experiment."""
+
+    experiment: Experiment
+    seeds: list[SeedRun]
+
+    @property
+    def records(self) -> list[Record]:
+        """The records of all seeds."""
+        return [record for seed in self.seeds for record in seed.records]
+
+    @property
+    def models(self) -> Models:
+        """The final models of the first seed."""
+        return self.seeds[0].models
+
+
+# -- running ----------------------------------------------------------------------------------------------------------
+
+
+def simulate(
+    experiment: Experiment,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    observer: Observer | None = None,
+    data: Dataset | None = None,
+) -> Run:
+    """Run all seeds of an experiment; with `out`, write everything down there as it happens.
+
+    With `resume`, finished seeds are read back and an unfinished one goes on. `data` spares loading it again.
+    """
+    observer = Silent() if observer is None else observer
+    root = None if out is None else Path(out)
+    workers = Workers(experiment.runtime.threads)
+    try:
+        results = []
+        for seed in experiment.seeds:
+            store = None if root is None else Store(root, experiment, seed)
+            if store is not None:
+                store.open(resume=resume)
+            try:
+                if store is not None and store.finished:
+                    results.append(SeedRun(seed, store.records(), store.summary(), None, store.path))
+                    continue
+                data = experiment.load_data() if data is None else data
+                setup = prepare(experiment, seed, data)
+                learner, choice = make_learner(setup, workers, store.known_choice() if store is not None else None)
+                if store is not None and store.run_info() is None:
+                    store.begin(choice)
+                results.append(_Simulation(setup, learner, workers, store, observer).run())
+            finally:
+                if store is not None:
+                    store.close()
+        return Run(experiment, results)
+    finally:
+        workers.close()
+
+
+@dataclass
+class Counters:
+    """What every node has sent and received so far.   # (n,) each"""
+
+    model: NDArray[np.int64]
+    header: NDArray[np.int64]
+    control: NDArray[np.int64]
+    degrees: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # in how many rounds it received so many models
+
+    @staticmethod
+    def zero(n: int) -> Counters:
+        """Nothing yet."""
+        model, header, control = (np.zeros(n, dtype=np.int64) for _ in range(3))
+        return Counters(model, header, control)
+
+    def count(self, plan: Plan, model_bytes: int) -> None:
+        """Add a round."""
+        delivery = plan.delivery
+        models = delivery.models_sent + np.bincount(plan.donors, minlength=len(self.model))
+        self.model += models * model_bytes
+        self.header += models * HEADER_BYTES
+        self.control += delivery.offers_sent * CONTROL_BYTES
+        received = delivery.graph.in_degree
+        for degree in np.unique(received[delivery.alive]):
+            nodes = self.degrees.setdefault(int(degree), np.zeros(len(received), dtype=np.int64))
+            nodes += (received == degree) & delivery.alive
+
+    def traffic(self) -> Traffic:
+        """Over the nodes."""
+        total = self.model + self.header + self.control
+        parts = (self.model, self.header, self.control, total)
+        return Traffic(*(MeanMax(float(part.mean()), int(part.max())) for part in parts))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """For the checkpoint."""
+        found = {f"sent.{k}": torch.from_numpy(getattr(self, k)) for k in ("model", "header", "control")}
+        return {**found, **{f"degree.{k}": torch.from_numpy(v) for k, v in self.degrees.items()}}
+
+    @staticmethod
+    def restored(tensors: dict[str, Tensor]) -> Counters:
+        """From the checkpoint."""
+        model, header, control = (tensors[f"sent.{k}"].numpy() for k in ("model", "header", "control"))
+        degrees = {int(k.removeprefix("degree.")): t.numpy() for k, t in tensors.items() if k.startswith("degree.")}
+        return Counters(model, header, control, degrees)
+
+
+class _Simulation:
+    """One seed."""
+
+    def __init__(
+        self, setup: Setup, learner: Learner, workers: Workers, store: Store | None, observer: Observer
+    ) -> None:
+        self.setup = setup
+        self.experiment = setup.experiment
+        self.algorithm = setup.experiment.algorithm
+        self.learner = learner
+        self.workers = workers
+        self.store = store
+        self.observer = observer
+        self.clock = _Clock()
+        self.spare: dict[str, Tensor] = {}  # memory that the next mixture goes into
+        self.train_loss: float | None = None
+        self.alive = setup.experiment.nodes
+        self.done, self.recorded = 0, -1
+        self.counters = Counters.zero(setup.experiment.nodes)
+        self.records: list[Record] = []
+        rows = setup.initial.to(setup.task.device).repeat(setup.experiment.nodes, 1)
+        self.state: Rows = self.algorithm.init(rows)
+        self._restore()
+
+    def run(self) -> SeedRun:
+        """All rounds, then the final evaluation."""
+        experiment, rounds = self.experiment, self.experiment.rounds
+        self.observer.started(self.setup, self.learner, self.done)
+        saved = time.monotonic()
+        with _gentle_stop() as stop:
+            try:
+                while True:
+                    due = self.done % experiment.eval.every == 0 or self.done == rounds
+                    if due and self.recorded < self.done:
+                        self._record()
+                    by_rounds = experiment.checkpoint.rounds and self.done % experiment.checkpoint.rounds == 0
+                    by_time = (
+                        experiment.checkpoint.seconds and time.monotonic() - saved >= experiment.checkpoint.seconds
+                    )
+                    if self.store is not None and self.done and (by_rounds or by_time or self.done == rounds):
+                        self._save()
+                        saved = time.monotonic()
+                    if self.done == rounds:
+                        return self._finish()
+                    with stop.held():
+                        self._round()
+            except KeyboardInterrupt:
+                raise self._interrupted(whole=not stop.broke) from None
+
+    # -- one round ----------------------------------------------------------------------------------------------------
+
+    def _round(self) -> None:
+        t, streams, device = self.done, self.setup.streams, self.setup.task.device
+        with self.clock("plan"):
+            plan = plan_round(self.experiment, streams, t)
+            index = self.setup.batches.index(streams, t)
+            random = self.learner.draws_random_numbers
+            seeds = [streams.key("dropout", t, i) % 2**63 if random else 0 for i in range(self.experiment.nodes)]
+        self.observer.planned(plan, index)
+        with self.clock("train"):
+            if len(plan.returning):
+                self.state["x"][plan.returning] = self.state["x"][plan.donors]
+            message, loss = self._emit(plan.delivery.alive, torch.from_numpy(index).to(device), seeds)
+        self._check(loss, plan.delivery.alive)
+        with self.clock("mix"):
+            mixed = {
+                name: mix(plan.weights, rows, self.workers, self._memory(name, rows)) for name, rows in message.items()
+            }
+            self._absorb(plan.delivery.alive, message, mixed)
+            self.counters.count(plan, sum(rows.shape[1] * rows.element_size() for rows in message.values()))
+        self.train_loss = float(loss.mean()) if len(loss) else None
+        self.alive = int(plan.delivery.alive.sum())
+        self.done += 1
+        self.observer.advanced(self.done, self.state["x"])
+
+    def _emit(self, alive: NDArray[np.bool_], index: Tensor, seeds: list[int]) -> tuple[Rows, Tensor]:
+        """Let those who are up train; the others' models stay where they are and go nowhere."""
+        if alive.all():
+            self.state, message, loss = self.algorithm.emit(self.state, self.learner, index, seeds)
+            return message, loss
+        up = np.flatnonzero(alive)
+        part = {name: rows[up] for name, rows in self.state.items()}
+        part, sent, loss = self.algorithm.emit(part, self.learner, index[up], [seeds[i] for i in up])
+        for name, rows in part.items():
+            whole = self.state.setdefault(
+                name, torch.zeros(len(alive), *rows.shape[1:], dtype=rows.dtype, device=rows.device)
+            )
+            whole[up] = rows
+        message = {}
+        for name, rows in sent.items():
+            message[name] = (
+                self.state[name].clone() if name in self.state else self.state["x"].new_zeros(len(alive), rows.shape[1])
+            )
+            message[name][up] = rows
+        return message, loss
+
+    def _absorb(self, alive: NDArray[np.bool_], message: Rows, mixed: Rows) -> None:
+        if alive.all():
+            self.state = self.algorithm.absorb(self.state, mixed)
+            for name, rows in message.items():
+                if all(rows is not kept for kept in self.state.values()):
+                    self.spare[name] = rows
+            return
+        up = np.flatnonzero(alive)
+        part = {name: rows[up] for name, rows in self.state.items()}
+        part = self.algorithm.absorb(part, {name: rows[up] for name, rows in mixed.items()})
+        for name, rows in part.items():
+            self.state[name][up] = rows
+        self.state = {name: self.state[name] for name in part}
+
+    def _memory(self, name: str, like: Tensor) -> Tensor:
+        spare = self.spare.pop(name, None)
+        return spare if spare is not None and spare.shape == like.shape else torch.empty_like(like)
+
+    def _check(self, loss: Tensor, alive: NDArray[np.bool_]) -> None:
+        bad = np.flatnonzero(alive)[(~torch.isfinite(loss)).numpy()]
+        if len(bad):
+            which = ", ".join(map(str, bad[:8])) + (", ..." if len(bad) > 8 else "")
+            raise RunFailed(
+                f"seed {self.setup.seed}, round {self.done}: the training loss of {len(bad)} of {len(alive)} nodes ({which}) is no"
+                " longer a finite number; lower algorithm.lr. The last checkpoint is kept"
+            )
+
+    # -- evaluation ---------------------------------------------------------------------------------------------------
+
+    def _record(self) -> None:
+        with self.clock("evaluate"):
+            x = self.state["x"]
+            same = self.done == 0  # everybody starts from one model
+            found = self.learner.evaluate(x[:1] if same else x, self.setup.evaluated)
+            mean = self.learner.evaluate(self._mean_model(), self.setup.evaluated)
+            n = self.experiment.nodes
+            record = Record(
+                round=self.done,
+                seed=self.setup.seed,
+                alive=self.alive,
+                accuracy=_spread(found, "accuracy", n),
+                loss=Spread.of(found.loss.expand(n)),
+                mean_model_accuracy=_first(mean, "accuracy"),
+                mean_model_loss=float(mean.loss[0]),
+                train_loss=self.train_loss,
+                disagreement=0.0 if same else disagreement(x.double()),
+                bytes=self.counters.traffic(),
+                metrics={name: Spread.of(found.metrics[name].expand(n)) for name in self.experiment.own_metrics()},
+            )
+        if not (math.isfinite(record.disagreement) and math.isfinite(record.loss.mean)):
+            bad = np.flatnonzero(~torch.isfinite(found.loss).numpy())
+            which = ", ".join(map(str, bad[:8])) + (", ..." if len(bad) > 8 else "")
+            raise RunFailed(
+                f"seed {self.setup.seed}, round {self.done}: the loss of {len(bad)} of {n} nodes ({which}) is no longer a finite"
+                " number; lower algorithm.lr. The last checkpoint is kept"
+            )
+        self.records.append(record)
+        self.recorded = self.done
+        if self.store is not None:
+            self.store.append(record, {"round": self.done, "seconds": self.clock.taken()})
+        self.observer.recorded(record)
+
+    def _mean_model(self) -> Tensor:
+        x = self.state["x"]
+        return x.mean(0, keepdim=True, dtype=torch.float32 if x.device.type == "mps" else torch.float64).to(x.dtype)
+
+    def _finish(self) -> SeedRun:
+        """The full test set, and everything written down."""
+        self.observer.evaluating("the full test set")
+        x = self.state["x"]
+        final = self.learner.evaluate(x, self.setup.test)
+        mean = self.learner.evaluate(self._mean_model(), self.setup.test)
+        n, last = self.experiment.nodes, self.records[-1]
+        best = max((r for r in self.records if r.accuracy), key=_accuracy, default=None)
+        lowest = min(self.records, key=lambda r: r.loss.mean)
+        summary = Summary(
+            name=self.experiment.name,
+            seed=self.setup.seed,
+            rounds=self.done,
+            best_accuracy=None if best is None else _accuracy(best),
+            best_accuracy_round=None if best is None else best.round,
+            best_loss=lowest.loss.mean,
+            best_loss_round=lowest.round,
+            final_accuracy=_spread(final, "accuracy", n),
+            final_loss=Spread.of(final.loss),
+            final_mean_model_accuracy=_first(mean, "accuracy"),
+            final_mean_model_loss=float(mean.loss[0]),
+            final_disagreement=last.disagreement,
+            final_metrics={name: Spread.of(final.metrics[name]) for name in self.experiment.own_metrics()},
+            test_samples=len(self.setup.test[0]),
+            bytes=self.counters.traffic(),
+        )
+        layout = self.setup.task.layout
+        if self.store is not None:
+            self.store.finish(summary, self._nodes(final), layout, x)
+        path = None if self.store is None else self.store.path
+        return SeedRun(self.setup.seed, self.records, summary, Models(layout, x.cpu()), path)
+
+    def _nodes(self, final: Evaluation) -> list[dict[str, Any]]:
+        data, counters = self.setup.data, self.counters
+        nodes = []
+        for i, part in enumerate(self.setup.parts):
+            classes = (
+                np.bincount(data.train.targets[part], minlength=len(data.classes)).tolist() if data.classes else None
+            )
+            nodes.append(
+                {
+                    "node": i,
+                    "samples": len(part),
+                    "classes": classes,
+                    "bytes": {k: int(getattr(counters, k)[i]) for k in ("model", "header", "control")},
+                    "in_degree": {str(k): int(v[i]) for k, v in sorted(counters.degrees.items()) if v[i]},
+                    "final_loss": float(final.loss[i]),
+                    "final_accuracy": float(final.metrics["accuracy"][i]) if "accuracy" in final.metrics else None,
+                }
+            )
+        return nodes
+
+    # -- stopping and going on ----------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        assert self.store is not None
+        with self.clock("checkpoint"):
+            extra = (
+                {} if self.train_loss is None else {"train_loss": torch.tensor(self.train_loss, dtype=torch.float64)}
+            )
+            tensors = {f"state.{name}": rows for name, rows in self.state.items()}
+            tensors |= {**self.counters.tensors(), **extra, "alive": torch.tensor(self.alive)}
+            self.store.save_checkpoint(Progress(round=self.done, recorded=self.recorded), tensors)
+
+    def _restore(self) -> None:
+        if self.store is None:
+            return
+        found = self.store.restore()
+        if found is None:
+            return
+        progress, tensors = found
+        device = self.setup.task.device
+        self.state = {k.removeprefix("state."): t.to(device) for k, t in tensors.items() if k.startswith("state.")}
+        self.counters = Counters.restored(tensors)
+        self.train_loss = float(tensors["train_loss"]) if "train_loss" in tensors else None
+        self.alive = int(tensors["alive"])
+        self.done, self.recorded = progress.round, progress.recorded
+        self.records = self.store.records()
+
+    def _interrupted(self, *, whole: bool) -> Interrupted:
+        """Save, unless the user was too impatient for the round to end: then the last checkpoint counts."""
+        where = f"seed {self.setup.seed}, after round {self.done} of {self.experiment.rounds}"
+        if self.store is None:
+            return Interrupted(f"interrupted at {where}; nothing was saved, because no directory was given")
+        if whole:
+            self._save()
+        again = f"epidemic run --resume {self.store.root}" if self.experiment.portable else "simulate(..., resume=True)"
+        return Interrupted(f"interrupted at {where}; go on with: {again}")
+
+
+def _accuracy(record: Record) -> float:
+    assert record.accuracy is not None
+    return record.accuracy.mean
+
+
+def _spread(found: Evaluation, metric: str, n: int) -> Spread | None:
+    return Spread.of(found.metrics[metric].expand(n)) if metric in found.metrics else None
+
+
+def _first(found: Evaluation, metric: str) -> float | None:
+    return float(found.metrics[metric][0]) if metric in found.metrics else None
+
+
+class _Clock:
+    """Seconds per phase since the last record."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - start
+
+    def taken(self) -> dict[str, float]:
+        """What was measured, and start again."""
+        seconds, self._seconds = self._seconds, {}
+        return {phase: round(value, 6) for phase, value in seconds.items()}
+
+
+class _Stop:
+    """Holds an interrupt back while a round changes the models."""
+
+    def __init__(self) -> None:
+        self._holding = False
+        self._wanted = False
+        self.broke = False  # whether the models were left in the middle of a round
+
+    def request(self, *_: Any) -> None:
+        if not self._holding or self._wanted:  # a second Ctrl-C does not wait; the last checkpoint then counts
+            raise KeyboardInterrupt
+        self._wanted = True
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        self._holding = True
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.broke = True
+            raise
+        finally:
+            self._holding = False
+        if self._wanted:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _gentle_stop() -> Iterator[_Stop]:
+    """Ctrl-C and SIGTERM wait for the end of the round."""
+    stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, stop.request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+__all__ = ["Counters", "Models", "Observer", "Run", "SeedRun", "Silent", "export_model", "simulate"]

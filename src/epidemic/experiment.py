@@ -1,0 +1,293 @@
+"""Experiment: everything that decides a run, as one frozen value, and as a TOML file.
+
+The file is strict: an unknown key or kind is an error with the nearest valid one. In Python the same fields take a user's own
+objects: a topology or algorithm with the right methods, a torch.nn.Module or a function that makes one, a Dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from epidemic.algorithm import Algorithm, LocalSGD
+from epidemic.config import build, build_kind, import_object, parse_setting, parse_toml, to_table
+from epidemic.data import PARTITIONS, SOURCES, Dataset, Dirichlet, Fashion, Partition, Source, as_dataset, prepared
+from epidemic.errors import BadInput, require_choice, require_int, require_real, suggestion
+from epidemic.faults import Faults
+from epidemic.learner import LOSSES, STRATEGIES, Loss, Metric
+from epidemic.mixing import RULES
+from epidemic.models import MLP, MODELS, Model
+from epidemic.topology import ELLocal, GivesGraphs, check_topology, natural_mixing, topology_from
+
+FORMAT = 1
+"""The version of the file format; files of another version are refused."""
+
+
+class Eval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When and on what the models are evaluated while training."""
+
+    every: int = 10
+    """Rounds between evaluations; the last round is always evaluated."""
+    samples: int | Literal["all"] = 1000
+    """Size of the fixed, stratified subset of the test samples. The full test set is used at the end."""
+
+    def __post_init__(self) -> None:
+        require_int("eval.every", self.every, 1)
+        if self.samples != "all":
+            require_int("eval.samples", self.samples, 1)
+
+
+class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When the state is saved, besides on Ctrl-C: every so many rounds (0: never) or seconds (0: never)."""
+
+    rounds: int = 0
+    seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        require_int("checkpoint.rounds", self.rounds, 0)
+        require_real("checkpoint.seconds", self.seconds, 0)
+
+
+class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How it is computed. Nothing here but the strategy (in the last digits) has an influence on the results."""
+
+    device: str = "cpu"
+    strategy: Literal["auto", "stacked", "per-node"] = "auto"
+    """auto: both are timed once and the faster one is taken."""
+    threads: int = 0
+    """0: one per core."""
+
+    def __post_init__(self) -> None:
+        require_choice("runtime.strategy", self.strategy, ["auto", *STRATEGIES])
+        require_int("runtime.threads", self.threads, 0, 4096)
+
+
+class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is learnt, by whom, how, and what goes wrong on the way."""
+
+    format: int = FORMAT
+    name: str = "experiment"
+    nodes: int = 96
+    rounds: int = 100
+    seeds: Any = (1,)
+    """One run for each; a list of whole numbers."""
+    mixing: str = "auto"
+    """auto: the rule that belongs to the topology."""
+    loss: Any = "auto"
+    """auto: cross-entropy for classes, squared error otherwise; or "module:function"."""
+    topology: Any = msgspec.field(default_factory=lambda: ELLocal(7))
+    algorithm: Any = msgspec.field(default_factory=LocalSGD)
+    data: Any = msgspec.field(default_factory=Fashion)
+    partition: Any = msgspec.field(default_factory=Dirichlet)
+    model: Any = msgspec.field(default_factory=MLP)
+    faults: Faults = msgspec.field(default_factory=Faults)
+    eval: Eval = msgspec.field(default_factory=Eval)
+    checkpoint: Checkpoint = msgspec.field(default_factory=Checkpoint)
+    runtime: Runtime = msgspec.field(default_factory=Runtime)
+    metrics: Any = msgspec.field(default_factory=dict)
+    """A user's own, by name; in Python only."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seeds, list | range):
+            msgspec.structs.force_setattr(self, "seeds", tuple(self.seeds))
+        if self.format != FORMAT:
+            raise BadInput(f"format = {self.format} is not supported; this version reads format = {FORMAT}")
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise BadInput(f"name = {self.name!r} must be a word")
+        require_int("nodes", self.nodes, 1)
+        require_int("rounds", self.rounds, 0)
+        if not isinstance(self.seeds, tuple):
+            raise BadInput(f"seeds = {self.seeds!r} must be a list of whole numbers, for example [1, 2, 3]")
+        if not self.seeds:
+            raise BadInput("seeds = [] must have at least one seed")
+        for seed in self.seeds:
+            require_int("seeds", seed, 0, 2**63 - 1)
+        if len(set(self.seeds)) < len(self.seeds):
+            raise BadInput(f"seeds = {list(self.seeds)} must be different")
+        require_choice("mixing", self.mixing, ["auto", *RULES])
+        if not isinstance(self.topology, GivesGraphs):
+            raise BadInput(f"topology = {self.topology!r} must have a method graph(n, round, streams)")
+        if not isinstance(self.algorithm, Algorithm):
+            raise BadInput(f"algorithm = {self.algorithm!r} must have init, emit, absorb, local_steps and batch_size")
+        check_topology(self.topology, self.nodes)
+        self.faults.check(self.nodes)
+        rule = self.mixing_rule
+        redirects = self.faults.cap is not None and self.faults.cap < self.nodes - 1 and self.faults.max_retries != 0
+        if redirects and rule != "uniform":
+            raise BadInput(
+                f'mixing = "{rule}" has no weight for the messages that faults.cap redirects;'
+                ' use faults.max_retries = 0 or mixing = "uniform"'
+            )
+
+    @property
+    def mixing_rule(self) -> str:
+        """The rule in force."""
+        return natural_mixing(self.topology) if self.mixing == "auto" else self.mixing
+
+    def load_data(self) -> Dataset:
+        """The data, read and checked."""
+        if isinstance(self.data, Source):
+            return self.data.load()
+        return prepared(as_dataset(self.data() if callable(self.data) else self.data, "data"), 0.0)
+
+    def loss_function(self, data: Dataset) -> Loss:
+        """The loss in force."""
+        if callable(self.loss):
+            found: Loss = self.loss
+            return found
+        if self.loss == "auto":
+            return LOSSES["cross-entropy" if data.classes else "squared-error"]
+        if self.loss in LOSSES:
+            return LOSSES[self.loss]
+        if ":" in self.loss:
+            imported: Loss = import_object(self.loss, "loss")
+            return imported
+        raise BadInput(f"loss = {self.loss!r} is not known{suggestion(str(self.loss), ['auto', *LOSSES])}")
+
+    def own_metrics(self) -> dict[str, Metric]:
+        """The user's own metrics."""
+        return dict(self.metrics)
+
+    @property
+    def portable(self) -> bool:
+        """Whether the experiment consists of named kinds only, so that a file can hold it."""
+        parts = (self.topology, self.algorithm, self.data, self.partition, self.model)
+        return not self.metrics and isinstance(self.loss, str) and all(isinstance(p, msgspec.Struct) for p in parts)
+
+    def table(self) -> dict[str, Any]:
+        """As tables of a TOML file; a user's own objects are given by their description."""
+        fields = {f.name: getattr(self, f.name) for f in msgspec.structs.fields(self)}
+        metrics = list(fields.pop("metrics"))
+        table = {key: _described(value) for key, value in fields.items()}
+        return {**table, "metrics": metrics} if metrics else table
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return to_table(value)
+    if isinstance(value, str | int | float | tuple | list):
+        return list(value) if isinstance(value, tuple) else value
+    return {"own": f"{type(value).__module__}.{type(value).__qualname__}"}
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def experiment_from(table: Mapping[str, Any]) -> Experiment:
+    """The experiment that the tables of a file describe."""
+    known = [f.name for f in msgspec.structs.fields(Experiment) if f.name != "metrics"]
+    for key in table:
+        if key not in known:
+            raise BadInput(f"{key} is not a known key{suggestion(key, known)}")
+    parts: dict[str, Callable[[Any], Any]] = {
+        "topology": lambda t: topology_from(t, "topology"),
+        "algorithm": lambda t: build(t, LocalSGD, "algorithm"),
+        "data": lambda t: build_kind(t, SOURCES, "data"),
+        "partition": lambda t: _partition(t),
+        "model": lambda t: build_kind(t, MODELS, "model"),
+        "faults": lambda t: build(t, Faults, "faults"),
+        "eval": lambda t: build(t, Eval, "eval"),
+        "checkpoint": lambda t: build(t, Checkpoint, "checkpoint"),
+        "runtime": lambda t: build(t, Runtime, "runtime"),
+    }
+    values = {key: parts[key](value) if key in parts else value for key, value in table.items()}
+    for key in ("nodes", "rounds", "format"):
+        if key in values:
+            require_int(key, values[key], -(2**62))
+    return Experiment(**values)
+
+
+def _partition(table: Any) -> Partition:
+    return build_kind(table, PARTITIONS, "partition")
+
+
+def read_table(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise BadInput(f"{path} cannot be read: {reason}") from None
+    return parse_toml(text, str(path))
+
+
+def load(path: str | Path, settings: list[str] | None = None) -> Experiment:
+    """An experiment from a TOML file, with `key=value` settings on top."""
+    table = read_table(path)
+    if "methods" in table:
+        raise BadInput(f"{path} compares several methods; run it with 'epidemic compare {path}'")
+    return experiment_from(with_settings(table, settings or []))
+
+
+def with_settings(table: Mapping[str, Any], settings: list[str]) -> dict[str, Any]:
+    """The tables with `topology.s=4` and the like applied; a new kind takes nothing over from the old one."""
+    changes: dict[str, Any] = {}
+    for text in settings:
+        key, value = parse_setting(text)
+        place = changes
+        *path, last = key.split(".")
+        for part in path:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise BadInput(f"--set {text}: {part} is not a table")
+        place[last] = value
+    return merged(table, changes)
+
+
+def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables with changes on top; a table that changes its kind is replaced."""
+    result = dict(table)
+    for key, value in changes.items():
+        old = result.get(key)
+        same_kind = (
+            isinstance(old, Mapping)
+            and isinstance(value, Mapping)
+            and value.get("kind", old.get("kind")) == old.get("kind")
+        )
+        result[key] = merged(old, value) if same_kind and isinstance(old, Mapping) else value
+    return result
+
+
+def to_toml(experiment: Experiment) -> str:
+    """The file that holds this experiment, every value written out."""
+    if not experiment.portable:
+        raise BadInput("an experiment with objects of your own cannot be written to a file")
+    table = experiment.table()
+    lines = [f"{key} = {_toml(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    for key, value in table.items():
+        if isinstance(value, dict):
+            lines += ["", f"[{key}]", *(f"{k} = {_toml(v)}" for k, v in value.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return msgspec.json.encode(value).decode()
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return repr(value)
+
+
+def same_experiment(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """The dotted keys in which two experiments' tables differ, leaving out what has no influence on results."""
+    ignored = {"seeds", "checkpoint", "runtime"}
+
+    def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in table.items():
+            if prefix or key not in ignored:
+                found.update(flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
+        return found
+
+    left, right = flat(a), flat(b)
+    return sorted(key for key in {*left, *right} if left.get(key) != right.get(key))
+
+
+__all__ = ["FORMAT", "Checkpoint", "Eval", "Experiment", "Model", "Runtime", "experiment_from", "load", "merged", "read_table", "same_experiment", "to_toml", "with_settings"]  # fmt: skip

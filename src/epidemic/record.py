@@ -1,0 +1,108 @@
+"""Records: one frozen row per evaluated round, written as it happens, read by reports; and how traffic is counted."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from epidemic.errors import BadInput
+
+HEADER_BYTES = 256
+"""What travels with each model besides its numbers: run, round, sender, graph digest, signature."""
+CONTROL_BYTES = 64
+"""A message without a model: the offer that precedes a model where receivers have a cap."""
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """A quantity over the nodes; sd is that of the whole population."""
+
+    mean: float
+    sd: float
+    min: float
+    max: float
+
+    @staticmethod
+    def of(values: Any) -> Spread:
+        """Of one number per node."""
+        v = np.asarray(values, dtype=np.float64)
+        return Spread(float(v.mean()), float(v.std()), float(v.min()), float(v.max()))
+
+
+class MeanMax(msgspec.Struct, frozen=True):
+    """Over the nodes."""
+
+    mean: float
+    max: int
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """Bytes that a node has sent since the start: models, what travels with them, and messages without a model."""
+
+    model: MeanMax
+    header: MeanMax
+    control: MeanMax
+    total: MeanMax
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The state of a run after `round` rounds."""
+
+    round: int
+    seed: int
+    alive: int  # nodes that were up in the last round
+    accuracy: Spread | None = None  # over nodes; None where the targets are not classes
+    loss: Spread
+    mean_model_accuracy: float | None = None  # of the average of all models
+    mean_model_loss: float
+    train_loss: float | None = None  # mean over nodes in the last round
+    disagreement: float  # D(X)
+    bytes: Traffic
+    metrics: dict[str, Spread] = msgspec.field(default_factory=dict)  # a user's own
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What came out of one seed. "best" is over the evaluated rounds, "final" on the full test set."""
+
+    name: str
+    seed: int
+    rounds: int
+    best_accuracy: float | None
+    best_accuracy_round: int | None
+    best_loss: float
+    best_loss_round: int
+    final_accuracy: Spread | None
+    final_loss: Spread
+    final_mean_model_accuracy: float | None
+    final_mean_model_loss: float
+    final_disagreement: float
+    final_metrics: dict[str, Spread]
+    test_samples: int
+    bytes: Traffic
+
+
+def encode(value: object) -> bytes:
+    """One line of JSON."""
+    return msgspec.json.encode(value) + b"\n"
+
+
+def read_records(path: Path) -> tuple[list[Record], bool]:
+    """The records of a file, and whether its last line was cut off (it is then left out)."""
+    try:
+        raw = path.read_bytes()
+    except OSError as problem:
+        raise BadInput(f"{path} cannot be read: {problem.strerror}") from None
+    lines = raw.split(b"\n")
+    cut = lines.pop() != b""
+    try:
+        return [msgspec.json.decode(line, type=Record) for line in lines], cut
+    except msgspec.DecodeError as problem:
+        raise BadInput(f"{path} is not a file of records: {problem}") from None
+
+
+def finite(record: Record) -> bool:
+    """Whether the models are still numbers."""
+    return math.isfinite(record.disagreement) and math.isfinite(record.loss.mean)

@@ -1,0 +1,89 @@
+"""Figures of learning: accuracy against rounds and bytes, disagreement, and how classes fall on the nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epidemic.record import Record
+from epidemic.report.statistics import curve
+from epidemic.report.style import line, new_figure, polish
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+GIB = 2**30
+MIB = 2**20
+
+
+class Line:
+    """One method in a figure: its name, the kind that decides its colour, and its records by seed."""
+
+    def __init__(self, name: str, kind: str, by_seed: list[list[Record]]) -> None:
+        self.name = name
+        self.kind = kind
+        self.by_seed = by_seed
+
+
+def learning_figure(lines: list[Line], title: str, target: float | None = None) -> Figure:
+    """Accuracy against rounds, against bytes, and disagreement, side by side, with 95 % bands over seeds."""
+    figure = new_figure(14.5, 4.6)
+    rounds, traffic, spread = figure.subplots(1, 3)
+    largest = max(max(curve(entry.by_seed, "bytes").mean) for entry in lines)
+    unit, name = (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
+    for entry in lines:
+        style = line(entry.kind)
+        accuracy, sent, apart = (curve(entry.by_seed, what) for what in ("accuracy", "bytes", "disagreement"))
+        _band(rounds, accuracy.rounds, accuracy, 100, entry.name, style)
+        _band(traffic, np.array(sent.mean) / unit, accuracy, 100, entry.name, style)
+        shown = [(t, d) for t, d in zip(apart.rounds, apart.mean, strict=True) if d > 1e-12]
+        if shown:
+            spread.semilogy(*zip(*shown, strict=True), label=entry.name, **style)
+    if target is not None:
+        for axes in (rounds, traffic):
+            axes.axhline(100 * target, color="0.4", linewidth=0.9, linestyle=":")
+    polish(rounds, title, "round", "accuracy over nodes (%)")
+    polish(traffic, "By traffic", f"sent per node ({name}, log)", "accuracy over nodes (%)")
+    traffic.set_xscale("log")
+    polish(spread, "Disagreement", "round", "D(X)")
+    figure.legend(
+        *rounds.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(lines), 6), frameon=False
+    )
+    return figure
+
+
+def _band(axes: Any, x: Any, values: Any, factor: float, name: str, style: dict[str, Any]) -> None:
+    mean, half = factor * np.array(values.mean), factor * np.array(values.half_width)
+    axes.plot(x, mean, label=name, **style)
+    axes.fill_between(x, mean - half, mean + half, color=style["color"], alpha=0.13, linewidth=0)
+
+
+def classes_figure(counts: NDArray[np.int64], classes: tuple[str, ...], title: str) -> Figure:
+    """How many samples of each class every node holds.   # counts (n, classes)"""
+    n = len(counts)
+    figure = new_figure(min(4.5 + 0.09 * n, 15), 4.6)
+    from matplotlib import colormaps
+
+    axes = figure.subplots()
+    colours = colormaps["viridis"](np.linspace(0, 1, max(len(classes), 2)))
+    bottom = np.zeros(n)
+    for k, name in enumerate(classes):
+        axes.bar(
+            np.arange(n),
+            counts[:, k],
+            bottom=bottom,
+            width=1.0,
+            color=colours[k],
+            label=name,
+            edgecolor="white",
+            linewidth=0.2,
+        )
+        bottom += counts[:, k]
+    polish(axes, title, "node", "training samples")
+    axes.set_xlim(-0.5, n - 0.5)
+    if len(classes) <= 20:
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles[::-1], labels[::-1], loc="outside right center", frameon=False, fontsize=8)
+    return figure

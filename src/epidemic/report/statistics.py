@@ -1,0 +1,69 @@
+"""Numbers over several seeds: means with Student-t intervals, and when a target was reached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+import scipy.special
+
+from epidemic.record import Record
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """A mean over seeds and the half-width of its 95 % interval (None for a single seed)."""
+
+    mean: float
+    half_width: float | None
+    seeds: int
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Interval:
+        """Student t with m - 1 degrees of freedom."""
+        m = len(values)
+        mean = math.fsum(values) / m
+        if m == 1:
+            return Interval(mean, None, 1)
+        sd = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (m - 1))
+        return Interval(mean, float(scipy.special.stdtrit(m - 1, 0.975)) * sd / math.sqrt(m), m)
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """A quantity against rounds: mean over seeds and half-width of its interval (zero for one seed)."""
+
+    rounds: list[int]
+    mean: list[float]
+    half_width: list[float]
+
+
+def accuracy_of(record: Record) -> float:
+    """Mean accuracy over nodes."""
+    return record.accuracy.mean if record.accuracy is not None else math.nan
+
+
+def curve(by_seed: list[list[Record]], value: str) -> Curve:
+    """Of records by seed; `value` is accuracy, loss, disagreement or bytes. Rounds that not all seeds have are left out."""
+    read: dict[str, Callable[[Record], float]] = {
+        "accuracy": accuracy_of,
+        "loss": lambda r: r.loss.mean,
+        "disagreement": lambda r: r.disagreement,
+        "bytes": lambda r: r.bytes.total.mean,
+    }
+    tables = [{r.round: read[value](r) for r in records} for records in by_seed]
+    rounds = sorted(set.intersection(*(set(table) for table in tables)))
+    found = [Interval.of([table[t] for table in tables]) for t in rounds]
+    return Curve(rounds, [i.mean for i in found], [i.half_width or 0.0 for i in found])
+
+
+def first_reaching(records: list[Record], target: float) -> Record | None:
+    """The first evaluated round with at least this accuracy."""
+    return next((r for r in records if accuracy_of(r) >= target), None)
+
+
+def best(by_seed: list[list[Record]]) -> tuple[Interval, Interval]:
+    """Best accuracy and best loss of each seed, over the seeds."""
+    top = Interval.of([float(np.max([accuracy_of(r) for r in records])) for records in by_seed])
+    low = Interval.of([min(r.loss.mean for r in records) for records in by_seed])
+    return top, low

@@ -1,0 +1,47 @@
+"""Worker threads, each with a single thread inside PyTorch, so that results do not depend on how many there are.
+
+Work is cut into pieces in a way that does not know the number of workers; a piece is computed by one thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+from epidemic.errors import require_int
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def available_threads() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Workers:
+    """A pool of worker threads."""
+
+    def __init__(self, threads: int = 0) -> None:
+        """`threads` workers; 0 means one per core."""
+        require_int("runtime.threads", threads, 0, 4096)
+        self.threads = threads or available_threads()
+        torch.set_num_threads(1)
+        self._pool = ThreadPoolExecutor(self.threads, "epidemic", initializer=torch.set_num_threads, initargs=(1,))
+
+    def map(self, work: Callable[[A], B], pieces: Iterable[A]) -> list[B]:
+        """`work` on every piece; results in order."""
+        return list(self._pool.map(work, pieces))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+
+def blocks(size: int, at_most: int) -> list[slice]:
+    """0..size cut into slices of equal length, the last one shorter."""
+    return [slice(start, min(start + at_most, size)) for start in range(0, size, at_most)]
