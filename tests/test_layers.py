@@ -17,7 +17,16 @@ LAYERS = [
     ["mixing"],
     ["faults"],
     ["measure"],
+    ["workers"],
+    ["data"],
+    ["models"],
+    ["learner"],
+    ["algorithm"],
+    ["record"],
+    ["experiment"],
+    ["engine"],
     ["report"],
+    ["compare"],
     ["cli"],
 ]
 
@@ -44,6 +53,11 @@ def test_imports_point_up(path):
     for name in _imports(path):
         if name in LEVEL and name != own:
             assert LEVEL[name] < LEVEL[own], f"{own} must not import {name}"
+
+
+def test_a_node_or_a_simulator_never_needs_the_other_nor_the_reports():
+    for path in ROOT.glob("engine/*.py"):
+        assert not set(_imports(path)) & {"report", "compare", "cli", "net"}
 
 
 def test_architecture_names_every_layer():

@@ -1,5 +1,93 @@
-"""Epidemic Learning: machine learning by many nodes that hold private data and have no server."""
+"""Epidemic Learning: machine learning by many nodes that hold private data and have no server.
+
+    import epidemic as ep
+    run = ep.simulate(ep.Experiment(nodes=96, rounds=100, topology=ep.ELLocal(s=7)))
+    run.records, run.models
+
+Names are imported when they are first used, so that `import epidemic` does not load PyTorch.
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from epidemic.algorithm import LocalSGD
+    from epidemic.data import (
+        CIFAR10,
+        FEMNIST,
+        IID,
+        MNIST,
+        Arrays,
+        Dataset,
+        Digits,
+        Dirichlet,
+        DirichletHsu,
+        Explicit,
+        Fashion,
+        FashionMNIST,
+        ImageFolder,
+        Natural,
+        PythonData,
+        Samples,
+        Shards,
+        Synthetic,
+    )
+    from epidemic.engine import Run, SeedRun, simulate
+    from epidemic.errors import BadInput, EpidemicError, Interrupted, RunFailed
+    from epidemic.experiment import Checkpoint, Eval, Experiment, Runtime, load
+    from epidemic.faults import Crash, Faults, RandomCrashes
+    from epidemic.graph import Graph
+    from epidemic.models import FEMNISTCNN, MLP, GNLeNet, Logistic, Point, PythonModel, SmallCNN
+    from epidemic.record import Record
+    from epidemic.rng import Streams
+    from epidemic.topology import (
+        Complete,
+        DEquiStatic,
+        ELLocal,
+        ELOracle,
+        ErdosRenyi,
+        Every,
+        Exponential,
+        Isolated,
+        ODEquiDyn,
+        OnePeerExponential,
+        OUEquiDyn,
+        Regular,
+        Ring,
+        Torus,
+        UEquiStatic,
+        Unlucky,
+    )
+
+_HOME = {
+    "algorithm": "LocalSGD",
+    "data": "CIFAR10 FEMNIST IID MNIST Arrays Dataset Digits Dirichlet DirichletHsu Explicit Fashion FashionMNIST ImageFolder"
+    " Natural PythonData Samples Shards Synthetic",
+    "engine": "Run SeedRun simulate",
+    "errors": "BadInput EpidemicError Interrupted RunFailed",
+    "experiment": "Checkpoint Eval Experiment Runtime load",
+    "faults": "Crash Faults RandomCrashes",
+    "graph": "Graph",
+    "models": "FEMNISTCNN MLP GNLeNet Logistic Point PythonModel SmallCNN",
+    "record": "Record",
+    "rng": "Streams",
+    "topology": "Complete DEquiStatic ELLocal ELOracle ErdosRenyi Every Exponential Isolated ODEquiDyn OnePeerExponential"
+    " OUEquiDyn Regular Ring Torus UEquiStatic Unlucky",
+}
+_MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
+
+__all__ = ["__version__", *sorted(_MODULE)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE:
+        raise AttributeError(f"module 'epidemic' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"epidemic.{_MODULE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -233,7 +233,7 @@ class PerNode:
     def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Evaluation:
         pieces = [(i, block) for i in range(len(x)) for block in blocks(len(inputs), 10 * EVALUATION_BATCH)]
 
-        @torch.inference_mode()
+        @torch.no_grad()
         def one(piece: tuple[int, slice]) -> list[float]:
             i, block = piece
             seat = self._seat().take(x[i], training=False)

@@ -150,7 +150,9 @@ def compare_command(
     for suffix in (".png", ".svg"):
         save(figure, where / f"comparison{suffix}")
     if as_json:
-        print_json({"directory": str(where), **{f: getattr(result, f) for f in ("target", "target_from", "rows")}})
+        print_json(
+            {"directory": str(where), **{f: getattr(result, f) for f in ("baseline", "target", "target_from", "rows")}}
+        )
     else:
         _print_comparison(result, where)
 
@@ -197,42 +199,35 @@ def _print_run(run: Run, where: Path) -> None:
     from epidemic.cli.show import percent, plain_table, show, size
 
     experiment = run.experiment
-    table = plain_table(
-        f"{experiment.name}: {experiment.nodes} nodes, {experiment.rounds} rounds, on the full test set",
-        "seed", "accuracy over nodes", "worst", "best node", "averaged model", "loss", "disagreement", "sent per node",
-    )  # fmt: skip
+    title = f"{experiment.name}: {experiment.nodes} nodes, {experiment.rounds} rounds, on the full test set"
+    table = plain_table(title, "seed", "accuracy", "sd", "min", "max", "averaged", "loss", "D(X)", "sent")
     for seed in run.seeds:
         s = seed.summary
         a = s.final_accuracy
-        spread = (
-            [f"{percent(a.mean)} ± {100 * a.sd:.2f}", percent(a.min), percent(a.max)] if a is not None else ["-"] * 3
-        )
+        spread = [percent(v) for v in (a.mean, a.sd, a.min, a.max)] if a is not None else ["-"] * 4
         table.add_row(
             str(seed.seed), *spread, percent(s.final_mean_model_accuracy), f"{s.final_loss.mean:.4f}",
             f"{s.final_disagreement:.3g}", size(s.bytes.total.mean),
         )  # fmt: skip
-    show(table, f"results: {where}")
+    legend = "accuracy: mean, standard deviation, worst and best over nodes; averaged: the mean of all models; sent: per node"
+    show(table, f"[dim]{legend}[/dim]", f"results: {where}")
 
 
 def _print_comparison(result: Comparison, where: Path) -> None:
-    from epidemic.cli.show import interval, percent, plain_table, show, size
+    from epidemic.cli.show import interval, percent, plain_table, show
 
     title = f"Mean over seeds and 95 % interval; target {percent(result.target)} ({result.target_from})"
-    table = plain_table(
-        title, "method", "best accuracy (%)", "best loss", "rounds to target", "sent to target", "sent in all"
-    )
+    table = plain_table(title, "method", "accuracy", "ahead", "loss", "rounds", "MiB", "in all")
     for row in result.rows:
         if row.bytes_to_target is None or row.rounds_to_target is None:
-            reached = [f"{row.seeds_reaching_target} of {row.best_accuracy.seeds} seeds", "-"]
+            reached = [f"{row.seeds_reaching_target}/{row.best_accuracy.seeds} seeds", "-"]
         else:
-            sent = row.bytes_to_target
-            spread = "" if sent.half_width is None else f" ± {size(sent.half_width)}"
-            reached = [interval(row.rounds_to_target, digits=0), f"{size(sent.mean)}{spread}"]
-        table.add_row(
-            row.name,
-            interval(row.best_accuracy, 100),
-            interval(row.best_loss, digits=3),
-            *reached,
-            size(row.bytes_in_all),
-        )
-    show(table, f"results and figure: {where}")
+            reached = [interval(row.rounds_to_target, digits=0), interval(row.bytes_to_target, 2**-20, 1)]
+        ahead = "-" if row.name == result.baseline else interval(row.ahead, 100, signed=True)
+        figures = [interval(row.best_accuracy, 100), ahead, interval(row.best_loss, digits=3)]
+        table.add_row(row.name, *figures, *reached, f"{row.bytes_in_all / 2**20:.1f}")
+    legend = (
+        f"accuracy (%), loss: the best over rounds, mean over nodes; ahead: percentage points more than {result.baseline}, seed by"
+        " seed; rounds, MiB: until the target, sent per node; in all: MiB sent per node by the end."
+    )
+    show(table, f"[dim]{legend}[/dim]", f"results and figure: {where}")

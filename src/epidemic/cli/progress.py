@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from epidemic.cli.show import percent, size
 from epidemic.engine.setup import Setup
-from epidemic.engine.simulate import Silent
+from epidemic.engine.simulation import Silent
 from epidemic.learner import Learner
 from epidemic.record import Record
 

@@ -31,18 +31,26 @@ def number(value: float | None) -> str:
 
 def percent(value: float | None) -> str:
     """A share for people."""
-    return "-" if value is None else f"{100 * value:.2f} %"
+    return "-" if value is None else f"{100 * value:.2f}%"
 
 
-def interval(value: Interval, factor: float = 1.0, digits: int = 2) -> str:
+def interval(value: Interval, factor: float = 1.0, digits: int = 2, *, signed: bool = False) -> str:
     """Mean and half-width for people."""
-    mean = f"{factor * value.mean:.{digits}f}"
-    return mean if value.half_width is None else f"{mean} ± {factor * value.half_width:.{digits}f}"
+    mean = f"{factor * value.mean:{'+' if signed else ''}.{digits}f}"
+    return mean if value.half_width is None else f"{mean}±{factor * value.half_width:.{digits}f}"
 
 
 def plain_table(title: str, *columns: str) -> Table:
     """A table without a frame; the first column to the left, the others to the right."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1),
+    )
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0)
     return table

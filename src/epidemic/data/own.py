@@ -29,7 +29,7 @@ class Arrays(Source, frozen=True, tag="arrays"):
         if not path.is_file():
             raise BadInput(f"data.path = {str(path)!r} does not exist")
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 arrays = {key: stored[key] for key in stored.files}
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
             raise BadInput(f"{path} is not a readable .npz file of plain arrays ({problem})") from None

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from epidemic.engine.simulate import Run, SeedRun, simulate
+from epidemic.engine.simulation import Run, SeedRun, simulate
 
 __all__ = ["Run", "SeedRun", "simulate"]

@@ -152,9 +152,9 @@ def simulate(
         results = []
         for seed in experiment.seeds:
             store = None if root is None else Store(root, experiment, seed)
-            if store is not None:
-                store.open(resume=resume)
             try:
+                if store is not None:
+                    store.open(resume=resume)
                 if store is not None and store.finished:
                     results.append(SeedRun(seed, store.records(), store.summary(), None, store.path))
                     continue

@@ -1,0 +1,216 @@
+"""Comparisons and the commands around them."""
+
+import json
+import math
+
+import pytest
+
+from epidemic import compare as comparing
+from epidemic.cli import main
+from epidemic.errors import BadInput
+from epidemic.record import MeanMax, Record, Spread, Traffic, read_records
+from epidemic.report.statistics import Interval, curve, first_reaching
+
+FILE = """
+name = "methods"
+nodes = 12
+rounds = 12
+seeds = [1, 2]
+data = {kind = "digits"}
+model = {kind = "logistic"}
+partition = {kind = "shards"}
+algorithm = {lr = 0.2, local_steps = 2}
+eval = {every = 3, samples = 100}
+
+[[methods]]
+name = "everybody"
+topology = {kind = "complete"}
+
+[[methods]]
+name = "EL local"
+topology = {kind = "el-local", s = 3}
+
+[[methods]]
+name = "ring, slow"
+topology = {kind = "ring"}
+algorithm.lr = 0.02
+"""
+
+
+def _record(round, accuracy, sent=0.0, seed=1):
+    part = MeanMax(sent, int(sent))
+    spread = Spread(accuracy, 0, accuracy, accuracy)
+    return Record(round=round, seed=seed, alive=1, accuracy=spread, loss=Spread(1 - accuracy, 0, 0, 0), mean_model_loss=0.0, disagreement=0.1,
+                  bytes=Traffic(part, part, part, part))  # fmt: skip
+
+
+def test_student_t_intervals():
+    """m = 5: half-width 1.241664 times the standard deviation; one seed has none."""
+    values = [1.0, 2.0, 3.0, 4.0, 5.0]
+    found = Interval.of(values)
+    assert found.mean == 3
+    assert found.half_width == pytest.approx(1.241664 * math.sqrt(2.5), rel=1e-6)
+    assert Interval.of([7.0]) == Interval(7.0, None, 1)
+
+
+def test_curves_keep_the_rounds_that_all_seeds_have():
+    a = [_record(0, 0.1), _record(5, 0.5), _record(10, 0.7)]
+    b = [_record(0, 0.3), _record(5, 0.7)]
+    found = curve([a, b], "accuracy")
+    assert found.rounds == [0, 5]
+    assert found.mean == pytest.approx([0.2, 0.6])
+    assert first_reaching(a, 0.5).round == 5
+    assert first_reaching(a, 0.9) is None
+
+
+def test_compare_from_a_file(tmp_path, capsys):
+    file = tmp_path / "methods.toml"
+    file.write_text(FILE)
+    out = tmp_path / "out"
+    assert main(["compare", str(file), "--out", str(out), "--quiet", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = {row["name"]: row for row in found["rows"]}
+    assert list(rows) == ["everybody", "EL local", "ring, slow"]
+    assert found["baseline"] == "ring, slow"
+    assert found["target"] == pytest.approx(rows["ring, slow"]["best_accuracy"]["mean"])
+    assert rows["EL local"]["ahead"]["mean"] > 0.05
+    assert rows["EL local"]["seeds_reaching_target"] == 2
+    assert rows["EL local"]["bytes_to_target"]["mean"] < rows["everybody"]["bytes_to_target"]["mean"]
+    assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "comparison.svg").exists()
+    records, cut = read_records(out / "el-local" / "seed-2" / "records.jsonl")
+    assert [r.round for r in records] == [0, 3, 6, 9, 12]
+    assert not cut
+
+    assert main(["compare", str(file), "--out", str(out), "--quiet"]) == 2
+    assert "holds a finished run" in capsys.readouterr().err
+    assert main(["compare", str(file), "--out", str(out), "--quiet", "--resume", "--target", "0.99"]) == 0
+    shown = capsys.readouterr().out
+    assert "0/2 seeds" in shown
+    assert "EL local" in shown
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("[[methods]]", "[[method]]"), "compare needs [[methods]]"),
+        (('name = "EL local"\n', ""), "methods[1].name is missing"),
+        (('"EL local"', '"everybody"'), "occurs twice"),
+        (("s = 3", "s = 30"), "method 'EL local': topology.s = 30 must be at most nodes - 1 = 11"),
+        (('algorithm.lr = 0.02', 'seeds = [5, 6]'), "has other data or seeds"),
+        (('algorithm.lr = 0.02', 'algorithm.rate = 0.02'), "method 'ring, slow': algorithm.rate is not a known key"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_a_comparison(tmp_path, capsys, change, message):
+    file = tmp_path / "methods.toml"
+    file.write_text(FILE.replace(*change))
+    assert main(["compare", str(file), "--out", str(tmp_path / "out"), "--quiet"]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_wrong_target(tmp_path, capsys):
+    assert main(["compare", "--target", "70", "--out", str(tmp_path)]) == 2
+    assert "must be between 0 and 1" in capsys.readouterr().err
+
+
+def test_the_demo_shows_the_papers_order(tmp_path, capsys):
+    """96 nodes on the embedded data, seed by seed: complete first, EL ahead of static, unlucky last."""
+    settings = ["--set", "seeds=[1, 2]", "--set", "eval.every=50"]
+    assert main(["compare", "--out", str(tmp_path / "demo"), "--quiet", "--json", *settings]) == 0
+    rows = {row["name"]: row["best_accuracy"]["mean"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert set(rows) == {method["name"] for method in comparing.DEMO["methods"]}
+    assert rows["complete"] > rows["EL-Oracle"] > rows["7-regular static"] > rows["unlucky 7-regular"]
+    assert rows["EL-Local"] > rows["7-regular static"]
+
+
+def test_the_baseline_is_the_static_sparse_one():
+    methods = comparing.methods_from(comparing.DEMO)
+    assert comparing._baseline(methods) == "7-regular static"
+    assert comparing._baseline({"complete": methods["complete"]}) == "complete"
+
+
+def test_records_with_a_cut_last_line_are_read(tmp_path):
+    from epidemic.record import encode
+
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(encode(_record(0, 0.1)) + encode(_record(5, 0.2))[:-20])
+    records, cut = read_records(path)
+    assert [r.round for r in records] == [0]
+    assert cut
+    path.write_bytes(b"rubbish\n")
+    with pytest.raises(BadInput, match="is not a file of records"):
+        read_records(path)
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_records(tmp_path / "none")
+
+
+# -- the commands around runs -----------------------------------------------------------------------------------------
+
+
+def test_init_run_and_show(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "first.toml"]) == 0
+    assert main(["init", "first.toml"]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main(["run", "first.toml", "--set", "rounds=10"]) == 0
+    out, err = capsys.readouterr()
+    assert "results: runs/first" in out
+    assert "round 10/10  accuracy" in err
+    assert main(["run", "first.toml", "--set", "rounds=4", "--out", "second", "--json", "-q"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["seeds"][0]["rounds"] == 4
+    assert err == ""
+    assert main(["data", "show", "first.toml", "--plot", "classes.png", "--set", "partition.alpha=1.0"]) == 0
+    assert (tmp_path / "classes.png").read_bytes().startswith(b"\x89PNG")
+    assert "share of the largest class" in capsys.readouterr().out
+    assert main(["data", "show", "first.toml"]) == 0
+    assert "classes 0 to 9" in capsys.readouterr().out
+
+
+def test_data_commands(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("EPIDEMIC_DATA", str(tmp_path))
+    monkeypatch.setattr("epidemic.data.idx.DEBIAN", tmp_path / "none")
+    assert main(["data", "list"]) == 0
+    out = capsys.readouterr().out
+    for kind in ("fashion", "digits", "cifar10", "femnist", "python"):
+        assert kind in out
+    assert main(["data", "check", "digits"]) == 0
+    assert "digits: 1,437 training and 360 test samples of shape (1, 8, 8), 10 classes" in capsys.readouterr().out
+    for arguments, message in (
+        (["check", "digit"], "did you mean 'digits'?"),
+        (["check", "mnist"], "run 'epidemic data fetch mnist'"),
+        (["check", "cifar10", "--path", str(tmp_path)], "holds no CIFAR-10"),
+        (["fetch", "femnist"], "'femnist' cannot be fetched"),
+    ):
+        assert main(["data", *arguments]) == 2
+        err = capsys.readouterr().err
+        assert message in err
+        assert err.count("\n") == 1
+
+
+def test_fetch_command(tmp_path, capsys, monkeypatch):
+    import hashlib
+
+    from epidemic.data import fetch as fetching
+
+    source = tmp_path / "source.bin"
+    source.write_bytes(b"content")
+    download = fetching.Download("copy.bin", source.as_uri(), hashlib.md5(b"content").hexdigest())
+    monkeypatch.setitem(fetching.DOWNLOADS, "mnist", (download,))
+    assert main(["data", "fetch", "mnist", "--to", str(tmp_path / "to")]) == 0
+    assert (tmp_path / "to" / "copy.bin").read_bytes() == b"content"
+    monkeypatch.setitem(fetching.DOWNLOADS, "mnist", (fetching.Download("b", "http://127.0.0.1:1/b", "0"),))
+    assert main(["data", "fetch", "mnist", "--to", str(tmp_path / "to")]) == 1
+    assert "cannot be fetched" in capsys.readouterr().err
+
+
+def test_a_failing_run_ends_with_1(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main(["init", "first.toml"])
+    capsys.readouterr()
+    assert main(["run", "first.toml", "--set", "algorithm.lr=1e30", "-q"]) == 1
+    err = capsys.readouterr().err
+    assert "is no longer a finite number; lower algorithm.lr" in err
+    assert err.count("\n") == 1

@@ -1,0 +1,196 @@
+"""Experiments as values and as files: strict, complete, and the same both ways."""
+
+import ast
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from torch import nn
+
+import epidemic as ep
+from epidemic.errors import BadInput
+from epidemic.experiment import experiment_from, load, same_experiment, to_toml, with_settings
+from epidemic.faults import Crash, Faults, Partition
+from epidemic.topology import ELLocal, Every, Ring
+
+TEMPLATE = (files("epidemic") / "template.toml").read_text()
+
+
+def _template(tmp_path):
+    path = tmp_path / "experiment.toml"
+    path.write_text(TEMPLATE)
+    return path
+
+
+def test_the_template_is_a_valid_experiment(tmp_path):
+    experiment = load(_template(tmp_path))
+    assert experiment.nodes == 32
+    assert experiment.data == ep.Fashion()
+
+
+def test_the_template_shows_every_key(tmp_path):
+    """Top-level keys and those of every table that is not chosen by kind, with their defaults unless said otherwise."""
+    experiment = load(_template(tmp_path))
+    for field in msgspec.structs.fields(ep.Experiment):
+        assert field.name == "metrics" or re.search(rf"^(# )?(\[{field.name}\]|{field.name} =)", TEMPLATE, re.M), (
+            field.name
+        )
+    for part in ("algorithm", "faults", "eval", "checkpoint", "runtime", "data", "partition", "model", "topology"):
+        text = re.search(rf"^\[{part}\]\n(.*?)(?=^\[|\Z)", TEMPLATE, re.M | re.S)[1]
+        for field in msgspec.structs.fields(getattr(experiment, part)):
+            assert re.search(rf"^(# )?{field.name} =", text, re.M), f"{part}.{field.name}"
+    for part in ("faults", "checkpoint", "runtime", "eval"):
+        assert getattr(experiment, part) == getattr(ep.Experiment(), part)
+
+
+def test_kinds_named_in_the_template_are_all_there_are():
+    from epidemic.data import PARTITIONS, SOURCES
+    from epidemic.models import MODELS
+    from epidemic.topology import TOPOLOGIES
+
+    for kinds in (TOPOLOGIES, SOURCES, PARTITIONS):
+        for kind in kinds:
+            assert kind in TEMPLATE
+    for kind in MODELS:
+        assert kind in TEMPLATE or kind == "point"  # for theory checks only
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        ep.Experiment(),
+        ep.Experiment(name='with "quotes"', topology=Every(ELLocal(3), 4), seeds=[1, 2], model=ep.MLP((3, 4))),
+        ep.Experiment(
+            faults=Faults(crashes=(Crash(1, 2, 3), Crash(2, 5)), partitions=(Partition(((0, 1), (2,)), 3),), cap=4, max_retries="unlimited")
+        ),
+        ep.Experiment(data=ep.Synthetic(features=3), partition=ep.Explicit(weights=(1.0, 2.0)), nodes=2, topology=Ring()),
+        ep.Experiment(data=ep.PythonData(function="a:b", options={"x": 1, "y": [True]}), eval=ep.Eval(samples="all")),
+    ],
+)  # fmt: skip
+def test_files_and_values_are_the_same(tmp_path, experiment):
+    path = tmp_path / "e.toml"
+    path.write_text(to_toml(experiment))
+    assert load(path) == experiment
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["rouns=5"], "rouns is not a known key; did you mean 'rounds'?"),
+        (["topology.x=5"], "topology.x is not a known key"),
+        (["topology.kind=ringg"], "topology.kind = 'ringg' is not known; did you mean 'ring'?"),
+        (["algorithm.lr=-1"], "algorithm.lr = -1.0 must be greater than 0"),
+        (["algorithm.lr=nan"], "algorithm.lr = nan must be a finite number"),
+        (["algorithm.lr=fast"], "algorithm.lr: expected float, got str"),
+        (["algorithm.momentum=2"], "algorithm.momentum = 2.0 must be at most 1"),
+        (["algorithm.order=later"], "algorithm.order"),
+        (["nodes=0"], "nodes = 0 must be at least 1"),
+        (["nodes=3"], "topology.s = 5 must be at most nodes - 1 = 2"),
+        (["nodes=many"], "nodes = 'many' must be a whole number"),
+        (["rounds=-1"], "rounds = -1 must be at least 0"),
+        (["seeds=[]"], "seeds = [] must have at least one seed"),
+        (["seeds=3"], "seeds = 3 must be a list"),
+        (["seeds=[1,1]"], "must be different"),
+        (["seeds=[-1]"], "seeds = -1 must be at least 0"),
+        (["mixing=unifrom"], "mixing = 'unifrom' is not known; did you mean 'uniform'?"),
+        (["format=2"], "format = 2 is not supported"),
+        (["eval.every=0"], "eval.every = 0 must be at least 1"),
+        (["eval.samples=some"], "eval.samples"),
+        (["checkpoint.seconds=-1"], "checkpoint.seconds = -1.0 must be at least 0"),
+        (["runtime.strategy=best"], "runtime.strategy"),
+        (["runtime.threads=-1"], "runtime.threads = -1 must be at least 0"),
+        (["faults.cap=-1"], "faults.cap = -1 must be at least 0"),
+        (["faults.crashes=[{node=99, at=1}]"], "names node 99"),
+        (["faults.cap=3", "mixing=metropolis-hastings"], "use faults.max_retries = 0"),
+        (["name="], "name"),
+        (["rounds"], "must have the form key=value"),
+        (["rounds.x=1"], "rounds = {'x': 1} must be a whole number"),
+        (["topology=ring"], "topology = 'ring' must be a table with a kind"),
+        (["model.kind=mpl"], "did you mean 'mlp'?"),
+        (["partition.alpha=0"], "partition.alpha = 0.0 must be greater than 0"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, settings, message):
+    with pytest.raises(BadInput) as caught:
+        load(_template(tmp_path), settings)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_replace_a_table_when_its_kind_changes(tmp_path):
+    path = _template(tmp_path)
+    assert load(path, ["topology.kind=ring"]).topology == Ring()
+    assert load(path, ["topology.s=4"]).topology == ELLocal(4)
+    assert load(path, ["topology.kind=el-oracle", "topology.s=4"]).topology == ep.ELOracle(4)
+    assert with_settings({"a": {"b": {"c": 1}}}, ["a.b.d=2"]) == {"a": {"b": {"c": 1, "d": 2}}}
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(BadInput, match="cannot be read: No such file"):
+        load(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("nodes = = 3")
+    with pytest.raises(BadInput, match="is not valid TOML"):
+        load(tmp_path / "bad.toml")
+    (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(BadInput, match="cannot be read"):
+        load(tmp_path / "bad.toml")
+    (tmp_path / "bad.toml").write_text("[[methods]]\nname='a'")
+    with pytest.raises(BadInput, match="epidemic compare"):
+        load(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"topology": "ring"}, "must have a method graph"),
+        ({"algorithm": 3}, "must have init, emit, absorb"),
+        ({"loss": "crossentropy"}, "did you mean 'cross-entropy'?"),
+        ({"data": 5}, "data must be a Dataset"),
+        ({"data": lambda: ((1, 2), 3)}, "data must be a Dataset"),
+    ],
+)
+def test_wrong_objects_in_python(fields, message):
+    def use():
+        experiment = ep.Experiment(**fields)
+        experiment.loss_function(experiment.load_data())
+
+    with pytest.raises(BadInput) as caught:
+        use()
+    assert message in str(caught.value)
+
+
+def test_experiments_with_own_objects_are_described():
+    own = ep.Experiment(model=nn.Linear(2, 2), data=((np.zeros((4, 2)), np.zeros(4, int)),) * 2)
+    assert not own.portable
+    assert own.table()["model"] == {"own": "torch.nn.modules.linear.Linear"}
+    with pytest.raises(BadInput, match="cannot be written to a file"):
+        to_toml(own)
+
+
+def test_what_differs_between_experiments():
+    a, b = ep.Experiment(), ep.Experiment(rounds=5, topology=Ring(), seeds=[4], runtime=ep.Runtime(threads=3))
+    assert same_experiment(a.table(), b.table()) == ["rounds", "topology.kind", "topology.s"]
+    assert same_experiment(a.table(), a.table()) == []
+
+
+def test_loss_by_name():
+    import torch
+
+    experiment = experiment_from({"loss": "torch.nn.functional:multi_margin_loss"})
+    assert experiment.loss_function(ep.Digits().load()) is torch.nn.functional.multi_margin_loss
+    with pytest.raises(BadInput, match="cannot be imported"):
+        experiment_from({"loss": "nowhere:loss"}).loss_function(ep.Digits().load())
+
+
+def test_public_names():
+    for name in ep.__all__:
+        assert getattr(ep, name) is not None
+    assert set(ep.__all__) <= set(dir(ep))
+    with pytest.raises(AttributeError):
+        ep.nothing  # noqa: B018
+    tree = ast.parse(Path(ep.__file__).read_text())
+    typed = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert typed >= set(ep.__all__) - {"__version__"}  # type checkers see what is there at run time

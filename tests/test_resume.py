@@ -1,0 +1,256 @@
+"""Whatever stops a run, going on gives the same bytes. Real processes, really killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import epidemic as ep
+from epidemic.cli import main
+from epidemic.engine.store import Store, export_model
+from epidemic.errors import BadInput, Interrupted, RunFailed
+from epidemic.experiment import to_toml
+
+EXPERIMENT = ep.Experiment(
+    name="resume", nodes=16, rounds=120, seeds=[3], topology=ep.ELLocal(4), data=ep.Digits(), partition=ep.IID(), model=ep.Logistic(),
+    algorithm=ep.LocalSGD(lr=0.1, local_steps=2, momentum=0.5), eval=ep.Eval(every=7, samples=100),
+    faults=ep.Faults(cap=5, loss=0.05, crashes=(ep.Crash(1, 20, 60),)), checkpoint=ep.Checkpoint(rounds=5, seconds=0),
+)  # fmt: skip
+
+
+def outcome(directory, seed=3):
+    path = Path(directory) / f"seed-{seed}"
+    return {
+        name: (path / name).read_bytes()
+        for name in ("records.jsonl", "models.safetensors", "summary.json", "nodes.json")
+    }
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("whole")
+    file = directory / "e.toml"
+    file.write_text(to_toml(EXPERIMENT))
+    assert main(["run", str(file), "--out", str(directory / "run"), "--quiet"]) == 0
+    return file, outcome(directory / "run")
+
+
+def start(*arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "epidemic", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("kills", [[12], [30, 44], [1, 7, 100]])
+def test_kill_minus_9_and_resume_gives_the_same_bytes(uninterrupted, tmp_path, kills):
+    file, whole = uninterrupted
+    out = tmp_path / "run"
+    records = out / "seed-3" / "records.jsonl"
+    command = ["run", file, "--out", out]
+    for lines in kills:
+        process = start(*command)
+        wait_for(
+            lambda p=process, n=lines: (
+                p.poll() is not None or (records.exists() and records.read_bytes().count(b"\n") > n // 7)
+            )
+        )
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        command = ["run", "--resume", out]
+    if not (out / "experiment.toml").exists():
+        pytest.fail("the run did not start")
+    assert main(["run", "--resume", str(out), "--quiet"]) == 0
+    assert outcome(out) == whole
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(uninterrupted, tmp_path):
+    file, whole = uninterrupted
+    out = tmp_path / "run"
+    process = start("run", file, "--out", out, "--set", "checkpoint.rounds=0")
+    records = out / "seed-3" / "records.jsonl"
+    wait_for(lambda: records.exists() and records.read_bytes().count(b"\n") > 3)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("error: interrupted at seed 3, after round ")
+    assert f"epidemic run --resume {out}" in last
+    assert (out / "seed-3" / "checkpoint.safetensors").exists()
+    assert main(["run", "--resume", str(out), "--quiet"]) == 0
+    assert outcome(out) == whole
+    assert not (out / "seed-3" / "checkpoint.safetensors").exists()
+
+
+class _StopAt:
+    """An observer that interrupts, as Ctrl-C would, at a chosen moment."""
+
+    def __init__(self, what, when):
+        self.what, self.when = what, when
+
+    def _maybe(self, what, when):
+        if (what, when) == (self.what, self.when):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def started(self, setup, learner, rounds_done):
+        self._maybe("started", rounds_done)
+
+    def planned(self, plan, index):
+        self._maybe("planned", plan.round)
+
+    def advanced(self, rounds_done, x):
+        self._maybe("advanced", rounds_done)
+
+    def recorded(self, record):
+        self._maybe("recorded", record.round)
+
+    def evaluating(self, what):
+        self._maybe("evaluating", 0)
+
+
+@pytest.mark.parametrize(("what", "when"), [("planned", 0), ("planned", 50), ("advanced", 21), ("recorded", 21), ("recorded", 120), ("evaluating", 0)])  # fmt: skip
+def test_an_interrupt_at_any_moment_loses_nothing(uninterrupted, tmp_path, what, when):
+    _, whole = uninterrupted
+    with pytest.raises(Interrupted):
+        ep.simulate(EXPERIMENT, tmp_path, observer=_StopAt(what, when))
+    ep.simulate(EXPERIMENT, tmp_path, resume=True)
+    assert outcome(tmp_path) == whole
+
+
+def test_without_a_directory_an_interrupt_says_that_nothing_was_saved():
+    with pytest.raises(Interrupted, match="nothing was saved"):
+        ep.simulate(EXPERIMENT, observer=_StopAt("recorded", 7))
+
+
+def test_threads_and_checkpoints_have_no_influence(uninterrupted, tmp_path):
+    file, whole = uninterrupted
+    changed = ["--set", "runtime.threads=1", "--set", "checkpoint.rounds=1", "--set", "runtime.strategy=stacked"]
+    assert main(["run", str(file), "--out", str(tmp_path / "run"), "--quiet", *changed]) == 0
+    assert outcome(tmp_path / "run") == whole
+
+
+def test_a_directory_is_never_overwritten_silently(uninterrupted, tmp_path, capsys):
+    file, _ = uninterrupted
+    out = tmp_path / "run"
+    quick = ["--quiet", "--set", "rounds=3"]
+    assert main(["run", str(file), "--out", str(out), *quick]) == 0
+    capsys.readouterr()
+    before = outcome(out)
+    for arguments, message in (
+        (["run", str(file), "--out", str(out), *quick], "holds a finished run of this experiment"),
+        (
+            ["run", str(file), "--out", str(out), "--quiet", "--set", "rounds=4"],
+            "holds a different experiment (in rounds)",
+        ),
+        (["run", "--resume", str(tmp_path)], "is not the directory of a run"),
+        (["run", "--resume", str(out), "--set", "rounds=9"], "leave out --out and --set"),
+        (["run"], "give either an experiment FILE or --resume DIR"),
+        (["run", str(file), "--resume", str(out)], "give either an experiment FILE or --resume DIR"),
+    ):
+        assert main(arguments) == 2
+        err = capsys.readouterr().err
+        assert message in err
+        assert err.count("\n") == 1
+    assert outcome(out) == before
+    assert main(["run", "--resume", str(out), "--quiet"]) == 0  # finished: nothing to do
+    assert outcome(out) == before
+
+
+def test_foreign_files_and_locked_directories_are_left_alone(tmp_path, capsys):
+    quick = EXPERIMENT.__class__(
+        **{f: getattr(EXPERIMENT, f) for f in ("nodes", "data", "partition", "model", "topology")}, rounds=1
+    )
+    (tmp_path / "seed-1").mkdir()
+    (tmp_path / "seed-1" / "thesis.tex").write_text("precious")
+    with pytest.raises(BadInput, match="has files that are not of a run"):
+        ep.simulate(quick, tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="is a file; choose a directory"):
+        ep.simulate(quick, tmp_path / "file")
+    holder = Store(tmp_path / "busy", quick, 1)
+    holder.open(resume=False)
+    with pytest.raises(BadInput, match="in use by another process"):
+        ep.simulate(quick, tmp_path / "busy")
+    holder.close()
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    with pytest.raises(Interrupted):
+        ep.simulate(EXPERIMENT, tmp_path, observer=_StopAt("advanced", 10))
+    path = tmp_path / "seed-3" / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(BadInput, match="is damaged"):
+        ep.simulate(EXPERIMENT, tmp_path, resume=True)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(uninterrupted, tmp_path, monkeypatch):
+    _, whole = uninterrupted
+    with pytest.raises(Interrupted):
+        ep.simulate(EXPERIMENT, tmp_path, observer=_StopAt("advanced", 10))
+    checkpoint = tmp_path / "seed-3" / "checkpoint.safetensors"
+    kept = checkpoint.read_bytes()
+
+    def full(*_):
+        with Path("/dev/full").open("wb", buffering=0) as device:
+            device.write(b"x")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(RunFailed, match="No space left on device; the last checkpoint is kept"):
+        ep.simulate(EXPERIMENT, tmp_path, resume=True)
+    assert checkpoint.read_bytes() == kept
+    assert not list((tmp_path / "seed-3").glob("*.part"))
+    monkeypatch.undo()
+    ep.simulate(EXPERIMENT, tmp_path, resume=True)
+    assert outcome(tmp_path) == whole
+
+
+def test_an_unwritable_directory_is_refused(tmp_path, monkeypatch):
+    def denied(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    with pytest.raises(BadInput, match="cannot be written: Permission denied"):
+        ep.simulate(EXPERIMENT, tmp_path / "run")
+
+
+def test_exported_models_load_into_plain_pytorch(tmp_path, capsys):
+    run = ep.simulate(
+        ep.Experiment(nodes=4, rounds=3, topology=ep.Ring(), data=ep.Digits(), model=ep.MLP((8,))), tmp_path / "run"
+    )
+    import safetensors.torch
+
+    for arguments, expected in ((["--node", "3"], run.models[3]), (["--mean"], run.models.mean)):
+        file = tmp_path / f"{arguments[0]}.safetensors"
+        assert main(["export", str(tmp_path / "run"), *arguments, "-o", str(file)]) == 0
+        module = ep.MLP((8,)).build((1, 8, 8), 10)
+        module.load_state_dict(safetensors.torch.load_file(file))
+        for name, tensor in module.state_dict().items():
+            torch.testing.assert_close(tensor, expected[name])
+    capsys.readouterr()
+    for arguments, message in (
+        (["--node", "4", "-o", "x.safetensors"], "--node 4 does not exist; the nodes are 0 to 3"),
+        (["-o", "x.safetensors"], "give either --node I or --mean"),
+        (["--mean", "-o", "x.pt"], "must end in .safetensors"),
+        (["--mean", "-o", str(file)], "exists already"),
+    ):
+        assert main(["export", str(tmp_path / "run"), *arguments]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["export", str(tmp_path), "--mean", "-o", "x.safetensors"]) == 2
+    assert "has no models.safetensors" in capsys.readouterr().err
+    assert set(export_model(tmp_path / "run" / "seed-1", None)) == set(run.models.mean)
