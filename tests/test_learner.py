@@ -259,6 +259,18 @@ def test_own_losses_and_metrics():
     assert 0.25 < results[0].metrics["confidence"].mean() < 1
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_cross_entropy_is_that_of_pytorch(scale):
+    torch.manual_seed(0)
+    outputs = (scale * torch.randn(6, 5, dtype=torch.float64)).requires_grad_()
+    targets = torch.tensor([0, 4, 2, 2, 1, 3])
+    ours, theirs = LOSSES["cross-entropy"](outputs, targets), nn.functional.cross_entropy(outputs, targets)
+    torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-12)
+    (a,) = torch.autograd.grad(ours, outputs)
+    (b,) = torch.autograd.grad(theirs, outputs)
+    torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
+
+
 def test_squared_error_is_half_the_squared_distance():
     assert squared_error(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.zeros(2, 2)) == 6.25
     module = Point().build((2,), 2)

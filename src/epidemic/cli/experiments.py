@@ -223,8 +223,8 @@ def _print_comparison(result: Comparison, where: Path) -> None:
             reached = [f"{row.seeds_reaching_target}/{row.best_accuracy.seeds} seeds", "-"]
         else:
             reached = [interval(row.rounds_to_target, digits=0), interval(row.bytes_to_target, 2**-20, 1)]
-        ahead = "-" if row.name == result.baseline else interval(row.ahead, 100, signed=True)
-        figures = [interval(row.best_accuracy, 100), ahead, interval(row.best_loss, digits=3)]
+        ahead = "-" if row.name == result.baseline else interval(row.ahead, 100, 1, signed=True)
+        figures = [interval(row.best_accuracy, 100, 1), ahead, interval(row.best_loss, digits=3)]
         table.add_row(row.name, *figures, *reached, f"{row.bytes_in_all / 2**20:.1f}")
     legend = (
         f"accuracy (%), loss: the best over rounds, mean over nodes; ahead: percentage points more than {result.baseline}, seed by"

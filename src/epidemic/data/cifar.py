@@ -168,21 +168,30 @@ def _parquet(directory: Path) -> tuple[Samples, Samples]:
         paths = sorted(directory.glob(f"{split}-*.parquet"))
         if not paths:
             raise BadInput(f"{directory} has no {split}-*.parquet")
-        images: list[Array] = []
-        labels: list[Array] = []
-        for path in paths:
-            try:
-                table = parquet.read_table(path, columns=["img", "label"])
-                encoded = table.column("img").combine_chunks().field("bytes").to_pylist()
-                labels.append(np.asarray(table.column("label").to_pylist(), dtype=np.int64))
-            except Exception as problem:
-                raise BadInput(f"{path} cannot be read as CIFAR-10 parquet: {' '.join(str(problem).split())}") from None
-            blocks = [encoded[i : i + 1000] for i in range(0, len(encoded), 1000)]
+        try:
+            files = [parquet.ParquetFile(path) for path in paths]
+            size = sum(file.metadata.num_rows for file in files)
+            images, labels = np.empty((size, 3, 32, 32), dtype=np.uint8), np.empty(size, dtype=np.int64)
+            done = 0
             with ThreadPoolExecutor() as pool:
-                images += pool.map(partial(_decode_all, path), blocks)
-        parts.append(Samples(np.concatenate(images), np.concatenate(labels)))
+                for file, path in zip(files, paths, strict=True):
+                    for batch in file.iter_batches(2000, columns=["img", "label"]):
+                        encoded = batch.column("img").field("bytes").to_pylist()
+                        end = done + len(encoded)
+                        decode = partial(decode_image, size=(32, 32), channels=3, path=path)
+                        blocks = [encoded[i : i + 250] for i in range(0, len(encoded), 250)]
+                        images[done:end] = np.concatenate(list(pool.map(partial(_decode_all, decode), blocks)))
+                        labels[done:end] = batch.column("label").to_numpy()
+                        done = end
+        except BadInput:
+            raise
+        except Exception as problem:
+            raise BadInput(
+                f"{directory} cannot be read as CIFAR-10 parquet: {' '.join(str(problem).split())}"
+            ) from None
+        parts.append(Samples(images, labels))
     return parts[0], parts[1]
 
 
-def _decode_all(path: Path, encoded: list[bytes]) -> Array:
-    return np.stack([decode_image(one, (32, 32), 3, path) for one in encoded])
+def _decode_all(decode: Callable[[bytes], Array], encoded: list[bytes]) -> Array:
+    return np.stack([decode(one) for one in encoded])

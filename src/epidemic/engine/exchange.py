@@ -5,6 +5,8 @@ Each piece of the result is computed by one thread from the same numbers in the 
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -33,17 +35,41 @@ def mix(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
     return out
 
 
+def mean_row(x: Tensor, workers: Workers) -> Tensor:
+    """The average of all rows, summed in double precision.   # (n, d) -> (1, d)"""
+    mean = torch.empty(1, x.shape[1], dtype=x.dtype, device=x.device)
+
+    def one(part: slice) -> None:
+        mean[0, part] = x[:, part].mean(0, dtype=_wide(x)).to(x.dtype)
+
+    workers.map(one, blocks(x.shape[1], COLUMNS))
+    return mean
+
+
+def disagreement(x: Tensor, workers: Workers) -> float:
+    """D(X) in double precision, without a second copy of X."""
+
+    def one(part: slice) -> float:
+        block = x[:, part].to(_wide(x))
+        return float((block - block.mean(0)).square_().sum())
+
+    return math.fsum(workers.map(one, blocks(x.shape[1], COLUMNS))) / len(x)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.float32 if x.device.type == "mps" else torch.float64
+
+
 def _mix_clique(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
     """Members take their share of a sum over all members; the others keep what they have."""
     assert weights.clique is not None
     everyone = len(weights.clique) == weights.n
     who = torch.from_numpy(weights.clique).to(x.device)
     own = 1 - weights.share * len(weights.clique)
-    wide = torch.float32 if x.device.type == "mps" else torch.float64
 
     def one(part: slice) -> None:
         members = x[:, part] if everyone else x[who, part]
-        mixed = (weights.share * members.sum(0, dtype=wide)).to(x.dtype)
+        mixed = (weights.share * members.sum(0, dtype=_wide(x))).to(x.dtype)
         if abs(own) > 1e-12:
             mixed = mixed + own * members
         if everyone:

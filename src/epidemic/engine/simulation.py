@@ -22,14 +22,13 @@ from torch import Tensor
 
 from epidemic.algorithm import Rows
 from epidemic.data import Dataset
-from epidemic.engine.exchange import mix
+from epidemic.engine.exchange import disagreement, mean_row, mix
 from epidemic.engine.round import Plan, plan_round
 from epidemic.engine.setup import Setup, make_learner, prepare
 from epidemic.engine.store import Progress, Store, export_model
 from epidemic.errors import BadInput, Interrupted, RunFailed
 from epidemic.experiment import Experiment
 from epidemic.learner import Evaluation, Layout, Learner
-from epidemic.mixing import disagreement
 from epidemic.record import CONTROL_BYTES, HEADER_BYTES, MeanMax, Record, Spread, Summary, Traffic
 from epidemic.workers import Workers
 
@@ -348,7 +347,7 @@ class _Simulation:
             x = self.state["x"]
             same = self.done == 0  # everybody starts from one model
             found = self.learner.evaluate(x[:1] if same else x, self.setup.evaluated)
-            mean = self.learner.evaluate(self._mean_model(), self.setup.evaluated)
+            mean = self.learner.evaluate(mean_row(x, self.workers), self.setup.evaluated)
             n = self.experiment.nodes
             record = Record(
                 round=self.done,
@@ -359,7 +358,7 @@ class _Simulation:
                 mean_model_accuracy=_first(mean, "accuracy"),
                 mean_model_loss=float(mean.loss[0]),
                 train_loss=self.train_loss,
-                disagreement=0.0 if same else disagreement(x.double()),
+                disagreement=0.0 if same else disagreement(x, self.workers),
                 bytes=self.counters.traffic(),
                 metrics={name: Spread.of(found.metrics[name].expand(n)) for name in self.experiment.own_metrics()},
             )
@@ -376,16 +375,13 @@ class _Simulation:
             self.store.append(record, {"round": self.done, "seconds": self.clock.taken()})
         self.observer.recorded(record)
 
-    def _mean_model(self) -> Tensor:
-        x = self.state["x"]
-        return x.mean(0, keepdim=True, dtype=torch.float32 if x.device.type == "mps" else torch.float64).to(x.dtype)
-
     def _finish(self) -> SeedRun:
         """The full test set, and everything written down."""
         self.observer.evaluating("the full test set")
+        self.spare.clear()
         x = self.state["x"]
         final = self.learner.evaluate(x, self.setup.test)
-        mean = self.learner.evaluate(self._mean_model(), self.setup.test)
+        mean = self.learner.evaluate(mean_row(x, self.workers), self.setup.test)
         n, last = self.experiment.nodes, self.records[-1]
         best = max((r for r in self.records if r.accuracy), key=_accuracy, default=None)
         lowest = min(self.records, key=lambda r: r.loss.mean)

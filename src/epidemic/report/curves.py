@@ -34,14 +34,13 @@ def learning_figure(lines: list[Line], title: str, target: float | None = None) 
     largest = max(max(curve(entry.by_seed, "bytes").mean) for entry in lines)
     unit, name = (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
     starts: list[float] = []
-    cheapest: list[float] = []
     for entry in lines:
         style = line(entry.kind)
         accuracy, sent, apart = (curve(entry.by_seed, what) for what in ("accuracy", "bytes", "disagreement"))
         _band(rounds, accuracy.rounds, accuracy, 100, entry.name, style)
-        _band(traffic, np.maximum(sent.mean, 1) / unit, accuracy, 100, entry.name, style)
+        paid = np.array(sent.mean) > 0  # a logarithm has no place for what was free
+        _band(traffic, np.array(sent.mean) / unit, accuracy, 100, entry.name, style, paid)
         starts.append(accuracy.mean[len(accuracy.mean) // 8])
-        cheapest.append(sent.mean[min(1, len(sent.mean) - 1)])
         shown = [(t, d) for t, d in zip(apart.rounds, apart.mean, strict=True) if d > 1e-12]
         if shown:
             spread.semilogy(*zip(*shown, strict=True), label=entry.name, **style)
@@ -51,7 +50,6 @@ def learning_figure(lines: list[Line], title: str, target: float | None = None) 
     polish(rounds, title, "round", "accuracy over nodes (%)")
     polish(traffic, "By traffic", f"sent per node ({name}, log)", "accuracy over nodes (%)")
     traffic.set_xscale("log")
-    traffic.set_xlim(left=max(min(cheapest) / unit, 1e-9))
     for axes in (rounds, traffic):  # the first steep rise would squeeze what matters
         axes.set_ylim(bottom=max(0.0, 100 * min(starts) - 5))
     polish(spread, "Disagreement", "round", "D(X)")
@@ -61,8 +59,10 @@ def learning_figure(lines: list[Line], title: str, target: float | None = None) 
     return figure
 
 
-def _band(axes: Any, x: Any, values: Any, factor: float, name: str, style: dict[str, Any]) -> None:
-    mean, half = factor * np.array(values.mean), factor * np.array(values.half_width)
+def _band(
+    axes: Any, x: Any, values: Any, factor: float, name: str, style: dict[str, Any], kept: Any = slice(None)
+) -> None:
+    x, mean, half = np.array(x)[kept], factor * np.array(values.mean)[kept], factor * np.array(values.half_width)[kept]
     axes.plot(x, mean, label=name, **style)
     axes.fill_between(x, mean - half, mean + half, color=style["color"], alpha=0.13, linewidth=0)
 
