@@ -55,7 +55,7 @@ def fault_sets(draw):
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(fault_sets(), st.sampled_from([ELLocal(4), ELOracle(3), Complete(), Ring()]), st.integers(0, 7))
 def test_what_arrives_is_possible(faults, topology, round):
     """Nobody hears more than the cap, the dead are silent, no pair twice, nothing is sent that was not accounted for."""

@@ -120,7 +120,7 @@ def test_disagreement_is_the_mean_squared_pairwise_distance(n, d, seed):
 GRAPHS = [ELLocal(5), ELOracle(4), Ring(), ErdosRenyi(), UEquiStatic(3), Complete(), Exponential(), Unlucky(4)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.sampled_from(GRAPHS),
     st.sampled_from(["uniform", "metropolis-hastings", "native"]),

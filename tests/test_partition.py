@@ -16,7 +16,7 @@ def _samples(size, classes=10, groups=None):
     return Samples(np.zeros((size, 1), np.float32), targets, None if groups is None else np.arange(size) % groups)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from([IID(), Dirichlet(min_samples=1), Dirichlet(alpha=5.0, min_samples=2), DirichletHsu(), Shards(), Shards(shards=3), Natural()]),
     st.integers(1, 12),

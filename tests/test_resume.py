@@ -119,6 +119,9 @@ class _StopAt:
     def recorded(self, record):
         self._maybe("recorded", record.round)
 
+    def finished(self, summary):
+        pass
+
     def evaluating(self, what):
         self._maybe("evaluating", 0)
 

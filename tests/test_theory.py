@@ -5,7 +5,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epidemic import theory
@@ -38,7 +38,6 @@ def test_contraction_constants(n, s, alpha, beta, v, drift):
     assert theory.mean_drift(n, s) == pytest.approx(drift, rel=5e-6)
 
 
-@settings(deadline=None)
 @given(st.integers(2, 500), st.data())
 def test_properties_of_the_constants(n, data):
     s = data.draw(st.integers(1, n - 1))
@@ -248,6 +247,8 @@ def test_division_by_zero_means_infinity():
     assert theory.rate_dpsgd(96, 0, 100, UNIT) == math.inf
     assert theory.rate_dpsgd(96, 1, 100, UNIT) > 0
     assert theory.lr_oracle(96, 95, 10, Problem(noise=0, heterogeneity=0)) == 0.05
+    assert theory.rounds_past_third_term(96, silent) == math.inf
+    assert theory.rounds_past_third_term(96, Problem(noise=0.5)) == 192
     assert theory.suggested_s(Problem(noise=0.5, heterogeneity=4)) == 8
 
 

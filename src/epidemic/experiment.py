@@ -19,7 +19,7 @@ from epidemic.errors import BadInput, require_choice, require_int, require_real,
 from epidemic.faults import Faults
 from epidemic.learner import LOSSES, STRATEGIES, Loss, Metric
 from epidemic.mixing import RULES
-from epidemic.models import MLP, MODELS, Model
+from epidemic.models import MLP, MODELS
 from epidemic.topology import ELLocal, GivesGraphs, check_topology, natural_mixing, topology_from
 
 FORMAT = 1
@@ -288,6 +288,3 @@ def same_experiment(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
 
     left, right = flat(a), flat(b)
     return sorted(key for key in {*left, *right} if left.get(key) != right.get(key))
-
-
-__all__ = ["FORMAT", "Checkpoint", "Eval", "Experiment", "Model", "Runtime", "experiment_from", "load", "merged", "read_table", "same_experiment", "to_toml", "with_settings"]  # fmt: skip

@@ -296,7 +296,8 @@ class _Seat:
         for e, p in zip(self.layout.entries, self._parameters, strict=False):
             p.data = row[e.start : e.stop].view(e.shape)
         for owner, leaf, e in self._buffers:
-            owner._buffers[leaf] = row[e.start : e.stop].view(e.shape)
+            # .data: a view would share its version counter with all rows, and autograd would see the other threads' writes
+            owner._buffers[leaf] = row[e.start : e.stop].view(e.shape).data
         for counter, initial in self._counters:
             counter.copy_(initial)
         self.module.train(training)
@@ -370,7 +371,7 @@ class Stacked:
             for which in blocks(len(inputs), batch):
                 raw, wanted = inputs[which], targets[which]
                 found = self._evaluate(x[part], self.task.floats(raw), wanted)
-                sums[part] += torch.stack([part_sum.double() for part_sum in found], dim=1).cpu()
+                sums[part] += torch.stack([part_sum.cpu().double() for part_sum in found], dim=1)
 
         with torch.no_grad():
             chunks = blocks(len(x), min(self.chunk(len(x)), 250))
@@ -487,11 +488,13 @@ def probe(task: Task) -> tuple[bool, str | None]:
     if any(not torch.equal(b, before[n]) for n, b in module.named_buffers()):
         return False, "the model changes its buffers while training"
     row = task.layout.row(task.module)
+    workers = Workers(1)
     try:
-        stacked = Stacked(task, Workers(1))
-        stacked.gradients(torch.stack([row, row]), torch.stack([index, index]), [0, 0])
+        Stacked(task, workers).gradients(torch.stack([row, row]), torch.stack([index, index]), [0, 0])
     except Exception as problem:
         return False, f"vmap cannot take the model ({' '.join(str(problem).split())[:200]})"
+    finally:
+        workers.close()
     return False, None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +100,3 @@ def read_records(path: Path) -> tuple[list[Record], bool]:
         return [msgspec.json.decode(line, type=Record) for line in lines], cut
     except msgspec.DecodeError as problem:
         raise BadInput(f"{path} is not a file of records: {problem}") from None
-
-
-def finite(record: Record) -> bool:
-    """Whether the models are still numbers."""
-    return math.isfinite(record.disagreement) and math.isfinite(record.loss.mean)

@@ -341,6 +341,11 @@ def transient_dpsgd(n: int, p: float, problem: Problem) -> float:
     return _over(n**3 * smooth * gap * (p * noise + het) ** 2, p**4 * noise**3)
 
 
+def rounds_past_third_term(n: int, problem: Problem) -> float:
+    """Rounds from which the first term of the bound dominates the third, order form: n L Delta_0 / sigma^2."""
+    return _over(n * problem.smoothness * problem.initial_gap, problem.noise)
+
+
 def rate_dpsgd(n: int, p: float, rounds: int, problem: Problem) -> float:
     """The reference rate of D-SGD on a matrix with parameter p, order form (no constants)."""
     require_real("p", p, 0, 1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epidemic.errors import BadInput
+from epidemic.errors import BadInput, Interrupted
 
 if TYPE_CHECKING:
     from epidemic.compare import Comparison
@@ -142,8 +142,12 @@ def compare_command(
     methods = comparing.methods_from(table)
     name = str(table.get("name", "comparison"))
     where = Path("runs") / name if out is None else out
-    with Display(quiet=quiet) as display:
-        records = comparing.run_methods(methods, where, display, resume=resume)
+    try:
+        with Display(quiet=quiet) as display:
+            records = comparing.run_methods(methods, where, display, resume=resume)
+    except Interrupted as stop:
+        where_it_was = str(stop).partition(";")[0]
+        raise Interrupted(f"{where_it_was}; go on with: epidemic compare {file or ''} --out {where} --resume") from None
     result = comparing.compare(methods, records, target)
     nodes = next(iter(methods.values())).nodes
     figure = learning_figure(comparing.lines(methods, records), f"{name}, {nodes} nodes", result.target)
@@ -224,7 +228,7 @@ def _print_comparison(result: Comparison, where: Path) -> None:
         else:
             reached = [interval(row.rounds_to_target, digits=0), interval(row.bytes_to_target, 2**-20, 1)]
         ahead = "-" if row.name == result.baseline else interval(row.ahead, 100, 1, signed=True)
-        figures = [interval(row.best_accuracy, 100, 1), ahead, interval(row.best_loss, digits=3)]
+        figures = [interval(row.best_accuracy, 100, 1), ahead, interval(row.best_loss)]
         table.add_row(row.name, *figures, *reached, f"{row.bytes_in_all / 2**20:.1f}")
     legend = (
         f"accuracy (%), loss: the best over rounds, mean over nodes; ahead: percentage points more than {result.baseline}, seed by"

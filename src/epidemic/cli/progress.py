@@ -13,7 +13,7 @@ from epidemic.cli.show import percent, size
 from epidemic.engine.setup import Setup
 from epidemic.engine.simulation import Silent
 from epidemic.learner import Learner
-from epidemic.record import Record
+from epidemic.record import Record, Summary
 
 
 class Display(Silent):
@@ -76,6 +76,11 @@ class Display(Silent):
         """Say that it takes a moment."""
         if self._bar is not None:
             self._bar.update(self._task, rate=f"[dim]{what}[/dim]")
+
+    def finished(self, summary: Summary) -> None:
+        """Say how long it took."""
+        if self._bar is not None:
+            self._bar.update(self._task, rate=f"{time.monotonic() - self._began[0]:.0f} s")
 
     def _rate(self, rounds_done: int) -> str:
         start, before = self._began

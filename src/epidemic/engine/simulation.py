@@ -5,7 +5,6 @@ Interrupt it at any moment, by Ctrl-C or by force: going on from the directory g
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
 import time
@@ -51,6 +50,9 @@ class Observer(Protocol):
     def evaluating(self, what: str) -> None:
         """Something long without rounds begins."""
 
+    def finished(self, summary: Summary) -> None:
+        """A seed is done."""
+
 
 class Silent:
     """An observer that does not care; a base for those who care about some things."""
@@ -68,6 +70,9 @@ class Silent:
         """Nothing."""
 
     def evaluating(self, what: str) -> None:
+        """Nothing."""
+
+    def finished(self, summary: Summary) -> None:
         """Nothing."""
 
 
@@ -280,7 +285,7 @@ class _Simulation:
             if len(plan.returning):
                 self.state["x"][plan.returning] = self.state["x"][plan.donors]
             message, loss = self._emit(plan.delivery.alive, torch.from_numpy(index).to(device), seeds)
-        self._check(loss, plan.delivery.alive)
+        self._check("training loss", np.flatnonzero(plan.delivery.alive), loss)
         with self.clock("mix"):
             mixed = {
                 name: mix(plan.weights, rows, self.workers, self._memory(name, rows)) for name, rows in message.items()
@@ -331,13 +336,15 @@ class _Simulation:
         spare = self.spare.pop(name, None)
         return spare if spare is not None and spare.shape == like.shape else torch.empty_like(like)
 
-    def _check(self, loss: Tensor, alive: NDArray[np.bool_]) -> None:
-        bad = np.flatnonzero(alive)[(~torch.isfinite(loss)).numpy()]
+    def _check(self, what: str, nodes: NDArray[Any], loss: Tensor) -> None:
+        """End the run if the loss of a node is no longer a number."""
+        bad = nodes[(~torch.isfinite(loss)).numpy()]
         if len(bad):
             which = ", ".join(map(str, bad[:8])) + (", ..." if len(bad) > 8 else "")
+            kept = "" if self.store is None else "; the last checkpoint is kept"
             raise RunFailed(
-                f"seed {self.setup.seed}, round {self.done}: the training loss of {len(bad)} of {len(alive)} nodes ({which}) is no"
-                " longer a finite number; lower algorithm.lr. The last checkpoint is kept"
+                f"seed {self.setup.seed}, round {self.done}: the {what} of {len(bad)} of {len(nodes)} nodes ({which}) is no longer a"
+                f" finite number; lower algorithm.lr{kept}"
             )
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
@@ -347,6 +354,7 @@ class _Simulation:
             x = self.state["x"]
             same = self.done == 0  # everybody starts from one model
             found = self.learner.evaluate(x[:1] if same else x, self.setup.evaluated)
+            self._check("loss", np.arange(len(found.loss)), found.loss)
             mean = self.learner.evaluate(mean_row(x, self.workers), self.setup.evaluated)
             n = self.experiment.nodes
             record = Record(
@@ -361,13 +369,6 @@ class _Simulation:
                 disagreement=0.0 if same else disagreement(x, self.workers),
                 bytes=self.counters.traffic(),
                 metrics={name: Spread.of(found.metrics[name].expand(n)) for name in self.experiment.own_metrics()},
-            )
-        if not (math.isfinite(record.disagreement) and math.isfinite(record.loss.mean)):
-            bad = np.flatnonzero(~torch.isfinite(found.loss).numpy())
-            which = ", ".join(map(str, bad[:8])) + (", ..." if len(bad) > 8 else "")
-            raise RunFailed(
-                f"seed {self.setup.seed}, round {self.done}: the loss of {len(bad)} of {n} nodes ({which}) is no longer a finite"
-                " number; lower algorithm.lr. The last checkpoint is kept"
             )
         self.records.append(record)
         self.recorded = self.done
@@ -405,6 +406,7 @@ class _Simulation:
         layout = self.setup.task.layout
         if self.store is not None:
             self.store.finish(summary, self._nodes(final), layout, x)
+        self.observer.finished(summary)
         path = None if self.store is None else self.store.path
         return SeedRun(self.setup.seed, self.records, summary, Models(layout, x.cpu()), path)
 

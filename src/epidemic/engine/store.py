@@ -117,16 +117,16 @@ class Store:
                 raise BadInput(
                     f"{self.path} is in use by another process; wait for it or choose another directory"
                 ) from None
-        stored = self.run_info()
-        if stored is None:
+        for path in sorted(self.root.glob("seed-*/run.json")):
+            different = same_experiment((read_json(path) or {}).get("experiment", {}), self._table())
+            if different:
+                raise BadInput(
+                    f"{path.parent} holds a different experiment (in {', '.join(different[:5])}); choose another directory"
+                )
+        if self.run_info() is None:
             if any(p.name not in (".lock",) for p in self.path.iterdir()):
                 raise BadInput(f"{self.path} has files that are not of a run; choose another directory")
             return
-        different = same_experiment(stored["experiment"], self._table())
-        if different:
-            raise BadInput(
-                f"{self.path} holds a different experiment (in {', '.join(different[:5])}); choose another directory"
-            )
         if not resume:
             state = "a finished" if self.finished else "an unfinished"
             raise BadInput(

@@ -97,11 +97,19 @@ def u_equistatic(n: int, offsets: NDArray[np.int64]) -> Graph:
     return Graph.circulant(n, np.concatenate([offsets, -offsets]), np.full(2 * m, (n - 1) / n / (2 * m)))
 
 
-class ODEquiDyn(Topology, frozen=True, tag="od-equidyn"):
-    """Each round one random offset: node i hears the node u places ahead and takes the share `eta` of the step A_u.
+def offsets_for(n: int, sigma: float, failure: float) -> int:
+    """The number of offsets m for which sigma is below the given value except with probability `failure`.
 
-    The offset comes from all 1..n-1 or, with `m`, from m offsets drawn once per run.
+    Song et al.'s guarantee, 8 ln(2 n / failure) / (3 sigma^2), rounded up. It asks for far more than practice needs.
     """
+    require_int("nodes", n, 2)
+    require_real("sigma", sigma, above=0, high=1)
+    require_real("failure", failure, above=0, high=1)
+    return math.ceil(8 * math.log(2 * n / failure) / (3 * sigma**2))
+
+
+class _EquiDyn(Topology, frozen=True):
+    """One offset a round, from all 1..n-1 or (with `m`) from m offsets drawn once per run; `eta` is the length of the step."""
 
     natural_mixing: ClassVar[str] = "native"
     random: ClassVar[bool] = True
@@ -110,7 +118,16 @@ class ODEquiDyn(Topology, frozen=True, tag="od-equidyn"):
     m: int | None = None
 
     def __post_init__(self) -> None:
-        _check_dynamic(self.eta, self.m)
+        require_real("topology.eta", self.eta, above=0, high=1)
+        if self.m is not None:
+            require_int("topology.m", self.m, 1)
+
+
+class ODEquiDyn(_EquiDyn, frozen=True, tag="od-equidyn"):
+    """Each round one random offset: node i hears the node u places ahead and takes the share `eta` of the step A_u.
+
+    The offset comes from all 1..n-1 or, with `m`, from m offsets drawn once per run.
+    """
 
     def draw(self, n: int, round: int, streams: Streams) -> Graph:
         u = _round_offset(n, self.m, round, streams)
@@ -125,20 +142,11 @@ class ODEquiDyn(Topology, frozen=True, tag="od-equidyn"):
         return Expected(sigma2=float((np.abs(eigenvalues) ** 2).mean(axis=1).max()))
 
 
-class OUEquiDyn(Topology, frozen=True, tag="ou-equidyn"):
+class OUEquiDyn(_EquiDyn, frozen=True, tag="ou-equidyn"):
     """Each round one random offset u and a random start: going round from there, free nodes u apart are paired.
 
     Pairs take the share `eta` of a step towards each other's model; the unpaired keep theirs and send nothing.
     """
-
-    natural_mixing: ClassVar[str] = "native"
-    random: ClassVar[bool] = True
-
-    eta: float = 0.5
-    m: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_dynamic(self.eta, self.m)
 
     def draw(self, n: int, round: int, streams: Streams) -> Graph:
         u = _round_offset(n, self.m, round, streams)
@@ -176,12 +184,6 @@ def matching(n: int, u: int, start: int) -> tuple[NDArray[np.int64], NDArray[np.
             one.append(i)
             other.append(j)
     return np.array(one, dtype=np.int64), np.array(other, dtype=np.int64)
-
-
-def _check_dynamic(eta: float, m: int | None) -> None:
-    require_real("topology.eta", eta, above=0, high=1)
-    if m is not None:
-        require_int("topology.m", m, 1)
 
 
 def _basis(n: int, m: int, streams: Streams) -> NDArray[np.int64]:
