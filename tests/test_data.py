@@ -488,3 +488,69 @@ def test_fetch_failures(server, tmp_path):
     complete = Download("file.bin", f"{server}/file.bin", hashlib.md5(CONTENT).hexdigest())
     (tmp_path / "file.bin.part").write_bytes(CONTENT)  # whole, but the rename did not happen
     assert fetch(complete, tmp_path, lambda *_: None)
+
+
+# -- end to end -------------------------------------------------------------------------------------------------------
+
+
+def _make_cifar(root):
+    for name in BATCHES:
+        inner, raw = _binary(name)
+        (root / inner).write_bytes(raw)
+
+
+def _make_folder(root):
+    stream = Streams(1)("pixels")
+    for name in ("cat", "dog", "eel"):
+        (root / name).mkdir()
+        for i in range(12):
+            (root / name / f"{i}.png").write_bytes(_png(stream.integers(256, 8, 8, 3).astype(np.uint8)))
+
+
+def _make_arrays(root):
+    x, y = Streams(1)("x").normals(60, 5), np.arange(60) % 3
+    np.savez(root / "own.npz", train_x=x, train_y=y, test_x=x[:9], test_y=y[:9])
+
+
+def _make_module(root):
+    (root / "spiral_data.py").write_text(
+        "import numpy as np\ndef make():\n    x = np.arange(80.0).reshape(40, 2) / 80; y = np.arange(40) % 2\n    return (x, y), (x, y)\n"
+    )
+
+
+END_TO_END = {
+    "fashion": (None, {}, "iid"),
+    "digits": (None, {"validation": 0.1}, "dirichlet"),
+    "synthetic": (None, {"samples": 200}, "dirichlet-hsu"),
+    "mnist": (lambda root: _write_idx(root, True), {}, "iid"),
+    "fashion-mnist": (lambda root: _write_idx(root, False), {}, "shards"),
+    "cifar10": (_make_cifar, {}, "iid"),
+    "femnist": (_femnist, {}, "natural"),
+    "image-folder": (_make_folder, {}, "iid"),
+    "arrays": (_make_arrays, {}, "iid"),
+    "python": (_make_module, {"function": "spiral_data:make"}, "iid"),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_kind_of_data_runs_end_to_end(kind, tmp_path, monkeypatch, capsys):
+    """From the files on disk through the command line to a summary."""
+    import json
+
+    from epidemic.cli import main
+
+    make, fields, partition = END_TO_END[kind]
+    monkeypatch.chdir(tmp_path)
+    if make is not None:
+        make(tmp_path)
+    if kind in ("mnist", "fashion-mnist", "cifar10", "femnist", "image-folder", "arrays"):
+        fields = {**fields, "path": str(tmp_path / "own.npz" if kind == "arrays" else tmp_path)}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items()]
+    (tmp_path / "e.toml").write_text(
+        "nodes = 4\nrounds = 2\n[topology]\nkind = 'ring'\n[model]\nkind = 'logistic'\n[algorithm]\nlr = 0.01\n[eval]\nevery = 2\nsamples = 20\n"
+        f"[partition]\nkind = '{partition}'\nmin_samples = 1\n[data]\nkind = '{kind}'\n" + "\n".join(lines)
+    )
+    assert main(["run", "e.toml", "--out", "out", "--quiet", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)["seeds"][0]
+    assert summary["rounds"] == 2
+    assert 0 <= summary["final_accuracy"]["mean"] <= 1

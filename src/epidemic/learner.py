@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
@@ -175,7 +176,10 @@ class Task:
 
     def tensors(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """Raw inputs, and targets, on the device."""
-        inputs, targets = torch.from_numpy(samples.inputs), torch.from_numpy(samples.targets)
+        arrays = (
+            np.require(a, requirements=["C", "W"]) for a in (samples.inputs, samples.targets)
+        )  # PyTorch shares no other
+        inputs, targets = map(torch.from_numpy, arrays)
         if targets.is_floating_point():
             targets = targets.to(self.layout.dtype)
         return inputs.to(self.device), targets.to(self.device)
