@@ -193,7 +193,7 @@ def _check_cifar(data):
 @pytest.mark.parametrize(
     ("name", "content"), [("cifar-10-python.tar.gz", _pickled), ("cifar-10-binary.tar.gz", _binary)]
 )
-def test_cifar_archives(tmp_path, monkeypatch, name, content):
+def test_cifar_archives(tmp_path, monkeypatch, name, content, twenty_a_file):
     found = _cifar_tar(tmp_path / name, content)
     with pytest.raises(BadInput, match="not that of an official CIFAR-10 archive"):
         CIFAR10(path=str(tmp_path)).load()
@@ -202,6 +202,12 @@ def test_cifar_archives(tmp_path, monkeypatch, name, content):
     _check_cifar(CIFAR10(path=str(tmp_path / name)).load())
 
 
+@pytest.fixture
+def twenty_a_file(monkeypatch):
+    monkeypatch.setattr(cifar_module, "RECORDS", 20)
+
+
+@pytest.mark.usefixtures("twenty_a_file")
 def test_cifar_unpacked_binary(tmp_path):
     for name in BATCHES:
         inner, raw = _binary(name)
@@ -209,6 +215,9 @@ def test_cifar_unpacked_binary(tmp_path):
     _check_cifar(CIFAR10(path=str(tmp_path)).load())
     (tmp_path / "data_batch_3.bin").write_bytes(raw[:-100])
     with pytest.raises(BadInput, match="not a whole number of 3073-byte records"):
+        CIFAR10(path=str(tmp_path)).load()
+    (tmp_path / "data_batch_3.bin").write_bytes(raw[:-3073])
+    with pytest.raises(BadInput, match="has 19 pictures where 20 belong"):
         CIFAR10(path=str(tmp_path)).load()
     (tmp_path / "data_batch_3.bin").write_bytes(bytes([77]) + raw[1:])
     with pytest.raises(BadInput, match="has a label 77"):
@@ -533,7 +542,7 @@ END_TO_END = {
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-def test_every_kind_of_data_runs_end_to_end(kind, tmp_path, monkeypatch, capsys):
+def test_every_kind_of_data_runs_end_to_end(kind, tmp_path, monkeypatch, capsys, twenty_a_file):
     """From the files on disk through the command line to a summary."""
     import json
 

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -519,7 +520,7 @@ def test_an_exploding_run_says_which_nodes_and_which_round(tmp_path):
         ({"mixing": "metropolis-hastings"}, "links that go both ways"),
         ({"partition": "iid"}, "must be a partition"),
         ({"loss": lambda out, y: out.sum(1)}, "the loss must be the mean over the batch"),
-        ({"metrics": {"m": lambda out, y: out}}, "must give one number per sample"),
+        ({"metrics": {"m": lambda out, y: out}}, "must give a tensor of one number per sample"),
         ({"partition": ep.Natural()}, "who produced each sample"),
     ],
 )
@@ -569,3 +570,232 @@ def test_validation_samples_are_evaluated_while_training():
     run, watch = watched(small(data=ep.Digits(validation=0.2), eval=ep.Eval(every=3, samples="all")))
     assert len(watch.setup.evaluated[0]) == 287
     assert run.seeds[0].summary.test_samples == 360
+
+
+class Hoarder:
+    """Keeps views of what it sent and of what it got."""
+
+    local_steps = 1
+    batch_size = 4
+
+    def init(self, x):
+        return {"x": x, "sent": torch.zeros_like(x), "got": torch.zeros_like(x)}
+
+    def emit(self, state, learner, index, seeds):
+        x = state["x"].clone()
+        loss = learner.sgd(x, index, LocalSGD(lr=0.1).step, seeds)
+        return {**state, "sent": x[:]}, {"x": x}, loss
+
+    def absorb(self, state, mixed):
+        return {"x": mixed["x"].clone(), "sent": state["sent"], "got": mixed["x"][:]}
+
+
+def test_memory_that_an_algorithm_keeps_is_never_reused():
+    class Check(Silent):
+        state = None
+
+        def planned(self, plan, index):
+            self.before = None if self.state is None else {k: v.clone() for k, v in self.state.items()}
+
+        def advanced(self, rounds_done, x):
+            self.rounds.append(rounds_done)
+
+        rounds: ClassVar[list] = []
+
+    hoarder, check = Hoarder(), Check()
+    original = hoarder.absorb
+
+    def absorb(state, mixed):
+        if check.before is not None:  # what was got in the last round is untouched by this round's exchange
+            assert torch.equal(state["got"], check.before["got"])
+        check.state = original(state, mixed)
+        return check.state
+
+    hoarder.absorb = absorb
+    ep.simulate(small(algorithm=hoarder, rounds=8), observer=check)
+    assert check.rounds == list(range(1, 9))
+
+
+# -- all sorts of modules ---------------------------------------------------------------------------------------------
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.b.weight = self.a.weight
+        self.out = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.out(self.b(self.a(x.flatten(1)).relu()))
+
+
+class Scalar(nn.Module):
+    """A parameter without dimensions, a buffer that is not saved, and a submodule with an awkward name."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.0))
+        self.register_buffer("offset", torch.zeros(64), persistent=False)
+        self.common = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.common(self.scale * (x.flatten(1) + self.offset))
+
+
+class InPlace(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(64, 10)
+
+    def forward(self, x):
+        x -= 0.5
+        return self.a(x.flatten(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.GRU(8, 8, batch_first=True), nn.Linear(8, 10)
+
+    def forward(self, x):
+        return self.b(self.a(x.squeeze(1))[0][:, -1])
+
+
+class MonteCarlo(nn.Module):
+    """Draws random numbers in evaluation, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.a(nn.functional.dropout(x.flatten(1), 0.3, training=True))
+
+
+@pytest.mark.parametrize("module", [Tied, Scalar, InPlace, Recurrent, MonteCarlo])
+def test_all_sorts_of_modules_run_export_and_load(module, tmp_path):
+    """auto run -> export -> strict load into the plain module -> the outputs of the row."""
+    from epidemic.engine.store import export_model
+    from epidemic.learner import PerNode
+
+    x, y = (
+        a[:200].astype(np.float32) if i == 0 else a[:200]
+        for i, a in enumerate((ep.Digits().load().train.inputs, ep.Digits().load().train.targets))
+    )
+    experiment = small(model=module, data=((x, y), (x[:50].copy(), y[:50])), algorithm=LocalSGD(lr=0.01, local_steps=2))
+    before = x.copy()
+    run = ep.simulate(experiment, tmp_path / "a")
+    again = ep.simulate(experiment, tmp_path / "b")
+    assert run.records == again.records
+    assert np.array_equal(x, before)  # the user's array is not written to
+    for state in (run.models[3], export_model(tmp_path / "a" / "seed-1", 3)):
+        plain = module()
+        plain.load_state_dict(state)
+        setup = prepare(experiment, 1)
+        row = run.models.rows[3:4].clone()
+        workers = Workers(1)
+        loss = PerNode(setup.task, workers, draws_random_numbers=True).evaluate(row, *setup.test).loss
+        workers.close()
+        if module is not MonteCarlo:
+            inputs = torch.from_numpy(x[:50].copy())
+            with torch.no_grad():
+                expected = nn.functional.cross_entropy(plain.eval()(inputs), torch.from_numpy(y[:50]))
+            assert float(loss) == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_whole_number_inputs_reach_an_embedding():
+    words = Streams(1)("words").integers(20, 200, 6).astype(np.int64)
+    labels = (words[:, 0] > 9).astype(np.int64)
+    model = lambda: nn.Sequential(nn.Embedding(20, 8), nn.Flatten(), nn.Linear(48, 2))  # noqa: E731
+    run = ep.simulate(
+        small(
+            model=model, data=((words, labels), (words, labels)), rounds=60, algorithm=LocalSGD(lr=0.5, local_steps=3)
+        )
+    )
+    assert run.records[-1].accuracy.mean > 0.85
+    plain = ep.simulate(
+        small(model=lambda: nn.Linear(6, 2), data=((words, labels), (words, labels)))
+    )  # and floats a linear layer
+    assert plain.records[-1].round == 6
+
+
+def test_python_model_by_name(tmp_path, monkeypatch):
+    (tmp_path / "my_net.py").write_text(
+        "from torch import nn\ndef make(width):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 10))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    run = ep.simulate(small(model=ep.PythonModel(factory="my_net:make", options={"width": 16})), tmp_path / "run")
+    assert run.records[-1].loss.mean < run.records[0].loss.mean
+    assert ep.load(tmp_path / "run" / "experiment.toml").model.options == {"width": 16}
+
+
+def test_a_metric_that_is_not_a_number_can_be_read_back(tmp_path):
+    experiment = small(metrics={"odd": lambda out, y: out.sum(-1) * float("nan")})
+    ep.simulate(experiment, tmp_path)
+    again = ep.simulate(experiment, tmp_path, resume=True)
+    assert again.records[-1].metrics["odd"].mean is None
+
+
+class Growing(SignSGD):
+    """Its state gains a part in absorb; it has a method called step; two columns are one tensor."""
+
+    def step(self):
+        return None
+
+    def emit(self, state, learner, index, seeds):
+        state, message, loss = super().emit(state, learner, index, seeds)
+        return state, {"x": message["x"], "y": message["x"]}, loss
+
+    def absorb(self, state, mixed):
+        assert torch.equal(mixed["x"], mixed["y"])
+        return {"x": mixed["x"], "mean": state["mean"], "new": mixed["y"], "same": mixed["x"]}
+
+
+def test_a_demanding_algorithm_with_crashes_resumes(tmp_path):
+    experiment = small(
+        algorithm=Growing(),
+        faults=Faults(crashes=(Crash(2, 1, 3), Crash(4, 4, 6))),
+        checkpoint=ep.Checkpoint(rounds=1),
+        rounds=8,
+    )
+    whole = ep.simulate(experiment, tmp_path / "whole")
+
+    class Stop(Silent):
+        def advanced(self, rounds_done, x):
+            if rounds_done == 5:
+                raise KeyboardInterrupt
+
+    with pytest.raises(ep.Interrupted):
+        ep.simulate(experiment, tmp_path / "parts", observer=Stop())
+    parts = ep.simulate(experiment, tmp_path / "parts", resume=True)
+    assert torch.equal(whole.models.rows, parts.models.rows)
+
+
+def test_training_that_fails_is_one_line():
+    batchnorm = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))  # noqa: E731
+    with pytest.raises(
+        RunFailed, match="seed 1, round 0: training failed: ValueError: Expected more than 1 value per channel"
+    ):
+        ep.simulate(small(model=batchnorm, algorithm=LocalSGD(batch_size=1)))
+
+
+def test_the_readmes_experiment_runs():
+    run = ep.simulate(ep.Experiment(nodes=96, rounds=2, topology=ep.ELLocal(s=7)))
+    assert run.records[-1].round == 2
+
+
+def test_torchs_threads_are_given_back():
+    before = torch.get_num_threads()
+    ep.simulate(small(rounds=1))
+    assert torch.get_num_threads() == before
+
+
+def test_strategy_is_timed_once_for_several_seeds(monkeypatch):
+    from epidemic.engine import setup
+
+    calls = []
+    original = setup.choose
+    monkeypatch.setattr(setup, "choose", lambda *a: calls.append(1) or original(*a))
+    ep.simulate(small(seeds=[1, 2, 3], rounds=1))
+    assert len(calls) == 1

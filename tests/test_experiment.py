@@ -165,7 +165,7 @@ def test_wrong_objects_in_python(fields, message):
 def test_experiments_with_own_objects_are_described():
     own = ep.Experiment(model=nn.Linear(2, 2), data=((np.zeros((4, 2)), np.zeros(4, int)),) * 2)
     assert not own.portable
-    assert own.table()["model"] == {"own": "torch.nn.modules.linear.Linear"}
+    assert own.table()["model"]["own"] == "torch.nn.modules.linear.Linear"
     with pytest.raises(BadInput, match="cannot be written to a file"):
         to_toml(own)
 
@@ -194,3 +194,65 @@ def test_public_names():
     tree = ast.parse(Path(ep.__file__).read_text())
     typed = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert typed >= set(ep.__all__) - {"__version__"}  # type checkers see what is there at run time
+
+
+class Slow(ep.LocalSGD, frozen=True):
+    """Derived from ours, but not ours."""
+
+
+class Own:
+    def __init__(self, size):
+        self.size = size
+
+    def graph(self, n, round, streams):
+        return Ring().graph(n, round, streams)
+
+
+def test_a_class_derived_from_ours_is_a_users_own():
+    assert not ep.Experiment(algorithm=Slow()).portable
+    assert not ep.Experiment(topology=Every(Own(1), 2)).portable
+    assert ep.Experiment(topology=Every(Ring(), 2)).portable
+    assert same_experiment(ep.Experiment(algorithm=Slow()).table(), ep.Experiment().table())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"topology": Own(1)}, {"topology": Own(2)}),
+        ({"algorithm": Slow(lr=0.1)}, {"algorithm": Slow(lr=0.2)}),
+        ({"data": ((np.zeros(3), np.zeros(3)),) * 2}, {"data": ((np.ones(3), np.zeros(3)),) * 2}),
+        ({"loss": lambda out, y: out.sum()}, {"loss": lambda out, y: 2 * out.sum()}),
+        ({"metrics": {"m": lambda out, y: out}}, {"metrics": {"m": lambda out, y: -out}}),
+        ({"model": nn.Linear(2, 2)}, {"model": nn.Linear(2, 2)}),  # other initial weights
+    ],
+)
+def test_own_objects_that_differ_are_different_experiments(one, other):
+    a, b = ep.Experiment(**one).table(), ep.Experiment(**other).table()
+    assert same_experiment(a, b)
+    assert not same_experiment(a, ep.Experiment(**one).table())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"loss": 5}, "loss = 5 must be a name or a function"),
+        ({"faults": None}, "faults = None must be Faults(...)"),
+        ({"metrics": ["accuracy"]}, "metrics must be functions"),
+    ],
+)
+def test_wrong_types_in_python(fields, message):
+    with pytest.raises(BadInput) as caught:
+        ep.Experiment(**fields)
+    assert message in str(caught.value)
+
+
+def test_a_kind_that_is_no_word():
+    with pytest.raises(BadInput, match="is not known"):
+        experiment_from({"topology": {"kind": [1]}})
+
+
+def test_odd_keys_are_quoted(tmp_path):
+    path = tmp_path / "e.toml"
+    experiment = ep.Experiment(model=ep.PythonModel(factory="a:b", options={"a b": 1, 'q"': {"x.y": 2}}))
+    path.write_text(to_toml(experiment))
+    assert load(path) == experiment

@@ -177,6 +177,28 @@ def test_a_retry_goes_to_anyone_not_tried_equally_often():
     assert np.abs(others - others.mean()).max() < 5 * math.sqrt(others.mean())
 
 
+def test_a_lost_offer_counts_as_tried():
+    """cap 1, loss 1/2: nobody is offered the same model twice in a round, so nobody accepts what was lost on the way."""
+    faults = Faults(cap=1, max_retries="unlimited", loss=0.5)
+    for t in range(200):
+        intended = ELLocal(3).graph(12, t, STREAMS)
+        kept = STREAMS("loss", t).uniforms(intended.messages) >= 0.5
+        lost = set(intended.edge_keys[~kept].tolist())
+        arrived = faults.deliver(intended, t, STREAMS).graph
+        assert not lost & set(arrived.edge_keys.tolist())
+
+
+def test_nobody_adopts_across_a_partition():
+    split = Partition(((0, 1, 2),), 0, 10)
+    faults = Faults(crashes=(Crash(1, 1, 3), Crash(4, 1, 3)), partitions=(split,), blocked=((1, 0),))
+    returning, donors = faults.adoptions(6, 3, STREAMS)
+    assert returning.tolist() == [1, 4]
+    assert donors[0] == 2
+    assert donors[1] in (3, 5)
+    alone = Faults(crashes=(Crash(1, 1, 3),), partitions=(Partition(((1,),)),))
+    assert alone.adoptions(6, 3, STREAMS)[0].size == 0
+
+
 def test_loss_drops_each_message_independently():
     lost = sum(d.lost.sum() for d in _rounds(Faults(loss=0.1), rounds=100))
     messages = 672 * 100

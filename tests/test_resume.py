@@ -174,6 +174,55 @@ def test_a_directory_is_never_overwritten_silently(uninterrupted, tmp_path, caps
     assert outcome(out) == before
 
 
+def test_seeds_are_checked_before_the_first_one_starts(tmp_path):
+    quick = {f: getattr(EXPERIMENT, f) for f in ("nodes", "data", "partition", "model", "topology")}
+    ep.simulate(ep.Experiment(**quick, rounds=1, seeds=[1]), tmp_path)
+    with pytest.raises(BadInput, match="holds a finished run"):
+        ep.simulate(ep.Experiment(**quick, rounds=1, seeds=[3, 1]), tmp_path)
+    assert not (tmp_path / "seed-3").exists()
+    ep.simulate(ep.Experiment(**quick, rounds=1, seeds=[3]), tmp_path)  # another seed of the same experiment joins
+    assert ep.load(tmp_path / "experiment.toml").seeds == (1, 3)
+
+
+def test_a_users_experiment_file_is_not_overwritten(tmp_path, capsys):
+    file = tmp_path / "experiment.toml"
+    file.write_text("# precious comments\n" + to_toml(EXPERIMENT))
+    assert main(["run", str(file), "--out", str(tmp_path), "--quiet"]) == 2
+    assert "has an experiment.toml that is not of a run" in capsys.readouterr().err
+    assert file.read_text().startswith("# precious comments")
+
+
+def test_what_a_killed_process_left_half_written_does_not_matter(uninterrupted, tmp_path):
+    _, whole = uninterrupted
+    (tmp_path / "seed-3").mkdir()
+    (tmp_path / "seed-3" / "run.json.part").write_text("{")
+    ep.simulate(EXPERIMENT, tmp_path)
+    assert outcome(tmp_path) == whole
+
+
+def test_a_full_disk_while_appending_is_one_line(tmp_path, monkeypatch):
+    import errno
+
+    class Full:
+        def __init__(self, file):
+            self._file = file
+
+        def write(self, content):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self):
+            self._file.close()
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def __getattr__(self, name):
+            return getattr(self._file, name)
+
+    original = Store._appending
+    monkeypatch.setattr(Store, "_appending", lambda self, name, size: Full(original(self, name, size)))
+    with pytest.raises(RunFailed, match="No space left on device"):
+        ep.simulate(EXPERIMENT, tmp_path)
+
+
 def test_foreign_files_and_locked_directories_are_left_alone(tmp_path, capsys):
     quick = EXPERIMENT.__class__(
         **{f: getattr(EXPERIMENT, f) for f in ("nodes", "data", "partition", "model", "topology")}, rounds=1
@@ -186,7 +235,7 @@ def test_foreign_files_and_locked_directories_are_left_alone(tmp_path, capsys):
     with pytest.raises(BadInput, match="is a file; choose a directory"):
         ep.simulate(quick, tmp_path / "file")
     holder = Store(tmp_path / "busy", quick, 1)
-    holder.open(resume=False)
+    holder.open()
     with pytest.raises(BadInput, match="in use by another process"):
         ep.simulate(quick, tmp_path / "busy")
     holder.close()

@@ -49,7 +49,7 @@ def build_kind(table: object, kinds: Mapping[str, type[T]], where: str) -> T:
     if "kind" not in table:
         raise BadInput(f"{where}.kind is missing; known: {', '.join(sorted(kinds))}")
     kind = table["kind"]
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise BadInput(f"{where}.kind = {kind!r} is not known{suggestion(str(kind), kinds)}")
     return build(table, kinds[kind], where)
 

@@ -6,11 +6,16 @@ objects: a topology or algorithm with the right methods, a torch.nn.Module or a 
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
+import torch
+from torch import nn
 
 from epidemic.algorithm import Algorithm, LocalSGD
 from epidemic.config import build, build_kind, import_object, parse_setting, parse_toml, to_table
@@ -20,7 +25,7 @@ from epidemic.faults import Faults
 from epidemic.learner import LOSSES, STRATEGIES, Loss, Metric
 from epidemic.mixing import RULES
 from epidemic.models import MLP, MODELS
-from epidemic.topology import ELLocal, GivesGraphs, check_topology, natural_mixing, topology_from
+from epidemic.topology import TOPOLOGIES, ELLocal, Every, GivesGraphs, check_topology, natural_mixing, topology_from
 
 FORMAT = 1
 """The version of the file format; files of another version are refused."""
@@ -81,7 +86,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     topology: Any = msgspec.field(default_factory=lambda: ELLocal(7))
     algorithm: Any = msgspec.field(default_factory=LocalSGD)
     data: Any = msgspec.field(default_factory=Fashion)
-    partition: Any = msgspec.field(default_factory=Dirichlet)
+    partition: Any = msgspec.field(default_factory=lambda: Dirichlet(min_samples=1))
     model: Any = msgspec.field(default_factory=MLP)
     faults: Faults = msgspec.field(default_factory=Faults)
     eval: Eval = msgspec.field(default_factory=Eval)
@@ -108,6 +113,13 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if len(set(self.seeds)) < len(self.seeds):
             raise BadInput(f"seeds = {list(self.seeds)} must be different")
         require_choice("mixing", self.mixing, ["auto", *RULES])
+        for key, kind in (("faults", Faults), ("eval", Eval), ("checkpoint", Checkpoint), ("runtime", Runtime)):
+            if not isinstance(getattr(self, key), kind):
+                raise BadInput(f"{key} = {getattr(self, key)!r} must be {kind.__name__}(...)")
+        if not isinstance(self.loss, str) and not callable(self.loss):
+            raise BadInput(f"loss = {self.loss!r} must be a name or a function of (outputs, targets)")
+        if not isinstance(self.metrics, Mapping) or not all(callable(m) for m in self.metrics.values()):
+            raise BadInput("metrics must be functions of (outputs, targets) by name")
         if not isinstance(self.topology, GivesGraphs):
             raise BadInput(f"topology = {self.topology!r} must have a method graph(n, round, streams)")
         if not isinstance(self.algorithm, Algorithm):
@@ -155,22 +167,73 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def portable(self) -> bool:
         """Whether the experiment consists of named kinds only, so that a file can hold it."""
         parts = (self.topology, self.algorithm, self.data, self.partition, self.model)
-        return not self.metrics and isinstance(self.loss, str) and all(isinstance(p, msgspec.Struct) for p in parts)
+        return not self.metrics and isinstance(self.loss, str) and all(map(_named_kind, parts))
 
     def table(self) -> dict[str, Any]:
         """As tables of a TOML file; a user's own objects are given by their description."""
         fields = {f.name: getattr(self, f.name) for f in msgspec.structs.fields(self)}
-        metrics = list(fields.pop("metrics"))
-        table = {key: _described(value) for key, value in fields.items()}
-        return {**table, "metrics": metrics} if metrics else table
+        metrics = fields.pop("metrics")
+        table = {key: _described(value) for key, value in fields.items() if key != "seeds"}
+        described = (
+            {**table, "metrics": {name: fingerprint(metric) for name, metric in metrics.items()}} if metrics else table
+        )
+        return {**described, "seeds": list(self.seeds)}
+
+
+_SETTINGS = (Faults, Eval, Checkpoint, Runtime)
+
+
+def _named_kind(value: Any) -> bool:
+    """Whether a value is of a kind that a file can name (and not a user's own class, even one derived from ours)."""
+    if isinstance(value, Every):
+        return type(value) is Every and _named_kind(value.inner)
+    kinds = (*TOPOLOGIES.values(), LocalSGD, *SOURCES.values(), *PARTITIONS.values(), *MODELS.values(), *_SETTINGS)
+    return type(value) in kinds
 
 
 def _described(value: Any) -> Any:
-    if isinstance(value, msgspec.Struct):
+    if _named_kind(value):
         return to_table(value)
-    if isinstance(value, str | int | float | tuple | list):
-        return list(value) if isinstance(value, tuple) else value
-    return {"own": f"{type(value).__module__}.{type(value).__qualname__}"}
+    if isinstance(value, str | int | float):
+        return value
+    return {"own": f"{type(value).__module__}.{type(value).__qualname__}", "is": fingerprint(value)}
+
+
+def fingerprint(value: Any) -> str:
+    """16 hex digits that change when an object of a user's own changes, as far as can be seen from outside."""
+    digest = hashlib.blake2b(digest_size=8)
+
+    def add(value: Any, depth: int = 0) -> None:
+        digest.update(f"{type(value).__module__}.{type(value).__qualname__}\0".encode())
+        if isinstance(value, torch.Tensor):
+            value = (
+                value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+                if value.numel()
+                else value.numpy()
+            )
+        if isinstance(value, np.ndarray):
+            digest.update(f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+        elif isinstance(value, nn.Module):
+            digest.update(repr(value).encode())
+            add(dict(value.state_dict()), depth + 1)
+        elif isinstance(value, Mapping):
+            for key in value:
+                add(key, depth + 1)
+                add(value[key], depth + 1)
+        elif isinstance(value, list | tuple):
+            for part in value:
+                add(part, depth + 1)
+        elif hasattr(value, "__code__"):  # a function: what it does and what it closes over
+            digest.update(value.__code__.co_code + repr(value.__code__.co_consts[1:]).encode())
+        elif isinstance(value, msgspec.Struct):
+            add(msgspec.structs.asdict(value), depth + 1)
+        elif hasattr(value, "__dict__") and depth < 8 and not isinstance(value, type):
+            add({k: v for k, v in sorted(vars(value).items()) if not k.startswith("__")}, depth + 1)
+        else:
+            digest.update(repr(value).encode())
+
+    add(value)
+    return digest.hexdigest()
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -256,11 +319,15 @@ def to_toml(experiment: Experiment) -> str:
     if not experiment.portable:
         raise BadInput("an experiment with objects of your own cannot be written to a file")
     table = experiment.table()
-    lines = [f"{key} = {_toml(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    lines = [f"{_key(key)} = {_toml(value)}" for key, value in table.items() if not isinstance(value, dict)]
     for key, value in table.items():
         if isinstance(value, dict):
-            lines += ["", f"[{key}]", *(f"{k} = {_toml(v)}" for k, v in value.items())]
+            lines += ["", f"[{key}]", *(f"{_key(k)} = {_toml(v)}" for k, v in value.items())]
     return "\n".join(lines) + "\n"
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else msgspec.json.encode(key).decode()
 
 
 def _toml(value: Any) -> str:
@@ -269,7 +336,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, str):
         return msgspec.json.encode(value).decode()
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return repr(value)

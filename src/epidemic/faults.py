@@ -155,7 +155,7 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def adoptions(self, n: int, round: int, streams: Streams) -> tuple[IntArray, IntArray]:
         """Nodes that come back in this round and take a model, and the live peers that they take it from.
 
-        A donor was up in the round before, so it has the current model. Without any, nobody adopts.
+        A donor was up in the round before, so it has the current model, and can be reached. Without any, nobody adopts.
         """
         nobody = np.zeros(0, dtype=np.int64)
         if round == 0 or self.on_return == "keep" or (not self.crashes and self.random_crashes is None):
@@ -164,8 +164,16 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         returning, donors = np.flatnonzero(now & ~before), np.flatnonzero(now & before)
         if not returning.size or not donors.size:
             return nobody, nobody
-        drawn = streams("adoption", round).integers(len(donors), n)[returning]
-        return returning, donors[drawn]
+        splits = [split for split in self.partitions if split.active(round)]
+        links = _Links(n, now, self.blocked, splits)
+        u = streams("adoption", round).uniforms(n)
+        pairs = []
+        for i in returning:
+            near = donors[links.open(donors, np.full(len(donors), i))]
+            if near.size:
+                pairs.append((i, near[int(u[i] * len(near))]))
+        found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        return found[:, 0], found[:, 1]
 
     def deliver(self, graph: Graph, round: int, streams: Streams) -> Delivery:
         """What happens to this round's messages."""
@@ -188,20 +196,23 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             arrived, lost = sent.keep(kept), np.bincount(sent.senders[~kept], minlength=n)
         if not capped:
             return Delivery(graph, arrived, alive, sent.out_degree, zeros, zeros, lost)
-        outcome = self._cap(arrived, links, streams("cap", round))
+        outcome = self._cap(arrived, sent, links, streams("cap", round))
         offers = outcome.offers + lost  # a lost first offer was sent, too
         return Delivery(
             graph, outcome.graph, alive, outcome.graph.out_degree, offers, outcome.refused, lost + outcome.lost
         )
 
-    def _cap(self, graph: Graph, links: _Links, stream: Stream) -> _Capped:
-        """Offers arrive in random order, the first `cap` of a receiver are accepted, the refused try elsewhere."""
+    def _cap(self, graph: Graph, sent: Graph, links: _Links, stream: Stream) -> _Capped:
+        """Offers arrive in random order, the first `cap` of a receiver are accepted, the refused try elsewhere.
+
+        `graph` has the offers that arrived, `sent` also those that were lost: they were tried, too.
+        """
         assert self.cap is not None
         n = graph.n
         retries = n if self.max_retries == "unlimited" else self.max_retries
         sender: IntArray = graph.senders.astype(np.int64)
         target: IntArray = graph.receivers.astype(np.int64)
-        tried: IntArray = np.sort(sender * n + target)
+        tried: IntArray = np.sort(sent.senders.astype(np.int64) * n + sent.receivers)
         free = np.full(n, self.cap)
         offers, refused, lost = (np.zeros(n, dtype=np.int64) for _ in range(3))
         senders: list[IntArray] = []

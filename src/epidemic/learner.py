@@ -80,6 +80,10 @@ class Layout:
     """Where each tensor of a module lies in a row."""
 
     def __init__(self, module: nn.Module) -> None:
+        if any(isinstance(p, nn.UninitializedParameter) for p in module.parameters()):
+            raise BadInput(
+                "the model has lazy parameters without a shape; run a batch through it before handing it over"
+            )
         trainable = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
         buffers = [(n, b) for n, b in module.named_buffers() if b.is_floating_point()]
         if not trainable:
@@ -96,8 +100,13 @@ class Layout:
             start = stop
         self.size = start
         self.trainable = sum(e.stop - e.start for e in self.entries if e.trainable)
-        inside = {e.name for e in self.entries}
-        self.constants = {n: t.detach().clone() for n, t in module.state_dict().items() if n not in inside}
+        first = {id(t): n for n, t in [*trainable, *buffers]}
+        every = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+        self.aliases = {n: first[id(t)] for n, t in every if id(t) in first and first[id(t)] != n}  # tied parameters
+        saved = module.state_dict()
+        inside = {e.name for e in self.entries} | set(self.aliases)
+        self.constants = {n: t.detach().clone() for n, t in saved.items() if n not in inside}
+        self.transient = {e.name for e in self.entries if e.name not in saved}  # buffers that are not to be saved
 
     def row(self, module: nn.Module) -> Tensor:
         """The module's numbers as a row.   # (d,)"""
@@ -108,11 +117,13 @@ class Layout:
         """Named views into (..., d) rows; all of them, or only the trainable ones or the buffers."""
         lead = rows.shape[:-1]
         chosen = [e for e in self.entries if trainable is None or e.trainable == trainable]
-        return {e.name: rows[..., e.start : e.stop].view(*lead, *e.shape) for e in chosen}
+        return {e.name: rows[..., e.start : e.stop].view((*lead, *e.shape)) for e in chosen}
 
     def state_dict(self, row: Tensor) -> dict[str, Tensor]:
         """What `module.load_state_dict` takes."""
-        return {**self.constants, **{n: t.clone() for n, t in self.views(row).items()}}
+        named = {n: t.clone() for n, t in self.views(row).items()}
+        tied = {alias: named[name] for alias, name in self.aliases.items()}
+        return {**self.constants, **{n: t for n, t in named.items() if n not in self.transient}, **tied}
 
 
 # -- what a learner is asked ------------------------------------------------------------------------------------------
@@ -173,6 +184,8 @@ class Task:
         self.device = device
         self.scale, self.shift = data.scale, data.shift
         self.train = self.tensors(data.train)
+        self.integers = False
+        self.integers = self._wants_integers()
 
     def tensors(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """Raw inputs, and targets, on the device."""
@@ -184,16 +197,37 @@ class Task:
             targets = targets.to(self.layout.dtype)
         return inputs.to(self.device), targets.to(self.device)
 
+    def _wants_integers(self) -> bool:
+        """Whether the model takes whole-number inputs as they are (an embedding) instead of as floats."""
+        raw = self.train[0]
+        if raw.is_floating_point() or raw.dtype == torch.uint8 or self.scale != 1.0:
+            return False
+        module = copy.deepcopy(self.module).eval()
+        with torch.no_grad():
+            try:
+                module(self.floats(raw[:2]))
+                return False
+            except Exception:
+                try:
+                    module(raw[:2].to(torch.int64))
+                    return True
+                except Exception:
+                    return False  # it takes neither; the check of the model says so
+
     def floats(self, raw: Tensor) -> Tensor:
         """Raw inputs as the model takes them."""
-        x = raw.to(self.layout.dtype)
-        return x if self.scale == 1.0 and self.shift == 0.0 else x.mul(self.scale).add_(self.shift)
+        x = raw.to(
+            torch.int64 if self.integers else self.layout.dtype, copy=True
+        )  # a model may write into what it is given
+        return x if self.scale == 1.0 and self.shift == 0.0 else x.mul_(self.scale).add_(self.shift)
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets of these training samples; the shape of the index stays in front."""
         inputs, targets = self.train
         flat = index.flatten()
-        x, y = self.floats(inputs[flat]), targets[flat]
+        x, y = inputs[flat], targets[flat]  # these are copies already
+        if x.dtype != self.layout.dtype or self.scale != 1.0 or self.shift != 0.0:
+            x = self.floats(x)
         return x.view(*index.shape, *x.shape[1:]), y.view(*index.shape, *y.shape[1:])
 
 
@@ -255,10 +289,20 @@ class PerNode:
                     sums[j] += float(metric(outputs, wanted).sum())
             return sums
 
-        sums = torch.tensor(self.workers.map(one, pieces), dtype=torch.float64).view(
+        sums = torch.tensor(self._evaluate_all(one, pieces), dtype=torch.float64).view(
             len(x), -1, 1 + len(self.task.metrics)
         )
         return _evaluation(sums.sum(1) / len(inputs), self.task)
+
+    def _evaluate_all(self, work: Callable[[Any], list[float]], pieces: list[Any]) -> list[list[float]]:
+        if not self.serial:
+            return self.workers.map(work, pieces)
+        found = []
+        with torch.random.fork_rng(devices=[self.task.device] if self.task.device.type == "cuda" else []):
+            for number, piece in enumerate(pieces):
+                torch.manual_seed(number)
+                found.append(work(piece))
+        return found
 
     def _each(self, work: Callable[[int], None], count: int, seeds: list[int]) -> None:
         if not self.serial:
@@ -483,7 +527,8 @@ def probe(task: Task) -> tuple[bool, str | None]:
     state = torch.get_rng_state()
     try:
         with torch.no_grad():
-            module(inputs)
+            module(inputs.clone())
+            copy.deepcopy(module).eval()(inputs.clone())
         random = not torch.equal(state, torch.get_rng_state())
     finally:
         torch.set_rng_state(state)
@@ -494,7 +539,9 @@ def probe(task: Task) -> tuple[bool, str | None]:
     row = task.layout.row(task.module)
     workers = Workers(1)
     try:
-        Stacked(task, workers).gradients(torch.stack([row, row]), torch.stack([index, index]), [0, 0])
+        rows, stacked = torch.stack([row, row]), Stacked(task, workers)
+        stacked.gradients(rows, torch.stack([index, index]), [0, 0])
+        stacked.evaluate(rows, task.train[0][index], task.train[1][index])
     except Exception as problem:
         return False, f"vmap cannot take the model ({' '.join(str(problem).split())[:200]})"
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,21 @@ class Spread(msgspec.Struct, frozen=True):
         """Of one number per node."""
         v = np.asarray(values, dtype=np.float64)
         return Spread(float(v.mean()), float(v.std()), float(v.min()), float(v.max()))
+
+
+class OwnSpread(msgspec.Struct, frozen=True):
+    """A user's own metric over the nodes; None where it is not a finite number."""
+
+    mean: float | None
+    sd: float | None
+    min: float | None
+    max: float | None
+
+    @staticmethod
+    def of(values: Any) -> OwnSpread:
+        """Of one number per node."""
+        found = msgspec.structs.astuple(Spread.of(values))
+        return OwnSpread(*(v if math.isfinite(v) else None for v in found))
 
 
 class MeanMax(msgspec.Struct, frozen=True):
@@ -60,7 +76,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     train_loss: float | None = None  # mean over nodes in the last round
     disagreement: float  # D(X)
     bytes: Traffic
-    metrics: dict[str, Spread] = msgspec.field(default_factory=dict)  # a user's own
+    metrics: dict[str, OwnSpread] = msgspec.field(default_factory=dict)  # a user's own
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +94,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     final_mean_model_accuracy: float | None
     final_mean_model_loss: float
     final_disagreement: float
-    final_metrics: dict[str, Spread]
+    final_metrics: dict[str, OwnSpread]
     test_samples: int
     bytes: Traffic
 

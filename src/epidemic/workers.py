@@ -30,6 +30,7 @@ class Workers:
         """`threads` workers; 0 means one per core."""
         require_int("runtime.threads", threads, 0, 4096)
         self.threads = threads or available_threads()
+        self._before = torch.get_num_threads()
         torch.set_num_threads(1)
         self._pool = ThreadPoolExecutor(self.threads, "epidemic", initializer=torch.set_num_threads, initargs=(1,))
 
@@ -38,8 +39,9 @@ class Workers:
         return list(self._pool.map(work, pieces))
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads, and give PyTorch its own back."""
         self._pool.shutdown()
+        torch.set_num_threads(self._before)
 
 
 def blocks(size: int, at_most: int) -> list[slice]:

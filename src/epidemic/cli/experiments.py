@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -147,7 +148,9 @@ def compare_command(
             records = comparing.run_methods(methods, where, display, resume=resume)
     except Interrupted as stop:
         where_it_was = str(stop).partition(";")[0]
-        raise Interrupted(f"{where_it_was}; go on with: epidemic compare {file or ''} --out {where} --resume") from None
+        words = ["epidemic", "compare", *([str(file)] if file else []), "--out", str(where), "--resume"]
+        words += [word for setting in settings or [] for word in ("--set", setting)]
+        raise Interrupted(f"{where_it_was}; go on with: {shlex.join(words)}") from None
     result = comparing.compare(methods, records, target)
     nodes = next(iter(methods.values())).nodes
     figure = learning_figure(comparing.lines(methods, records), f"{name}, {nodes} nodes", result.target)

@@ -117,6 +117,8 @@ def _check(data: Dataset) -> None:
             raise BadInput(f"data has {len(samples)} {what} inputs but {len(samples.targets)} targets")
         if not np.issubdtype(samples.inputs.dtype, np.integer) and not np.isfinite(samples.inputs).all():
             raise BadInput(f"data has {what} inputs that are not finite numbers")
+        if not np.issubdtype(samples.targets.dtype, np.integer) and not np.isfinite(samples.targets).all():
+            raise BadInput(f"data has {what} targets that are not finite numbers")
         if data.classes and (samples.targets.min() < 0 or samples.targets.max() >= len(data.classes)):
             raise BadInput(
                 f"data has {what} labels from {samples.targets.min()} to {samples.targets.max()}, but {len(data.classes)} classes"

@@ -37,6 +37,7 @@ PICKLES = {
     "test_batch": "40351d587109b95175f43aff81a1287e",
 }
 RECORD = 3073  # a label and 3 x 32 x 32 pixels
+RECORDS = 10_000  # in each file of the binary form
 
 
 class CIFAR10(Source, frozen=True, tag="cifar10"):
@@ -118,6 +119,8 @@ def _binary(raw: bytes, path: Path) -> tuple[Array, Array]:
             f"{path}: {len(raw)} bytes are not a whole number of {RECORD}-byte records; the file is truncated or corrupt"
         )
     records = np.frombuffer(raw, np.uint8).reshape(-1, RECORD)
+    if len(records) != RECORDS:
+        raise BadInput(f"{path} has {len(records)} pictures where {RECORDS} belong; the file is truncated or corrupt")
     if records[:, 0].max() > 9:
         raise BadInput(f"{path} has a label {records[:, 0].max()}; the file is corrupt")
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].astype(np.int64)

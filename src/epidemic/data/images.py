@@ -79,8 +79,12 @@ class ImageFolder(Source, frozen=True, tag="image-folder"):
         if not paths:
             raise BadInput(f"{root} has no pictures ({', '.join(SUFFIXES)}) in its class folders")
         if like is None:
-            with need("PIL.Image", "Pictures").open(paths[0]) as first:
-                size = (first.height, first.width)
+            image = need("PIL.Image", "Pictures")
+            try:
+                with image.open(paths[0]) as first:
+                    size = (first.height, first.width)
+            except (OSError, SyntaxError) as problem:
+                raise BadInput(f"{paths[0]} holds a broken picture ({problem})") from None
         else:
             size = (like.inputs.shape[2], like.inputs.shape[3])
         with ThreadPoolExecutor() as pool:

@@ -65,8 +65,15 @@ def as_dataset(made: Any, what: str) -> Dataset:
     return from_arrays((np.asarray(train_x), np.asarray(train_y)), (np.asarray(test_x), np.asarray(test_y)))
 
 
+def _plain(x: Array) -> Array:
+    """Bytes stay bytes, whole numbers whole numbers; everything else becomes float."""
+    if x.dtype == np.uint8:
+        return x
+    return x.astype(np.int64 if np.issubdtype(x.dtype, np.integer) else np.float32)
+
+
 def from_arrays(train: tuple[Array, Array], test: tuple[Array, Array], groups: Array | None = None) -> Dataset:
-    """Whole-number targets are classes 0, 1, ...; anything else is a quantity to predict. Inputs become floats."""
+    """Whole-number targets are classes 0, 1, ...; anything else is a quantity to predict."""
     labels = np.concatenate([train[1].ravel(), test[1].ravel()]) if train[1].size and test[1].size else train[1]
     if np.issubdtype(train[1].dtype, np.integer) and train[1].ndim == 1:
         if labels.size and labels.min() < 0:
@@ -76,7 +83,11 @@ def from_arrays(train: tuple[Array, Array], test: tuple[Array, Array], groups: A
     else:
         names = ()
         targets = [y.astype(np.float32) for y in (train[1], test[1])]
-    inputs = [x if x.dtype == np.uint8 else x.astype(np.float32) for x in (train[0], test[0])]
+    if train[0].dtype.kind != test[0].dtype.kind or (train[0].dtype == np.uint8) != (test[0].dtype == np.uint8):
+        raise BadInput(
+            f"training inputs are of type {train[0].dtype} but test inputs of {test[0].dtype}; give both the same"
+        )
+    inputs = [_plain(x) for x in (train[0], test[0])]
     if groups is not None:
         if len(groups) != len(inputs[0]):
             raise BadInput(f"train_groups has {len(groups)} entries, but there are {len(inputs[0])} training samples")

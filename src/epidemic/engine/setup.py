@@ -70,7 +70,8 @@ def make_learner(setup: Setup, workers: Workers, known: Choice | None = None) ->
         n = setup.experiment.nodes
         index = torch.from_numpy(setup.batches.index(setup.streams, 0)).to(setup.task.device)
         x = setup.initial.expand(min(n, 1000), -1)
-        step = getattr(setup.experiment.algorithm, "step", SGD(0.01))
+        own = getattr(setup.experiment.algorithm, "step", None)
+        step = own if isinstance(own, SGD) else SGD(0.01)
         known = choose(setup.task, workers, setup.experiment.runtime.strategy, x, index[:1000], step)
     return Learner(setup.task, workers, known.strategy, draws_random_numbers=known.draws_random_numbers), known
 
@@ -85,7 +86,10 @@ def initial_module(experiment: Experiment, data: Dataset, streams: Streams) -> n
             return model.build(data.input_shape, outputs)
         if isinstance(model, nn.Module):
             return copy.deepcopy(model)
-        made = model() if callable(model) else model
+        try:
+            made = model() if callable(model) else model
+        except Exception as problem:
+            raise BadInput(f"model failed: {type(problem).__name__}: {' '.join(str(problem).split())}") from problem
     if not isinstance(made, nn.Module):
         raise BadInput(f"model = {model!r} must be a torch.nn.Module or a function that returns one")
     return made
@@ -132,6 +136,12 @@ def _check_model(task: Task, data: Dataset, experiment: Experiment) -> None:
     if not isinstance(loss, Tensor) or loss.dim() != 0:
         raise BadInput("the loss must be the mean over the batch, a single number")
     for name, metric in experiment.own_metrics().items():
-        found = metric(outputs, targets)
-        if tuple(found.shape) != (2,):
-            raise BadInput(f"metric {name!r} must give one number per sample, not {tuple(found.shape)} for 2 samples")
+        try:
+            found = metric(outputs, targets)
+        except Exception as problem:
+            raise BadInput(
+                f"metric {name!r} failed: {type(problem).__name__}: {' '.join(str(problem).split())}"
+            ) from None
+        if not isinstance(found, Tensor) or tuple(found.shape) != (2,):
+            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise BadInput(f"metric {name!r} must give a tensor of one number per sample, not {shape} for 2 samples")

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,8 +27,8 @@ from epidemic.engine.setup import Setup, make_learner, prepare
 from epidemic.engine.store import Progress, Store, export_model
 from epidemic.errors import BadInput, Interrupted, RunFailed
 from epidemic.experiment import Experiment
-from epidemic.learner import Evaluation, Layout, Learner
-from epidemic.record import CONTROL_BYTES, HEADER_BYTES, MeanMax, Record, Spread, Summary, Traffic
+from epidemic.learner import Choice, Evaluation, Layout, Learner
+from epidemic.record import CONTROL_BYTES, HEADER_BYTES, MeanMax, OwnSpread, Record, Spread, Summary, Traffic
 from epidemic.workers import Workers
 
 
@@ -153,27 +153,42 @@ def simulate(
     root = None if out is None else Path(out)
     workers = Workers(experiment.runtime.threads)
     try:
-        results = []
-        for seed in experiment.seeds:
-            store = None if root is None else Store(root, experiment, seed)
+        results: list[SeedRun] = []
+        stores = [None if root is None else Store(root, experiment, seed) for seed in experiment.seeds]
+        for store in stores:  # before the first one starts
+            if store is not None:
+                store.check(resume=resume)
+        known: Choice | None = None
+        for seed, store in zip(experiment.seeds, stores, strict=True):
             try:
                 if store is not None:
-                    store.open(resume=resume)
+                    store.open()
                 if store is not None and store.finished:
                     results.append(SeedRun(seed, store.records(), store.summary(), None, store.path))
                     continue
                 data = experiment.load_data() if data is None else data
                 setup = prepare(experiment, seed, data)
-                learner, choice = make_learner(setup, workers, store.known_choice() if store is not None else None)
+                learner, known = make_learner(setup, workers, known if store is None else store.known_choice())
                 if store is not None and store.run_info() is None:
-                    store.begin(choice)
+                    store.begin(known)
                 results.append(_Simulation(setup, learner, workers, store, observer).run())
+            except KeyboardInterrupt:
+                raise Interrupted(f"interrupted before seed {seed} began; {_go_on(experiment, root)}") from None
             finally:
                 if store is not None:
                     store.close()
         return Run(experiment, results)
     finally:
         workers.close()
+
+
+def _go_on(experiment: Experiment, root: Path | None) -> str:
+    """How to go on after an interrupt."""
+    if root is None:
+        return "nothing was saved, because no directory was given"
+    return (
+        f"go on with: epidemic run --resume {root}" if experiment.portable else "go on with simulate(..., resume=True)"
+    )
 
 
 @dataclass
@@ -236,6 +251,7 @@ class _Simulation:
         self.store = store
         self.observer = observer
         self.clock = _Clock()
+        self.stop = _Stop()
         self.spare: dict[str, Tensor] = {}  # memory that the next mixture goes into
         self.train_loss: float | None = None
         self.alive = setup.experiment.nodes
@@ -252,6 +268,7 @@ class _Simulation:
         self.observer.started(self.setup, self.learner, self.done)
         saved = time.monotonic()
         with _gentle_stop() as stop:
+            self.stop = stop
             try:
                 while True:
                     due = self.done % experiment.eval.every == 0 or self.done == rounds
@@ -262,7 +279,8 @@ class _Simulation:
                         experiment.checkpoint.seconds and time.monotonic() - saved >= experiment.checkpoint.seconds
                     )
                     if self.store is not None and self.done and (by_rounds or by_time or self.done == rounds):
-                        self._save()
+                        with stop.held():
+                            self._save()
                         saved = time.monotonic()
                     if self.done == rounds:
                         return self._finish()
@@ -284,7 +302,13 @@ class _Simulation:
         with self.clock("train"):
             if len(plan.returning):
                 self.state["x"][plan.returning] = self.state["x"][plan.donors]
-            message, loss = self._emit(plan.delivery.alive, torch.from_numpy(index).to(device), seeds)
+            try:
+                message, loss = self._emit(plan.delivery.alive, torch.from_numpy(index).to(device), seeds)
+            except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as problem:
+                reason = " ".join(str(problem).split())
+                raise RunFailed(
+                    f"seed {self.setup.seed}, round {t}: training failed: {type(problem).__name__}: {reason}"
+                ) from problem
         self._check("training loss", np.flatnonzero(plan.delivery.alive), loss)
         with self.clock("mix"):
             mixed = {
@@ -321,20 +345,27 @@ class _Simulation:
     def _absorb(self, alive: NDArray[np.bool_], message: Rows, mixed: Rows) -> None:
         if alive.all():
             self.state = self.algorithm.absorb(self.state, mixed)
+            taken = {rows.untyped_storage().data_ptr() for rows in self.state.values()}
+            self.spare = {}
             for name, rows in message.items():
-                if all(rows is not kept for kept in self.state.values()):
+                if rows.untyped_storage().data_ptr() not in taken:
                     self.spare[name] = rows
+                    taken.add(rows.untyped_storage().data_ptr())
             return
         up = np.flatnonzero(alive)
         part = {name: rows[up] for name, rows in self.state.items()}
         part = self.algorithm.absorb(part, {name: rows[up] for name, rows in mixed.items()})
         for name, rows in part.items():
-            self.state[name][up] = rows
+            whole = self.state.setdefault(
+                name, torch.zeros(len(alive), *rows.shape[1:], dtype=rows.dtype, device=rows.device)
+            )
+            whole[up] = rows
         self.state = {name: self.state[name] for name in part}
 
     def _memory(self, name: str, like: Tensor) -> Tensor:
         spare = self.spare.pop(name, None)
-        return spare if spare is not None and spare.shape == like.shape else torch.empty_like(like)
+        fits = spare is not None and spare.shape == like.shape and spare.dtype == like.dtype and spare.is_contiguous()
+        return spare if spare is not None and fits else torch.empty_like(like)
 
     def _check(self, what: str, nodes: NDArray[Any], loss: Tensor) -> None:
         """End the run if the loss of a node is no longer a number."""
@@ -352,7 +383,7 @@ class _Simulation:
     def _record(self) -> None:
         with self.clock("evaluate"):
             x = self.state["x"]
-            same = self.done == 0  # everybody starts from one model
+            same = self.done == 0 and bool((x == x[0]).all())  # everybody starts from one model
             found = self.learner.evaluate(x[:1] if same else x, self.setup.evaluated)
             self._check("loss", np.arange(len(found.loss)), found.loss)
             mean = self.learner.evaluate(mean_row(x, self.workers), self.setup.evaluated)
@@ -368,12 +399,13 @@ class _Simulation:
                 train_loss=self.train_loss,
                 disagreement=0.0 if same else disagreement(x, self.workers),
                 bytes=self.counters.traffic(),
-                metrics={name: Spread.of(found.metrics[name].expand(n)) for name in self.experiment.own_metrics()},
+                metrics={name: OwnSpread.of(found.metrics[name].expand(n)) for name in self.experiment.own_metrics()},
             )
-        self.records.append(record)
-        self.recorded = self.done
-        if self.store is not None:
-            self.store.append(record, {"round": self.done, "seconds": self.clock.taken()})
+        with self.stop.held():  # a record is written and known to be, or neither
+            if self.store is not None:
+                self.store.append(record, {"round": self.done, "seconds": self.clock.taken()})
+            self.records.append(record)
+            self.recorded = self.done
         self.observer.recorded(record)
 
     def _finish(self) -> SeedRun:
@@ -399,7 +431,7 @@ class _Simulation:
             final_mean_model_accuracy=_first(mean, "accuracy"),
             final_mean_model_loss=float(mean.loss[0]),
             final_disagreement=last.disagreement,
-            final_metrics={name: Spread.of(final.metrics[name]) for name in self.experiment.own_metrics()},
+            final_metrics={name: OwnSpread.of(final.metrics[name]) for name in self.experiment.own_metrics()},
             test_samples=len(self.setup.test[0]),
             bytes=self.counters.traffic(),
         )
@@ -460,12 +492,12 @@ class _Simulation:
     def _interrupted(self, *, whole: bool) -> Interrupted:
         """Save, unless the user was too impatient for the round to end: then the last checkpoint counts."""
         where = f"seed {self.setup.seed}, after round {self.done} of {self.experiment.rounds}"
-        if self.store is None:
-            return Interrupted(f"interrupted at {where}; nothing was saved, because no directory was given")
-        if whole:
-            self._save()
-        again = f"epidemic run --resume {self.store.root}" if self.experiment.portable else "simulate(..., resume=True)"
-        return Interrupted(f"interrupted at {where}; go on with: {again}")
+        if self.store is not None and whole:
+            with suppress(KeyboardInterrupt), self.stop.held():
+                self._save()
+        return Interrupted(
+            f"interrupted at {where}; {_go_on(self.experiment, None if self.store is None else self.store.root)}"
+        )
 
 
 def _accuracy(record: Record) -> float:

@@ -16,7 +16,7 @@ import errno
 import os
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from epidemic import __version__
 from epidemic.errors import BadInput, RunFailed
-from epidemic.experiment import Experiment, same_experiment, to_toml
+from epidemic.experiment import Experiment, load, same_experiment, to_toml
 from epidemic.learner import Choice, Layout
 from epidemic.record import Record, Summary, encode, read_records
 
@@ -37,6 +37,8 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+_NOT_HERE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 CHECKPOINT, RECORDS, TIMINGS = "checkpoint.safetensors", "records.jsonl", "timings.jsonl"
 
@@ -56,8 +58,8 @@ def full_disk(what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, safetensors.SafetensorError) as problem:
-        if isinstance(problem, OSError) and problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise BadInput(f"{what} cannot be written: {problem.strerror}") from None
+        if isinstance(problem, OSError) and problem.errno in _NOT_HERE:
+            raise BadInput(f"{what} cannot be written: {problem.strerror}; choose another directory") from None
         raise RunFailed(f"{what} cannot be written: {problem}; the last checkpoint is kept") from None
 
 
@@ -67,7 +69,7 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     with full_disk(str(path)):
         try:
             write(part)
-            with part.open("rb") as file:
+            with part.open("r+b") as file:
                 os.fsync(file.fileno())
             part.replace(path)
         except BaseException:
@@ -103,10 +105,31 @@ class Store:
         """Whether this seed has run to its end."""
         return (self.path / "summary.json").is_file()
 
-    def open(self, *, resume: bool) -> None:
-        """Take the directory, or say why not. Nothing of another experiment is ever overwritten."""
+    def check(self, *, resume: bool) -> None:
+        """Say why this directory cannot be taken. Nothing of another experiment is ever overwritten."""
         if self.root.exists() and not self.root.is_dir():
             raise BadInput(f"{self.root} is a file; choose a directory")
+        others = sorted(self.root.glob("seed-*/run.json"))
+        if not others and (self.root / "experiment.toml").exists():
+            raise BadInput(f"{self.root} has an experiment.toml that is not of a run; choose another directory")
+        for path in others:
+            different = same_experiment((read_json(path) or {}).get("experiment", {}), self._table())
+            if different:
+                raise BadInput(
+                    f"{path.parent} holds a different experiment (in {', '.join(different[:5])}); choose another directory"
+                )
+        if self.run_info() is None:
+            if self.path.is_dir() and any(p.name != ".lock" and p.suffix != ".part" for p in self.path.iterdir()):
+                raise BadInput(f"{self.path} has files that are not of a run; choose another directory")
+        elif not resume:
+            state = "a finished" if self.finished else "an unfinished"
+            how = f"epidemic run --resume {self.root}" if self.experiment.portable else "simulate(..., resume=True)"
+            raise BadInput(
+                f"{self.root} holds {state} run of this experiment; go on with '{how}' or choose another directory"
+            )
+
+    def open(self) -> None:
+        """Take the directory for this process, and clear away what an earlier one left half-written."""
         with full_disk(str(self.path)):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("wb")
@@ -117,22 +140,10 @@ class Store:
                 raise BadInput(
                     f"{self.path} is in use by another process; wait for it or choose another directory"
                 ) from None
-        for path in sorted(self.root.glob("seed-*/run.json")):
-            different = same_experiment((read_json(path) or {}).get("experiment", {}), self._table())
-            if different:
-                raise BadInput(
-                    f"{path.parent} holds a different experiment (in {', '.join(different[:5])}); choose another directory"
-                )
-        if self.run_info() is None:
-            if any(p.name not in (".lock",) for p in self.path.iterdir()):
-                raise BadInput(f"{self.path} has files that are not of a run; choose another directory")
-            return
-        if not resume:
-            state = "a finished" if self.finished else "an unfinished"
-            raise BadInput(
-                f"{self.root} holds {state} run of this experiment; go on with 'epidemic run --resume {self.root}'"
-                " or choose another directory"
-            )
+        for part in self.path.glob("*.part"):
+            part.unlink()
+        if self.finished:
+            (self.path / CHECKPOINT).unlink(missing_ok=True)
 
     def run_info(self) -> dict[str, Any] | None:
         """What run.json says; None if this seed has not been started."""
@@ -141,7 +152,7 @@ class Store:
     def begin(self, choice: Choice) -> None:
         """Write down what is about to run."""
         if self.experiment.portable:
-            write_bytes(self.root / "experiment.toml", to_toml(self.experiment).encode())
+            write_bytes(self.root / "experiment.toml", to_toml(self._with_all_seeds()).encode())
         info = {
             "experiment": self._table(),
             "seed": self.seed,
@@ -157,6 +168,12 @@ class Store:
             "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()},
         }
         write_bytes(self.path / "run.json", msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
+
+    def _with_all_seeds(self) -> Experiment:
+        """The experiment with the seeds that the directory holds already, so that none is forgotten."""
+        path = self.root / "experiment.toml"
+        earlier = load(path).seeds if path.is_file() else ()
+        return msgspec.structs.replace(self.experiment, seeds=tuple(dict.fromkeys((*earlier, *self.experiment.seeds))))
 
     def known_choice(self) -> Choice | None:
         """The strategy of this seed, or of any other seed of the same directory."""
@@ -174,15 +191,13 @@ class Store:
 
     def restore(self) -> tuple[Progress, dict[str, Tensor]] | None:
         """The checkpoint, with records and timings cut back to it; None to start from the beginning."""
-        for part in self.path.glob("*.part"):
-            part.unlink()
         path = self.path / CHECKPOINT
         found = None
         if path.is_file():
             try:
                 with safetensors.safe_open(path, "pt") as file:
                     progress = msgspec.json.decode(file.metadata()["progress"], type=Progress)
-                    found = progress, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+                    found = progress, {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
             except (safetensors.SafetensorError, msgspec.DecodeError, KeyError, TypeError) as problem:
                 raise BadInput(f"{path} is damaged ({problem}); delete {self.path} to start this seed again") from None
         with full_disk(str(self.path)):
@@ -220,7 +235,13 @@ class Store:
             os.fsync(self._records.fileno())
         progress.records_bytes, progress.timings_bytes = self._records.tell(), self._timings.tell()
         metadata = {"progress": msgspec.json.encode(progress).decode()}
-        plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+        plain: dict[str, Tensor] = {}
+        for key, value in tensors.items():  # one tensor under two names is saved twice
+            rows = value.detach().cpu().contiguous()
+            shared = any(
+                rows.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() for other in plain.values()
+            )
+            plain[key] = rows.clone() if shared else rows
         write_whole(self.path / CHECKPOINT, lambda part: safetensors.torch.save_file(plain, part, metadata))
 
     def finish(self, summary: Summary, nodes: list[dict[str, Any]], layout: Layout, x: Tensor) -> None:
@@ -234,7 +255,8 @@ class Store:
         """Let go of the directory."""
         for file in (self._records, self._timings, self._lock):
             if file is not None:
-                file.close()
+                with suppress(OSError):  # a full disk has been reported already
+                    file.close()
 
     def summary(self) -> Summary:
         """What came out of a finished seed."""
@@ -255,11 +277,21 @@ def read_json(path: Path) -> dict[str, Any] | None:
 # -- models -----------------------------------------------------------------------------------------------------------
 
 
+class _ModelFile(msgspec.Struct):
+    """What the metadata of a file of models says."""
+
+    nodes: int
+    constants: list[str]  # tensors that all nodes have in common
+    aliases: dict[str, str]  # further names of a tensor (tied parameters)
+
+
 def save_models(path: Path, layout: Layout, x: Tensor) -> None:
     """All nodes' models: each tensor of the model with a leading axis of nodes, and what all have in common."""
-    tensors = {name: view.detach().cpu().contiguous() for name, view in layout.views(x).items()}
-    common = {f"common.{name}": tensor.cpu().contiguous() for name, tensor in layout.constants.items()}
-    write_whole(path, lambda part: safetensors.torch.save_file({**tensors, **common}, part, {"nodes": str(len(x))}))
+    rows = {n: view.detach().cpu().contiguous() for n, view in layout.views(x).items() if n not in layout.transient}
+    constants = {name: tensor.cpu().contiguous().clone() for name, tensor in layout.constants.items()}
+    about = _ModelFile(len(x), list(constants), layout.aliases)
+    metadata = {"epidemic": msgspec.json.encode(about).decode()}
+    write_whole(path, lambda part: safetensors.torch.save_file({**rows, **constants}, part, metadata))
 
 
 def export_model(run: Path, node: int | None) -> dict[str, Tensor]:
@@ -270,16 +302,19 @@ def export_model(run: Path, node: int | None) -> dict[str, Tensor]:
             f"{run} has no models.safetensors: it is not the directory of a finished seed, for example DIR/seed-1"
         )
     state: dict[str, Tensor] = {}
-    with safetensors.safe_open(path, "pt") as file:
-        nodes = int((file.metadata() or {})["nodes"])
-        if node is not None and not 0 <= node < nodes:
-            raise BadInput(f"--node {node} does not exist; the nodes are 0 to {nodes - 1}")
-        for key in file.keys():  # noqa: SIM118
-            if key.startswith("common."):
-                state[key.removeprefix("common.")] = file.get_tensor(key)
-            elif node is not None:
-                state[key] = file.get_slice(key)[node].clone()
-            else:
-                rows = file.get_tensor(key)
-                state[key] = rows.double().mean(0).to(rows.dtype)
-    return state
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            about = msgspec.json.decode((file.metadata() or {})["epidemic"], type=_ModelFile)
+            if node is not None and not 0 <= node < about.nodes:
+                raise BadInput(f"--node {node} does not exist; the nodes are 0 to {about.nodes - 1}")
+            for key in file.keys():  # noqa: SIM118
+                if key in about.constants:
+                    state[key] = file.get_tensor(key)
+                elif node is not None:
+                    state[key] = file.get_slice(key)[node : node + 1][0].clone()
+                else:
+                    rows = file.get_tensor(key)
+                    state[key] = rows.double().mean(0).to(rows.dtype)
+    except (safetensors.SafetensorError, msgspec.DecodeError, KeyError) as problem:
+        raise BadInput(f"{path} is damaged ({problem})") from None
+    return {**state, **{alias: state[name].clone() for alias, name in about.aliases.items()}}
