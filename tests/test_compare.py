@@ -83,7 +83,8 @@ def test_compare_from_a_file(tmp_path, capsys):
     assert not cut
 
     assert main(["compare", str(file), "--out", str(out), "--quiet"]) == 2
-    assert "holds a finished run" in capsys.readouterr().err
+    assert "holds an earlier comparison; go on with --resume" in capsys.readouterr().err
+    assert json.loads((out / "comparison.json").read_text())["baseline"] == "ring, slow"
     assert main(["compare", str(file), "--out", str(out), "--quiet", "--resume", "--target", "0.99"]) == 0
     shown = capsys.readouterr().out
     assert "0/2 seeds" in shown
@@ -212,5 +213,102 @@ def test_a_failing_run_ends_with_1(tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     assert main(["run", "first.toml", "--set", "algorithm.lr=1e30", "-q"]) == 1
     err = capsys.readouterr().err
-    assert "is no longer a finite number; lower algorithm.lr" in err
+    assert "is no longer a finite number; look at the data, the model and algorithm.lr" in err
     assert err.count("\n") == 1
+
+
+def test_a_setting_that_every_method_overrides_is_refused(tmp_path, capsys):
+    assert main(["compare", "--set", "topology.s=2", "--out", str(tmp_path / "x")]) == 2
+    assert "--set topology.s=2 has no effect: method 'complete' sets topology itself" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_directories_are_checked_before_anything_is_trained(tmp_path, capsys):
+    file = tmp_path / "methods.toml"
+    file.write_text(FILE)
+    out = tmp_path / "out"
+    assert main(["compare", str(file), "--out", str(out), "--quiet"]) == 0
+    before = sorted(out.rglob("*"))
+    capsys.readouterr()
+    changed = ["compare", str(file), "--out", str(out), "--quiet", "--resume", "--set", "rounds=15"]
+    assert main(changed) == 2
+    assert "holds a different experiment (in rounds)" in capsys.readouterr().err
+    assert sorted(out.rglob("*")) == before
+
+
+@pytest.mark.parametrize("change", [("rounds = 12", "rounds = 0"), ('{kind = "complete"}', '{kind = "none"}')])
+def test_a_comparison_without_traffic_can_be_drawn(tmp_path, change):
+    file = tmp_path / "methods.toml"
+    text = FILE.replace(*change)
+    file.write_text(text if change[0].startswith("rounds") else text[: text.index('[[methods]]\nname = "EL local"')])
+    assert main(["compare", str(file), "--out", str(tmp_path / "out"), "--quiet"]) == 0
+
+
+def test_a_comparison_needs_classes(tmp_path, capsys):
+    file = tmp_path / "methods.toml"
+    file.write_text(FILE.replace('{kind = "digits"}', '{kind = "synthetic", problem = "quadratic"}'))
+    assert main(["compare", str(file), "--out", str(tmp_path / "out")]) == 2
+    assert "compare needs data with classes" in capsys.readouterr().err
+
+
+def test_names_are_told_apart_as_directories():
+    from epidemic.experiment import directory_name
+
+    assert directory_name("EL local, s=7") == "el-local-s-7"
+    names = ["日本", "中国", "method", "é", "e", "../../x", "[/b]"]
+    assert len({directory_name(n) for n in names}) == len(names)
+    assert all("/" not in directory_name(n) and directory_name(n) for n in names)
+
+
+def test_odd_names_are_printed_as_they_are(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main(["init", "first.toml"])
+    assert main(["run", "first.toml", "--set", "rounds=1", "--set", 'name="a[/b]"', "-q"]) == 0
+    assert "a[/b]: 32 nodes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "first.toml", "--out", ""], 2, "give the results a directory of their own"),
+        (["run", "first.toml", "--out", "afile/x"], 2, "cannot be written: Not a directory"),
+        (["run", "first.toml", "--set", "data.kind=python", "--set", "data.function=broken:make"], 2, "cannot be imported: SyntaxError"),
+        (["run", "first.toml", "--set", "data.kind=python", "--set", "data.function=raising:make"], 2, "failed: ZeroDivisionError"),
+        (["run", "first.toml", "--set", "model.kind=python", "--set", "model.factory=raising:make"], 2, "failed: ZeroDivisionError"),
+        (["run", "first.toml", "--set", "model.kind=python", "--set", "model.factory=os:sep"], 2, "must name a function, not str"),
+        (["run", "first.toml", "--set", "algorithm.order=x"], 2, "must be one of 'adapt-then-combine', 'combine-then-adapt'"),
+        (["run", "first.toml", "--set", "faults.crashes=[1]"], 2, "faults.crashes[0] = 1 must be a table"),
+        (["run", "first.toml", "--set", "faults.max_retries=x"], 2, "faults.max_retries = 'x' must be one of 'unlimited'"),
+        (["run", "first.toml", "--set", "faults.blocked=[[1]]"], 2, "faults.blocked[0]"),
+        (["run", "first.toml", "--set", "topology.s=4.5"], 2, "topology.s = 4.5 must be a whole number"),
+        (["run", "first.toml", "--set", "runtime.device=meta"], 2, 'runtime.device = "meta" is not available'),
+        (["run", "first.toml", "--set", "data.kind=femnist"], 2, "set data.path to where it is"),
+        (["export", ".", "--mean", "-o", "nowhere/x.safetensors"], 2, "does not exist; create it first"),
+        (["theory", "-n", "96", "--noise", "1e308", "--heterogeneity", "1e308"], 1, "set EPIDEMIC_DEBUG=1 to see where"),
+    ],
+)  # fmt: skip
+def test_abuse_gets_one_line(tmp_path, capsys, monkeypatch, arguments, code, message):
+    monkeypatch.chdir(tmp_path)
+    main(["init", "first.toml"])
+    (tmp_path / "afile").write_text("")
+    (tmp_path / "broken.py").write_text("def make(:\n")
+    (tmp_path / "raising.py").write_text("def make():\n    return 1 / 0\n")
+    capsys.readouterr()
+    assert main(arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert message in err
+    assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").rglob("*.lock"))
+
+
+def test_help_without_arguments_is_only_help(capsys):
+    assert main([]) == 2
+    assert "error" not in capsys.readouterr().err
+
+
+def test_numbers_are_never_cut_off_in_narrow_terminals(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["theory", "-n", "96", "-s", "7"]) == 0
+    out = capsys.readouterr().out
+    assert "…" not in out

@@ -563,3 +563,41 @@ def test_every_kind_of_data_runs_end_to_end(kind, tmp_path, monkeypatch, capsys,
     summary = json.loads(capsys.readouterr().out)["seeds"][0]
     assert summary["rounds"] == 2
     assert 0 <= summary["final_accuracy"]["mean"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (((np.array([["a"]]), np.array([0])),) * 2, "train_x must be an array of numbers"),
+        (((np.ones((2, 1)), np.array(["a", "b"])),) * 2, "train_y must be an array of numbers"),
+        ((([[1], [1, 2]], [0, 1]),) * 2, "something that is no array"),
+        (((np.float64(3), np.array([0])),) * 2, "with an axis of samples"),
+        (((np.ones((2, 1)), np.array([0, 10**9])),) * 2, "but one is 1000000000; number the classes from 0"),
+        (((np.ones((2, 1)), np.array([0, -1])),) * 2, "but one is -1"),
+        (((np.ones((2, 1)), np.array([True, False])),) * 2, "use whole numbers"),
+        (
+            ((np.ones((2, 1)), np.array([0, 1])), (np.ones((2, 1)), np.array([0.9, 0.1]))),
+            "training targets are of type int64",
+        ),
+        (
+            ((np.ones((2, 1), np.uint8), np.array([0, 1])), (np.ones((2, 1)), np.array([0, 1]))),
+            "training inputs are of type uint8",
+        ),
+        (((np.ones((2, 1)), np.array([np.nan, 1.0])),) * 2, "targets that are not finite"),
+    ],
+)
+def test_wrong_arrays_are_named(data, message):
+    import epidemic as ep
+
+    with pytest.raises(BadInput) as caught:
+        ep.Experiment(data=data).load_data()
+    assert message in str(caught.value)
+
+
+def test_a_plain_npy_file_is_no_npz(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones(3))
+    (tmp_path / "x.npy").rename(tmp_path / "x.npz")
+    with pytest.raises(BadInput, match="not a readable"):
+        Arrays(path=str(tmp_path / "x.npz")).load()
+    with pytest.raises(BadInput, match="is a directory; give the"):
+        Arrays(path=str(tmp_path)).load()

@@ -84,7 +84,7 @@ def test_files_and_values_are_the_same(tmp_path, experiment):
         (["topology.kind=ringg"], "topology.kind = 'ringg' is not known; did you mean 'ring'?"),
         (["algorithm.lr=-1"], "algorithm.lr = -1.0 must be greater than 0"),
         (["algorithm.lr=nan"], "algorithm.lr = nan must be a finite number"),
-        (["algorithm.lr=fast"], "algorithm.lr: expected float, got str"),
+        (["algorithm.lr=fast"], "algorithm.lr = 'fast' must be a number"),
         (["algorithm.momentum=2"], "algorithm.momentum = 2.0 must be at most 1"),
         (["algorithm.order=later"], "algorithm.order"),
         (["nodes=0"], "nodes = 0 must be at least 1"),

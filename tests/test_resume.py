@@ -174,6 +174,32 @@ def test_a_directory_is_never_overwritten_silently(uninterrupted, tmp_path, caps
     assert outcome(out) == before
 
 
+def test_an_interrupt_before_the_first_round_can_be_gone_on_from(uninterrupted, tmp_path, monkeypatch):
+    from epidemic.engine import setup
+
+    _, whole = uninterrupted
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(setup, "choose", interrupted)
+        with pytest.raises(Interrupted, match="interrupted before seed 3 began; go on with: epidemic run --resume"):
+            ep.simulate(EXPERIMENT, tmp_path / "run")
+    assert main(["run", "--resume", str(tmp_path / "run"), "--quiet"]) == 0
+    assert outcome(tmp_path / "run") == whole
+
+
+def test_a_damaged_summary_is_named(tmp_path):
+    quick = ep.Experiment(
+        **{f: getattr(EXPERIMENT, f) for f in ("nodes", "data", "partition", "model", "topology")}, rounds=1
+    )
+    ep.simulate(quick, tmp_path)
+    (tmp_path / "seed-1" / "summary.json").write_text("{")
+    with pytest.raises(BadInput, match="to run this seed again"):
+        ep.simulate(quick, tmp_path, resume=True)
+
+
 def test_seeds_are_checked_before_the_first_one_starts(tmp_path):
     quick = {f: getattr(EXPERIMENT, f) for f in ("nodes", "data", "partition", "model", "topology")}
     ep.simulate(ep.Experiment(**quick, rounds=1, seeds=[1]), tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ import msgspec
 from epidemic.data import Dataset
 from epidemic.engine import simulate
 from epidemic.engine.simulation import Observer
+from epidemic.engine.store import Store
 from epidemic.errors import BadInput, require_real
-from epidemic.experiment import Experiment, experiment_from, merged
+from epidemic.experiment import Experiment, directory_name, experiment_from, merged
 from epidemic.record import Record
 from epidemic.report.curves import Line
 from epidemic.report.statistics import Interval, accuracy_of, best, first_reaching
@@ -63,6 +63,18 @@ class Comparison(msgspec.Struct, frozen=True):
     rows: list[Row]
 
 
+def refuse_idle_settings(table: Mapping[str, Any], settings: list[str]) -> None:
+    """A --set that every method overrides would have no effect."""
+    methods = [m for m in table.get("methods") or [] if isinstance(m, Mapping)]
+    for text in settings:
+        key = text.partition("=")[0].strip()
+        for method in methods:
+            if key.split(".")[0] in method:
+                raise BadInput(
+                    f"--set {text} has no effect: method {method.get('name')!r} sets {key.split('.')[0]} itself; change the file"
+                )
+
+
 def methods_from(table: Mapping[str, Any]) -> dict[str, Experiment]:
     """The experiments of a file with [[methods]]: each is the rest of the file with the method's overrides on top."""
     common = {key: value for key, value in table.items() if key != "methods"}
@@ -89,16 +101,21 @@ def methods_from(table: Mapping[str, Any]) -> dict[str, Experiment]:
     return found
 
 
-def directory_name(name: str) -> str:
-    """A method's name as a directory."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "method"
-
-
 def run_methods(
     methods: Mapping[str, Experiment], out: Path | None, observer: Observer, *, resume: bool = False
 ) -> dict[str, list[list[Record]]]:
-    """Run them one after the other; the records of each by seed."""
+    """Run them one after the other; the records of each by seed. All directories are checked before anything is trained."""
+    for name, experiment in methods.items() if out is not None else ():
+        for seed in experiment.seeds:
+            store = Store(Path(str(out)) / directory_name(name), experiment, seed)
+            if store.run_info() is not None and not resume:
+                raise BadInput(f"{out} holds an earlier comparison; go on with --resume or choose another --out")
+            store.check(resume=resume)
     data: Dataset = next(iter(methods.values())).load_data()
+    if not data.classes:
+        raise BadInput(
+            "compare needs data with classes, because it compares accuracies; use 'epidemic run' for each method"
+        )
     records = {}
     for name, experiment in methods.items():
         where = None if out is None else out / directory_name(name)

@@ -11,6 +11,7 @@ import importlib
 import re
 import sys
 import tomllib
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,7 +37,7 @@ def build(table: object, cls: type[T], where: str) -> T:
     try:
         return msgspec.convert(dict(table), cls)
     except msgspec.ValidationError as problem:
-        raise BadInput(_explain(str(problem), where)) from None
+        raise BadInput(_explain(str(problem), where, table, cls)) from None
 
 
 def build_kind(table: object, kinds: Mapping[str, type[T]], where: str) -> T:
@@ -70,7 +71,7 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
 def parse_setting(text: str) -> tuple[str, Any]:
     """`key=value` of a command line. The value is read as TOML, and as plain text where it is not."""
     key, equals, value = text.partition("=")
-    if not equals or not re.fullmatch(r"[A-Za-z0-9_.-]+", key.strip()):
+    if "\n" in text or not equals or not re.fullmatch(r"[A-Za-z0-9_.-]+", key.strip()):
         raise BadInput(f"{text!r} must have the form key=value, for example topology.s=4")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
@@ -86,11 +87,12 @@ def _without_none(value: Any) -> Any:
     return value
 
 
-def _explain(problem: str, where: str) -> str:
-    """msgspec's "Expected `int`, got `str` - at `$.s`" with our own place names; our own messages as they are."""
+def _explain(problem: str, where: str, table: Mapping[str, Any], cls: type) -> str:
+    """msgspec's "Expected `int`, got `str` - at `$.s`" with our own place names and the value; our own messages as they are."""
     found = re.fullmatch(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", problem, flags=re.DOTALL)
     assert found is not None
-    what, place = found["what"], where + (found["path"] or "")
+    what, path = found["what"], found["path"] or ""
+    place = where + path
     missing = re.fullmatch(r"Object missing required field `(.+)`", what)
     unknown = re.fullmatch(r"Object contains unknown field `(.+)`", what)
     if missing:
@@ -98,8 +100,43 @@ def _explain(problem: str, where: str) -> str:
     if unknown:
         return f"{place}.{unknown[1]} is not a known key"
     if what.startswith(("Expected", "Invalid")):
-        return f"{place}: {what[0].lower()}{what[1:]}".replace("`", "")
+        value: Any = table
+        for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", path):
+            value = value[key] if key else value[int(number)]
+        wanted = re.sub(r"Expected (.+), got .+", r"\1", what).replace("`", "")
+        wanted = {
+            "object": "a table",
+            "int": "a whole number",
+            "float": "a number",
+            "str": "a text",
+            "array": "a list",
+            "bool": "true or false",
+        }.get(wanted, wanted)
+        choices = _choices(cls, path.removeprefix("."))
+        if choices:
+            wanted = f"one of {', '.join(choices)}" + (f" or {wanted}" if not what.startswith("Invalid") else "")
+        return f"{place} = {value!r} must be {wanted}".replace(" | null", "")
     return what
+
+
+def _choices(cls: type, field: str) -> list[str]:
+    """The words that a field may be, if it is declared as a choice."""
+    try:
+        hint = typing.get_type_hints(cls).get(field)
+    except (NameError, TypeError):
+        return []
+    parts = [hint, *typing.get_args(hint)]
+    return [repr(word) for part in parts if typing.get_origin(part) is typing.Literal for word in typing.get_args(part)]
+
+
+def call_own(function: Any, options: Mapping[str, Any], where: str) -> Any:
+    """The result of a user's own function, or a line that says how it failed."""
+    if not callable(function):
+        raise BadInput(f"{where} must name a function, not {type(function).__name__}")
+    try:
+        return function(**options)
+    except Exception as problem:
+        raise BadInput(f"{where} failed: {type(problem).__name__}: {' '.join(str(problem).split())}") from problem
 
 
 def import_object(reference: str, where: str) -> Any:
@@ -114,8 +151,9 @@ def import_object(reference: str, where: str) -> Any:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except ImportError as problem:
-        raise BadInput(f"{where} = {reference!r} cannot be imported: {problem}") from None
     except AttributeError:
         raise BadInput(f"{where} = {reference!r}: {module} has no {name}") from None
+    except Exception as problem:
+        reason = " ".join(str(problem).split())
+        raise BadInput(f"{where} = {reference!r} cannot be imported: {type(problem).__name__}: {reason}") from problem
     return found

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from epidemic.algorithm import Algorithm, LocalSGD
-from epidemic.config import build, build_kind, import_object, parse_setting, parse_toml, to_table
+from epidemic.config import build, build_kind, call_own, import_object, parse_setting, parse_toml, to_table
 from epidemic.data import PARTITIONS, SOURCES, Dataset, Dirichlet, Fashion, Partition, Source, as_dataset, prepared
 from epidemic.errors import BadInput, require_choice, require_int, require_real, suggestion
 from epidemic.faults import Faults
@@ -143,7 +143,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """The data, read and checked."""
         if isinstance(self.data, Source):
             return self.data.load()
-        return prepared(as_dataset(self.data() if callable(self.data) else self.data, "data"), 0.0)
+        return prepared(as_dataset(call_own(self.data, {}, "data") if callable(self.data) else self.data, "data"), 0.0)
 
     def loss_function(self, data: Dataset) -> Loss:
         """The loss in force."""
@@ -340,6 +340,13 @@ def _toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return repr(value)
+
+
+def directory_name(name: str) -> str:
+    """A name as a directory: small letters, digits and dashes; what has none of them is told apart by a digest."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    lost = re.sub(r"[\x00-\x7f]", "", name)
+    return f"{plain or 'x'}-{hashlib.blake2b(lost.encode(), digest_size=3).hexdigest()}" if lost or not plain else plain
 
 
 def same_experiment(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:

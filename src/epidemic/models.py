@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from epidemic.config import import_object
+from epidemic.config import call_own, import_object
 from epidemic.errors import BadInput, require_int
 
 Shape = tuple[int, ...]
@@ -132,7 +132,7 @@ class PythonModel(Model, frozen=True, tag="python"):
     options: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def build(self, shape: Shape, outputs: int) -> nn.Module:
-        made = import_object(self.factory, "model.factory")(**self.options)
+        made = call_own(import_object(self.factory, "model.factory"), self.options, f"model.factory = {self.factory!r}")
         if not isinstance(made, nn.Module):
             raise BadInput(f"model.factory = {self.factory!r} must return a torch.nn.Module, not {type(made).__name__}")
         return made

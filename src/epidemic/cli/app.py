@@ -66,8 +66,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     except Exception as problem:
         if hasattr(problem, "format_message"):  # a usage error of Typer's
-            return _fail(_usage(problem, arguments), 2)
-        raise
+            return _fail(_usage(problem, arguments), 2) if problem.format_message().strip() else 2  # help was shown
+        if "EPIDEMIC_DEBUG" in os.environ:
+            raise
+        what = (
+            "not enough memory"
+            if isinstance(problem, MemoryError)
+            else f"unexpected {type(problem).__name__}: {problem}"
+        )
+        return _fail(f"{what}; set EPIDEMIC_DEBUG=1 to see where", 1)
 
 
 def _usage(problem: Any, arguments: list[str]) -> str:

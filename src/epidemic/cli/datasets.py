@@ -29,6 +29,7 @@ def list_command() -> None:
 
     table = plain_table("Kinds of data (data.kind)", "kind", "here?", "what it is")
     table.columns[1].justify = table.columns[2].justify = "left"
+    table.columns[2].no_wrap = False
     for kind, source in SOURCES.items():
         if source in (Fashion, Digits) or kind == "synthetic":
             here = "built in"

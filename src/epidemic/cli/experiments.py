@@ -85,7 +85,7 @@ def run_command(
     from epidemic.cli.progress import Display
     from epidemic.cli.show import print_json
     from epidemic.engine import simulate
-    from epidemic.experiment import load
+    from epidemic.experiment import directory_name, load
 
     if resume is not None:
         if not (resume / "experiment.toml").is_file():
@@ -94,7 +94,7 @@ def run_command(
     else:
         assert file is not None
         experiment = load(file, settings)
-        where = Path("runs") / experiment.name if out is None else out
+        where = Path("runs") / directory_name(experiment.name) if out is None else _directory(out)
     with Display(quiet=quiet) as display:
         run = simulate(experiment, where, resume=resume is not None, observer=display)
     if as_json:
@@ -130,19 +130,24 @@ def compare_command(
 
       epidemic compare methods.toml --out runs/methods --target 0.7
     """
+    import msgspec
+
     from epidemic import compare as comparing
     from epidemic.cli.progress import Display
     from epidemic.cli.show import print_json
-    from epidemic.experiment import read_table, with_settings
+    from epidemic.engine.store import write_bytes
+    from epidemic.experiment import directory_name, read_table, with_settings
     from epidemic.report.curves import learning_figure
     from epidemic.report.style import save
 
     if target is not None and not 0 <= target <= 1:
         raise BadInput(f"--target {target:g} must be between 0 and 1, for example 0.7 for 70 %")
-    table = with_settings(comparing.DEMO if file is None else read_table(file), settings or [])
+    whole = comparing.DEMO if file is None else read_table(file)
+    comparing.refuse_idle_settings(whole, settings or [])
+    table = with_settings(whole, settings or [])
     methods = comparing.methods_from(table)
     name = str(table.get("name", "comparison"))
-    where = Path("runs") / name if out is None else out
+    where = Path("runs") / directory_name(name) if out is None else _directory(out)
     try:
         with Display(quiet=quiet) as display:
             records = comparing.run_methods(methods, where, display, resume=resume)
@@ -150,12 +155,14 @@ def compare_command(
         where_it_was = str(stop).partition(";")[0]
         words = ["epidemic", "compare", *([str(file)] if file else []), "--out", str(where), "--resume"]
         words += [word for setting in settings or [] for word in ("--set", setting)]
+        words += [] if target is None else ["--target", str(target)]
         raise Interrupted(f"{where_it_was}; go on with: {shlex.join(words)}") from None
     result = comparing.compare(methods, records, target)
     nodes = next(iter(methods.values())).nodes
     figure = learning_figure(comparing.lines(methods, records), f"{name}, {nodes} nodes", result.target)
     for suffix in (".png", ".svg"):
         save(figure, where / f"comparison{suffix}")
+    write_bytes(where / "comparison.json", msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
     if as_json:
         print_json(
             {"directory": str(where), **{f: getattr(result, f) for f in ("baseline", "target", "target_from", "rows")}}
@@ -188,6 +195,8 @@ def export_command(
         raise BadInput(f"{output} must end in .safetensors")
     if output.exists():
         raise BadInput(f"{output} exists already; choose another name")
+    if not output.absolute().parent.is_dir():
+        raise BadInput(f"{output}: the directory {output.absolute().parent} does not exist; create it first")
 
     import safetensors.torch
 
@@ -200,6 +209,12 @@ def export_command(
     write_whole(output, lambda part: safetensors.torch.save_file(state, part))
     count = sum(t.numel() for t in state.values())
     typer.echo(f"wrote {output}: {len(state)} tensors, {count:,} numbers")
+
+
+def _directory(out: Path) -> Path:
+    if str(out) in ("", "."):
+        raise BadInput("--out is the current directory; give the results a directory of their own")
+    return out
 
 
 def _print_run(run: Run, where: Path) -> None:
@@ -221,6 +236,8 @@ def _print_run(run: Run, where: Path) -> None:
 
 
 def _print_comparison(result: Comparison, where: Path) -> None:
+    from rich.markup import escape
+
     from epidemic.cli.show import interval, percent, plain_table, show
 
     title = f"Mean over seeds and 95 % interval; target {percent(result.target)} ({result.target_from})"
@@ -232,9 +249,9 @@ def _print_comparison(result: Comparison, where: Path) -> None:
             reached = [interval(row.rounds_to_target, digits=0), interval(row.bytes_to_target, 2**-20, 1)]
         ahead = "-" if row.name == result.baseline else interval(row.ahead, 100, 1, signed=True)
         figures = [interval(row.best_accuracy, 100, 1), ahead, interval(row.best_loss)]
-        table.add_row(row.name, *figures, *reached, f"{row.bytes_in_all / 2**20:.1f}")
+        table.add_row(escape(row.name), *figures, *reached, f"{row.bytes_in_all / 2**20:.1f}")
     legend = (
-        f"accuracy (%), loss: the best over rounds, mean over nodes; ahead: percentage points more than {result.baseline}, seed by"
+        f"accuracy (%), loss: the best over rounds, mean over nodes; ahead: percentage points more than {escape(result.baseline)}, seed by"
         " seed; rounds, MiB: until the target, sent per node; in all: MiB sent per node by the end."
     )
     show(table, f"[dim]{legend}[/dim]", f"results and figure: {where}")

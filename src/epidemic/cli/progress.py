@@ -44,7 +44,7 @@ class Display(Silent):
         if self._live:
             if self._bar is None:
                 columns = (
-                    TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
+                    TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(),
                     TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), TextColumn("{task.fields[state]}"),
                 )  # fmt: skip
                 self._bar = Progress(*columns, console=self._console, transient=False)

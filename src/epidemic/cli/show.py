@@ -8,6 +8,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from epidemic.report.statistics import Interval
@@ -41,9 +42,9 @@ def interval(value: Interval, factor: float = 1.0, digits: int = 2, *, signed: b
 
 
 def plain_table(title: str, *columns: str) -> Table:
-    """A table without a frame; the first column to the left, the others to the right."""
+    """A table without a frame: the first column to the left, and numbers to the right that are never broken."""
     table = Table(
-        title=title,
+        title=Text(title),
         title_justify="left",
         title_style="bold",
         header_style="bold",
@@ -52,7 +53,7 @@ def plain_table(title: str, *columns: str) -> Table:
         padding=(0, 1),
     )
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0)
+        table.add_column(column, justify="left" if i == 0 else "right", overflow="fold", no_wrap=i > 0)
     return table
 
 

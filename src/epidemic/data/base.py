@@ -146,9 +146,8 @@ def find_directory(path: str | None, name: str, *usual: Path) -> Path:
     for place in places:
         if place.exists():
             return place
-    raise BadInput(
-        f"{name} is not in {' or '.join(map(str, places))}; run 'epidemic data fetch {name}' or set data.path to where it is"
-    )
+    how = f"run 'epidemic data fetch {name}' or " if name in ("mnist", "fashion-mnist", "cifar10") else ""
+    raise BadInput(f"{name} is not in {' or '.join(map(str, places))}; {how}set data.path to where it is")
 
 
 def scaled_bytes() -> tuple[float, float]:

@@ -9,9 +9,11 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from epidemic.config import import_object
+from epidemic.config import call_own, import_object
 from epidemic.data.base import Array, Dataset, Samples, Source
 from epidemic.errors import BadInput
+
+MOST_CLASSES = 100_000
 
 
 class Arrays(Source, frozen=True, tag="arrays"):
@@ -27,11 +29,13 @@ class Arrays(Source, frozen=True, tag="arrays"):
     def read(self) -> Dataset:
         path = Path(str(self.path))
         if not path.is_file():
-            raise BadInput(f"data.path = {str(path)!r} does not exist")
+            raise BadInput(
+                f"data.path = {str(path)!r} {'is a directory' if path.is_dir() else 'does not exist'}; give the .npz file"
+            )
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 arrays = {key: stored[key] for key in stored.files}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
+        except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as problem:
             raise BadInput(f"{path} is not a readable .npz file of plain arrays ({problem})") from None
         missing = [key for key in ("train_x", "train_y", "test_x", "test_y") if key not in arrays]
         if missing:
@@ -50,7 +54,9 @@ class PythonData(Source, frozen=True, tag="python"):
     options: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def read(self) -> Dataset:
-        made = import_object(self.function, "data.function")(**self.options)
+        made = call_own(
+            import_object(self.function, "data.function"), self.options, f"data.function = {self.function!r}"
+        )
         return as_dataset(made, f"data.function = {self.function!r}")
 
 
@@ -62,7 +68,11 @@ def as_dataset(made: Any, what: str) -> Dataset:
         (train_x, train_y), (test_x, test_y) = made
     except (TypeError, ValueError):
         raise BadInput(f"{what} must be a Dataset or ((x, y), (test_x, test_y)), not {type(made).__name__}") from None
-    return from_arrays((np.asarray(train_x), np.asarray(train_y)), (np.asarray(test_x), np.asarray(test_y)))
+    try:
+        arrays = [np.asarray(a) for a in (train_x, train_y, test_x, test_y)]
+    except Exception as problem:
+        raise BadInput(f"{what} has something that is no array: {' '.join(str(problem).split())}") from None
+    return from_arrays((arrays[0], arrays[1]), (arrays[2], arrays[3]))
 
 
 def _plain(x: Array) -> Array:
@@ -74,10 +84,24 @@ def _plain(x: Array) -> Array:
 
 def from_arrays(train: tuple[Array, Array], test: tuple[Array, Array], groups: Array | None = None) -> Dataset:
     """Whole-number targets are classes 0, 1, ...; anything else is a quantity to predict."""
-    labels = np.concatenate([train[1].ravel(), test[1].ravel()]) if train[1].size and test[1].size else train[1]
+    for name, array in (("train_x", train[0]), ("train_y", train[1]), ("test_x", test[0]), ("test_y", test[1])):
+        if array.dtype.kind not in "buif" or array.ndim == 0:
+            raise BadInput(
+                f"{name} must be an array of numbers with an axis of samples, not {array.dtype} of shape {array.shape}"
+            )
+    if train[1].dtype.kind == "b" or test[1].dtype.kind == "b":
+        raise BadInput("labels are true or false; use whole numbers 0, 1, ... for classes")
+    if np.issubdtype(train[1].dtype, np.integer) != np.issubdtype(test[1].dtype, np.integer):
+        raise BadInput(
+            f"training targets are of type {train[1].dtype} but test targets of {test[1].dtype}; give both the same"
+        )
     if np.issubdtype(train[1].dtype, np.integer) and train[1].ndim == 1:
-        if labels.size and labels.min() < 0:
-            raise BadInput(f"labels must be 0, 1, ..., but one is {labels.min()}")
+        labels = np.concatenate([train[1], test[1].ravel()])
+        if labels.size and (labels.min() < 0 or labels.max() >= MOST_CLASSES):
+            odd = labels.min() if labels.min() < 0 else labels.max()
+            raise BadInput(
+                f"labels must be 0, 1, ... up to {MOST_CLASSES - 1}, but one is {odd}; number the classes from 0"
+            )
         names = tuple(str(i) for i in range(int(labels.max()) + 1 if labels.size else 0))
         targets = [y.astype(np.int64) for y in (train[1], test[1])]
     else:
@@ -89,7 +113,7 @@ def from_arrays(train: tuple[Array, Array], test: tuple[Array, Array], groups: A
         )
     inputs = [_plain(x) for x in (train[0], test[0])]
     if groups is not None:
-        if len(groups) != len(inputs[0]):
+        if groups.ndim != 1 or len(groups) != len(inputs[0]):
             raise BadInput(f"train_groups has {len(groups)} entries, but there are {len(inputs[0])} training samples")
         groups = np.unique(groups, return_inverse=True)[1]
     scale = 1 / 255 if inputs[0].dtype == np.uint8 else 1.0

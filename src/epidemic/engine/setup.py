@@ -72,7 +72,13 @@ def make_learner(setup: Setup, workers: Workers, known: Choice | None = None) ->
         x = setup.initial.expand(min(n, 1000), -1)
         own = getattr(setup.experiment.algorithm, "step", None)
         step = own if isinstance(own, SGD) else SGD(0.01)
-        known = choose(setup.task, workers, setup.experiment.runtime.strategy, x, index[:1000], step)
+        try:
+            known = choose(setup.task, workers, setup.experiment.runtime.strategy, x, index[:1000], step)
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as problem:
+            if isinstance(problem, BadInput):
+                raise
+            reason = " ".join(str(problem).split())
+            raise BadInput(f"the model cannot be trained: {type(problem).__name__}: {reason}") from problem
     return Learner(setup.task, workers, known.strategy, draws_random_numbers=known.draws_random_numbers), known
 
 
@@ -107,7 +113,7 @@ def _device(experiment: Experiment) -> torch.device:
     name = experiment.runtime.device
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError):
         raise BadInput(f'runtime.device = "{name}" is not available here; use "cpu"') from None
     return device

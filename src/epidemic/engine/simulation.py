@@ -168,6 +168,8 @@ def simulate(
                     continue
                 data = experiment.load_data() if data is None else data
                 setup = prepare(experiment, seed, data)
+                if store is not None and store.run_info() is None:
+                    store.announce()
                 learner, known = make_learner(setup, workers, known if store is None else store.known_choice())
                 if store is not None and store.run_info() is None:
                     store.begin(known)
@@ -307,7 +309,7 @@ class _Simulation:
             except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as problem:
                 reason = " ".join(str(problem).split())
                 raise RunFailed(
-                    f"seed {self.setup.seed}, round {t}: training failed: {type(problem).__name__}: {reason}"
+                    f"{self.experiment.name}, seed {self.setup.seed}, round {t}: training failed: {type(problem).__name__}: {reason}"
                 ) from problem
         self._check("training loss", np.flatnonzero(plan.delivery.alive), loss)
         with self.clock("mix"):
@@ -372,10 +374,11 @@ class _Simulation:
         bad = nodes[(~torch.isfinite(loss)).numpy()]
         if len(bad):
             which = ", ".join(map(str, bad[:8])) + (", ..." if len(bad) > 8 else "")
-            kept = "" if self.store is None else "; the last checkpoint is kept"
+            kept = "; the last checkpoint is kept" if self.store is not None and self.store.has_checkpoint else ""
+            fix = "lower algorithm.lr" if self.done else "look at the data, the model and algorithm.lr"
             raise RunFailed(
-                f"seed {self.setup.seed}, round {self.done}: the {what} of {len(bad)} of {len(nodes)} nodes ({which}) is no longer a"
-                f" finite number; lower algorithm.lr{kept}"
+                f"{self.experiment.name}, seed {self.setup.seed}, round {self.done}: the {what} of {len(bad)} of"
+                f" {self.experiment.nodes} nodes ({which}) is no longer a finite number; {fix}{kept}"
             )
 
     # -- evaluation ---------------------------------------------------------------------------------------------------

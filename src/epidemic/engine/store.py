@@ -38,6 +38,8 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+WRITTEN = "# Written by epidemic"
+
 _NOT_HERE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 CHECKPOINT, RECORDS, TIMINGS = "checkpoint.safetensors", "records.jsonl", "timings.jsonl"
@@ -110,7 +112,7 @@ class Store:
         if self.root.exists() and not self.root.is_dir():
             raise BadInput(f"{self.root} is a file; choose a directory")
         others = sorted(self.root.glob("seed-*/run.json"))
-        if not others and (self.root / "experiment.toml").exists():
+        if not others and not self._own_file():
             raise BadInput(f"{self.root} has an experiment.toml that is not of a run; choose another directory")
         for path in others:
             different = same_experiment((read_json(path) or {}).get("experiment", {}), self._table())
@@ -128,11 +130,22 @@ class Store:
                 f"{self.root} holds {state} run of this experiment; go on with '{how}' or choose another directory"
             )
 
+    def _own_file(self) -> bool:
+        """Whether experiment.toml is not there or was written by us."""
+        try:
+            return (self.root / "experiment.toml").read_text(encoding="utf-8").startswith(WRITTEN)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except (OSError, UnicodeDecodeError):
+            return False
+
     def open(self) -> None:
         """Take the directory for this process, and clear away what an earlier one left half-written."""
-        with full_disk(str(self.path)):
+        try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("wb")
+        except OSError as problem:
+            raise BadInput(f"{self.path} cannot be written: {problem.strerror}; choose another directory") from None
         if fcntl is not None:
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -149,10 +162,14 @@ class Store:
         """What run.json says; None if this seed has not been started."""
         return read_json(self.path / "run.json")
 
+    def announce(self) -> None:
+        """Write down the experiment, so that it can be gone on with from the first moment."""
+        if self.experiment.portable:
+            text = f"{WRITTEN}; seeds lists all that were started here.\n{to_toml(self._with_all_seeds())}"
+            write_bytes(self.root / "experiment.toml", text.encode())
+
     def begin(self, choice: Choice) -> None:
         """Write down what is about to run."""
-        if self.experiment.portable:
-            write_bytes(self.root / "experiment.toml", to_toml(self._with_all_seeds()).encode())
         info = {
             "experiment": self._table(),
             "seed": self.seed,
@@ -174,6 +191,11 @@ class Store:
         path = self.root / "experiment.toml"
         earlier = load(path).seeds if path.is_file() else ()
         return msgspec.structs.replace(self.experiment, seeds=tuple(dict.fromkeys((*earlier, *self.experiment.seeds))))
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is a state to go on from."""
+        return (self.path / CHECKPOINT).is_file()
 
     def known_choice(self) -> Choice | None:
         """The strategy of this seed, or of any other seed of the same directory."""
@@ -252,15 +274,24 @@ class Store:
         (self.path / CHECKPOINT).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Let go of the directory; where nothing began, nothing is left behind."""
         for file in (self._records, self._timings, self._lock):
             if file is not None:
                 with suppress(OSError):  # a full disk has been reported already
                     file.close()
+        if self._lock is not None and self.run_info() is None and not (self.root / "experiment.toml").exists():
+            with suppress(OSError):
+                (self.path / ".lock").unlink()
+                self.path.rmdir()
+                self.root.rmdir()
 
     def summary(self) -> Summary:
         """What came out of a finished seed."""
-        return msgspec.json.decode((self.path / "summary.json").read_bytes(), type=Summary)
+        path = self.path / "summary.json"
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Summary)
+        except (OSError, msgspec.DecodeError) as problem:
+            raise BadInput(f"{path} cannot be read ({problem}); delete {self.path} to run this seed again") from None
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -268,7 +299,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = msgspec.json.decode(path.read_bytes())
         return found
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.DecodeError) as problem:
         raise BadInput(f"{path} cannot be read: {problem}") from None

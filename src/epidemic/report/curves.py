@@ -49,7 +49,8 @@ def learning_figure(lines: list[Line], title: str, target: float | None = None) 
             axes.axhline(100 * target, color="0.4", linewidth=0.9, linestyle=":")
     polish(rounds, title, "round", "accuracy over nodes (%)")
     polish(traffic, "By traffic", f"sent per node ({name}, log)", "accuracy over nodes (%)")
-    traffic.set_xscale("log")
+    if largest > 0:
+        traffic.set_xscale("log")
     for axes in (rounds, traffic):  # the first steep rise would squeeze what matters
         axes.set_ylim(bottom=max(0.0, 100 * min(starts) - 5))
     polish(spread, "Disagreement", "round", "D(X)")
