@@ -171,3 +171,16 @@ def test_an_interrupt_ends_with_130(capsys, monkeypatch):
     code, _, err = run(capsys, "theory", "--nodes", "96")
     assert code == 130
     assert err == "error: interrupted\n"
+
+
+def test_an_unexpected_error_is_one_line_unless_asked_for(capsys, monkeypatch):
+    def surprise(*_):
+        raise LookupError("a\nsurprise")
+
+    monkeypatch.setattr("epidemic.theory.check_size", surprise)
+    code, _, err = run(capsys, "theory", "--nodes", "96")
+    assert code == 1
+    assert err == "error: unexpected LookupError: a surprise; set EPIDEMIC_DEBUG=1 to see where\n"
+    monkeypatch.setenv("EPIDEMIC_DEBUG", "1")
+    with pytest.raises(LookupError):
+        main(["theory", "--nodes", "96"])

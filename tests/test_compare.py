@@ -284,7 +284,7 @@ def test_odd_names_are_printed_as_they_are(tmp_path, capsys, monkeypatch):
         (["run", "first.toml", "--set", "runtime.device=meta"], 2, 'runtime.device = "meta" is not available'),
         (["run", "first.toml", "--set", "data.kind=femnist"], 2, "set data.path to where it is"),
         (["export", ".", "--mean", "-o", "nowhere/x.safetensors"], 2, "does not exist; create it first"),
-        (["theory", "-n", "96", "--noise", "1e308", "--heterogeneity", "1e308"], 1, "set EPIDEMIC_DEBUG=1 to see where"),
+        (["theory", "-n", "96", "--noise", "1e308", "--heterogeneity", "1e308"], 2, "noise = 1e+308 must be at most 1e+60"),
     ],
 )  # fmt: skip
 def test_abuse_gets_one_line(tmp_path, capsys, monkeypatch, arguments, code, message):

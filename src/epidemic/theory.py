@@ -214,10 +214,11 @@ class Problem(msgspec.Struct, frozen=True):
         return self.smoothness, self.initial_gap, self.noise, self.heterogeneity
 
     def __post_init__(self) -> None:
-        require_real("smoothness", self.smoothness, above=0)
-        require_real("initial-gap", self.initial_gap, above=0)
-        require_real("noise", self.noise, 0)
-        require_real("heterogeneity", self.heterogeneity, 0)
+        most = 1e60  # beyond, cubes and products leave the range of floats
+        require_real("smoothness", self.smoothness, above=0, high=most)
+        require_real("initial-gap", self.initial_gap, above=0, high=most)
+        require_real("noise", self.noise, 0, most)
+        require_real("heterogeneity", self.heterogeneity, 0, most)
 
 
 def _over(a: float, b: float) -> float:
