@@ -11,10 +11,10 @@ import torch
 import epidemic as ep
 from benchmarks.timing import best, verdict
 from epidemic.data import Dataset, Samples
+from epidemic.engine.counters import Counters
 from epidemic.engine.exchange import mix
 from epidemic.engine.round import plan_round
 from epidemic.engine.setup import prepare
-from epidemic.engine.simulation import Counters
 from epidemic.learner import PerNode
 from epidemic.record import Spread
 from epidemic.rng import Streams

@@ -14,9 +14,9 @@ from torch import nn
 import epidemic as ep
 from epidemic import theory
 from epidemic.algorithm import LocalSGD
+from epidemic.engine import Observer
 from epidemic.engine.exchange import mix
 from epidemic.engine.setup import prepare
-from epidemic.engine.simulation import Silent
 from epidemic.errors import BadInput, RunFailed
 from epidemic.faults import Crash, Faults, Partition, RandomCrashes
 from epidemic.graph import Graph
@@ -39,7 +39,7 @@ def small(**changes):
     return ep.Experiment(**{**fields, **changes})
 
 
-class Watch(Silent):
+class Watch(Observer):
     """Keeps what happens."""
 
     def __init__(self):
@@ -591,7 +591,7 @@ class Hoarder:
 
 
 def test_memory_that_an_algorithm_keeps_is_never_reused():
-    class Check(Silent):
+    class Check(Observer):
         state = None
 
         def planned(self, plan, index):
@@ -761,7 +761,7 @@ def test_a_demanding_algorithm_with_crashes_resumes(tmp_path):
     )
     whole = ep.simulate(experiment, tmp_path / "whole")
 
-    class Stop(Silent):
+    class Stop(Observer):
         def advanced(self, rounds_done, x):
             if rounds_done == 5:
                 raise KeyboardInterrupt

@@ -12,7 +12,7 @@ import pytest
 
 import epidemic as ep
 from epidemic.algorithm import LocalSGD
-from epidemic.engine.simulation import Silent
+from epidemic.engine import Observer
 from epidemic.faults import Crash, Faults
 from epidemic.rng import Streams
 
@@ -49,7 +49,7 @@ def projections(x):
     return (x.double().numpy() @ directions).tolist()
 
 
-class Scribe(Silent):
+class Scribe(Observer):
     def __init__(self):
         self.rounds = []
         self.initial = None

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from epidemic.data import Dataset
-from epidemic.engine import simulate
-from epidemic.engine.simulation import Observer
+from epidemic.engine import Observer, simulate
 from epidemic.engine.store import Store
 from epidemic.errors import BadInput, require_real
 from epidemic.experiment import Experiment, directory_name, experiment_from, merged

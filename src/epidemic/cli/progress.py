@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from epidemic.cli.show import percent, size
+from epidemic.engine import Observer
 from epidemic.engine.setup import Setup
-from epidemic.engine.simulation import Silent
 from epidemic.learner import Learner
 from epidemic.record import Record, Summary
 
 
-class Display(Silent):
+class Display(Observer):
     """The progress of runs on standard error: a live bar on a terminal, a line per evaluation elsewhere."""
 
     def __init__(self, *, quiet: bool = False) -> None:

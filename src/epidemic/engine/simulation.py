@@ -5,14 +5,11 @@ Interrupt it at any moment, by Ctrl-C or by force: going on from the directory g
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,120 +18,18 @@ from torch import Tensor
 
 from epidemic.algorithm import Rows
 from epidemic.data import Dataset
+from epidemic.engine.counters import Counters
 from epidemic.engine.exchange import disagreement, mean_row, mix
-from epidemic.engine.round import Plan, plan_round
+from epidemic.engine.interrupt import Stop, gentle_stop
+from epidemic.engine.results import Models, Observer, Run, SeedRun
+from epidemic.engine.round import plan_round
 from epidemic.engine.setup import Setup, make_learner, prepare
-from epidemic.engine.store import Progress, Store, export_model
-from epidemic.errors import BadInput, Interrupted, RunFailed
+from epidemic.engine.store import Progress, Store
+from epidemic.errors import Interrupted, RunFailed
 from epidemic.experiment import Experiment
-from epidemic.learner import Choice, Evaluation, Layout, Learner
-from epidemic.record import CONTROL_BYTES, HEADER_BYTES, MeanMax, OwnSpread, Record, Spread, Summary, Traffic
+from epidemic.learner import Choice, Evaluation, Learner
+from epidemic.record import OwnSpread, Record, Spread, Summary
 from epidemic.workers import Workers
-
-
-class Observer(Protocol):
-    """Who wants to know how a run goes on."""
-
-    def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
-        """A seed begins, or goes on after so many rounds."""
-
-    def planned(self, plan: Plan, index: NDArray[np.int64]) -> None:
-        """A round is about to be computed, on these samples.   # (n, r, b)"""
-
-    def advanced(self, rounds_done: int, x: Tensor) -> None:
-        """A round is done; these are the models.   # (n, d)"""
-
-    def recorded(self, record: Record) -> None:
-        """The models were evaluated."""
-
-    def evaluating(self, what: str) -> None:
-        """Something long without rounds begins."""
-
-    def finished(self, summary: Summary) -> None:
-        """A seed is done."""
-
-
-class Silent:
-    """An observer that does not care; a base for those who care about some things."""
-
-    def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
-        """Nothing."""
-
-    def planned(self, plan: Plan, index: NDArray[np.int64]) -> None:
-        """Nothing."""
-
-    def advanced(self, rounds_done: int, x: Tensor) -> None:
-        """Nothing."""
-
-    def recorded(self, record: Record) -> None:
-        """Nothing."""
-
-    def evaluating(self, what: str) -> None:
-        """Nothing."""
-
-    def finished(self, summary: Summary) -> None:
-        """Nothing."""
-
-
-# -- results ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Models:
-    """The final models of all nodes."""
-
-    layout: Layout
-    rows: Tensor  # (n, d)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, node: int) -> dict[str, Tensor]:
-        return self.layout.state_dict(self.rows[node])
-
-    @property
-    def mean(self) -> dict[str, Tensor]:
-        """The average of all models."""
-        return self.layout.state_dict(self.rows.double().mean(0).to(self.rows.dtype))
-
-
-@dataclass(frozen=True, eq=False)
-class SeedRun:
-    """What came out of one seed."""
-
-    seed: int
-    records: list[Record]
-    summary: Summary
-    rows: Models | None  # None if it was read back from a directory
-    path: Path | None
-
-    @property
-    def models(self) -> Models:
-        """The final models."""
-        if self.rows is None:
-            raise BadInput(f"the models of this finished run are in {self.path}; use epidemic export")
-        return self.rows
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """What came out of an experiment."""
-
-    experiment: Experiment
-    seeds: list[SeedRun]
-
-    @property
-    def records(self) -> list[Record]:
-        """The records of all seeds."""
-        return [record for seed in self.seeds for record in seed.records]
-
-    @property
-    def models(self) -> Models:
-        """The final models of the first seed."""
-        return self.seeds[0].models
-
-
-# -- running ----------------------------------------------------------------------------------------------------------
 
 
 def simulate(
@@ -149,7 +44,7 @@ def simulate(
 
     With `resume`, finished seeds are read back and an unfinished one goes on. `data` spares loading it again.
     """
-    observer = Silent() if observer is None else observer
+    observer = Observer() if observer is None else observer
     root = None if out is None else Path(out)
     workers = Workers(experiment.runtime.threads)
     try:
@@ -193,52 +88,6 @@ def _go_on(experiment: Experiment, root: Path | None) -> str:
     )
 
 
-@dataclass
-class Counters:
-    """What every node has sent and received so far.   # (n,) each"""
-
-    model: NDArray[np.int64]
-    header: NDArray[np.int64]
-    control: NDArray[np.int64]
-    degrees: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # in how many rounds it received so many models
-
-    @staticmethod
-    def zero(n: int) -> Counters:
-        """Nothing yet."""
-        model, header, control = (np.zeros(n, dtype=np.int64) for _ in range(3))
-        return Counters(model, header, control)
-
-    def count(self, plan: Plan, model_bytes: int) -> None:
-        """Add a round."""
-        delivery = plan.delivery
-        models = delivery.models_sent + np.bincount(plan.donors, minlength=len(self.model))
-        self.model += models * model_bytes
-        self.header += models * HEADER_BYTES
-        self.control += delivery.offers_sent * CONTROL_BYTES
-        received = delivery.graph.in_degree
-        for degree in np.unique(received[delivery.alive]):
-            nodes = self.degrees.setdefault(int(degree), np.zeros(len(received), dtype=np.int64))
-            nodes += (received == degree) & delivery.alive
-
-    def traffic(self) -> Traffic:
-        """Over the nodes."""
-        total = self.model + self.header + self.control
-        parts = (self.model, self.header, self.control, total)
-        return Traffic(*(MeanMax(float(part.mean()), int(part.max())) for part in parts))
-
-    def tensors(self) -> dict[str, Tensor]:
-        """For the checkpoint."""
-        found = {f"sent.{k}": torch.from_numpy(getattr(self, k)) for k in ("model", "header", "control")}
-        return {**found, **{f"degree.{k}": torch.from_numpy(v) for k, v in self.degrees.items()}}
-
-    @staticmethod
-    def restored(tensors: dict[str, Tensor]) -> Counters:
-        """From the checkpoint."""
-        model, header, control = (tensors[f"sent.{k}"].numpy() for k in ("model", "header", "control"))
-        degrees = {int(k.removeprefix("degree.")): t.numpy() for k, t in tensors.items() if k.startswith("degree.")}
-        return Counters(model, header, control, degrees)
-
-
 class _Simulation:
     """One seed."""
 
@@ -253,7 +102,7 @@ class _Simulation:
         self.store = store
         self.observer = observer
         self.clock = _Clock()
-        self.stop = _Stop()
+        self.stop = Stop()
         self.spare: dict[str, Tensor] = {}  # memory that the next mixture goes into
         self.train_loss: float | None = None
         self.alive = setup.experiment.nodes
@@ -269,7 +118,7 @@ class _Simulation:
         experiment, rounds = self.experiment, self.experiment.rounds
         self.observer.started(self.setup, self.learner, self.done)
         saved = time.monotonic()
-        with _gentle_stop() as stop:
+        with gentle_stop() as stop:
             self.stop = stop
             try:
                 while True:
@@ -532,48 +381,3 @@ class _Clock:
         """What was measured, and start again."""
         seconds, self._seconds = self._seconds, {}
         return {phase: round(value, 6) for phase, value in seconds.items()}
-
-
-class _Stop:
-    """Holds an interrupt back while a round changes the models."""
-
-    def __init__(self) -> None:
-        self._holding = False
-        self._wanted = False
-        self.broke = False  # whether the models were left in the middle of a round
-
-    def request(self, *_: Any) -> None:
-        if not self._holding or self._wanted:  # a second Ctrl-C does not wait; the last checkpoint then counts
-            raise KeyboardInterrupt
-        self._wanted = True
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        self._holding = True
-        try:
-            yield
-        except KeyboardInterrupt:
-            self.broke = True
-            raise
-        finally:
-            self._holding = False
-        if self._wanted:
-            raise KeyboardInterrupt
-
-
-@contextmanager
-def _gentle_stop() -> Iterator[_Stop]:
-    """Ctrl-C and SIGTERM wait for the end of the round."""
-    stop = _Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.signal(number, stop.request) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-__all__ = ["Counters", "Models", "Observer", "Run", "SeedRun", "Silent", "export_model", "simulate"]

@@ -1,0 +1,143 @@
+"""One row after the other, in worker threads: for convolutions on CPUs, and for modules that vmap cannot take."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from epidemic.learner.task import EVALUATION_BATCH, SGD, Evaluation, Task, evaluation
+from epidemic.workers import Workers, blocks
+
+
+class PerNode:
+    """One row after the other, each by one worker thread with a module of its own."""
+
+    def __init__(self, task: Task, workers: Workers, *, draws_random_numbers: bool = False) -> None:
+        self.task = task
+        self.workers = workers
+        self.serial = draws_random_numbers  # torch's generator is one for all threads
+        self._own = threading.local()
+
+    def sgd(self, x: Tensor, velocity: Tensor | None, index: Tensor, step: SGD, seeds: list[int]) -> Tensor:
+        trainable = self.task.layout.trainable
+        losses = torch.zeros(len(x), dtype=torch.float64)
+
+        def one(i: int) -> None:
+            seat = self._seat().take(x[i])
+            inputs, targets = self.task.batch(index[i])
+            weights = x[i, :trainable]
+            speed = None if velocity is None else velocity[i, :trainable]
+            for r in range(index.shape[1]):
+                losses[i] += seat.backward(inputs[r], targets[r])
+                step.update(weights, speed, seat.gradient)
+
+        self._each(one, len(x), seeds)
+        return losses / index.shape[1]
+
+    def gradients(self, x: Tensor, index: Tensor, seeds: list[int]) -> tuple[Tensor, Tensor]:
+        trainable = self.task.layout.trainable
+        losses = torch.zeros(len(x), dtype=torch.float64)
+        gradients = torch.zeros_like(x)
+
+        def one(i: int) -> None:
+            seat = self._seat().take(x[i])
+            losses[i] = seat.backward(*self.task.batch(index[i]))
+            gradients[i, :trainable] = seat.gradient
+
+        self._each(one, len(x), seeds)
+        return losses, gradients
+
+    def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Evaluation:
+        pieces = [(i, block) for i in range(len(x)) for block in blocks(len(inputs), 10 * EVALUATION_BATCH)]
+
+        @torch.no_grad()
+        def one(piece: tuple[int, slice]) -> list[float]:
+            i, block = piece
+            seat = self._seat().take(x[i], training=False)
+            sums = [0.0] * (1 + len(self.task.metrics))
+            for part in blocks(block.stop - block.start, EVALUATION_BATCH):
+                which = slice(block.start + part.start, block.start + part.stop)
+                raw, wanted = inputs[which], targets[which]
+                outputs = seat.module(_for_convolutions(self.task.floats(raw)))
+                sums[0] += float(self.task.loss(outputs, wanted)) * len(raw)
+                for j, metric in enumerate(self.task.metrics.values(), start=1):
+                    sums[j] += float(metric(outputs, wanted).sum())
+            return sums
+
+        sums = torch.tensor(self._evaluate_all(one, pieces), dtype=torch.float64).view(
+            len(x), -1, 1 + len(self.task.metrics)
+        )
+        return evaluation(sums.sum(1) / len(inputs), self.task)
+
+    def _evaluate_all(self, work: Callable[[Any], list[float]], pieces: list[Any]) -> list[list[float]]:
+        if not self.serial:
+            return self.workers.map(work, pieces)
+        found = []
+        with torch.random.fork_rng(devices=[self.task.device] if self.task.device.type == "cuda" else []):
+            for number, piece in enumerate(pieces):
+                torch.manual_seed(number)
+                found.append(work(piece))
+        return found
+
+    def _each(self, work: Callable[[int], None], count: int, seeds: list[int]) -> None:
+        if not self.serial:
+            self.workers.map(work, range(count))
+            return
+        with torch.random.fork_rng(devices=[self.task.device] if self.task.device.type == "cuda" else []):
+            for i in range(count):
+                torch.manual_seed(seeds[i])
+                work(i)
+
+    def _seat(self) -> _Seat:
+        if not hasattr(self._own, "seat"):
+            self._own.seat = _Seat(self.task)
+        seat: _Seat = self._own.seat
+        return seat
+
+
+class _Seat:
+    """A module whose parameters are, for a while, views into somebody's row."""
+
+    def __init__(self, task: Task) -> None:
+        self.module = copy.deepcopy(task.module)
+        self.loss = task.loss
+        self.layout = task.layout
+        self.gradient = torch.zeros(task.layout.trainable, dtype=task.layout.dtype, device=task.device)
+        parameters = dict(self.module.named_parameters())
+        self._parameters = [parameters[e.name] for e in self.layout.entries if e.trainable]
+        for e, p in zip(self.layout.entries, self._parameters, strict=False):
+            p.grad = self.gradient[e.start : e.stop].view(e.shape)
+        self._buffers = []
+        for e in self.layout.entries:
+            if not e.trainable:
+                owner, _, leaf = e.name.rpartition(".")
+                self._buffers.append((self.module.get_submodule(owner), leaf, e))
+        self._counters = [(b, b.clone()) for b in self.module.buffers() if not b.is_floating_point()]
+
+    def take(self, row: Tensor, *, training: bool = True) -> _Seat:
+        """Work on this row: what the optimiser or BatchNorm changes is changed in the row."""
+        for e, p in zip(self.layout.entries, self._parameters, strict=False):
+            p.data = row[e.start : e.stop].view(e.shape)
+        for owner, leaf, e in self._buffers:
+            # .data: a view would share its version counter with all rows, and autograd would see the other threads' writes
+            owner._buffers[leaf] = row[e.start : e.stop].view(e.shape).data
+        for counter, initial in self._counters:
+            counter.copy_(initial)
+        self.module.train(training)
+        return self
+
+    def backward(self, inputs: Tensor, targets: Tensor) -> float:
+        """The loss; its gradient is then in `gradient`."""
+        self.gradient.zero_()
+        loss = self.loss(self.module(_for_convolutions(inputs)), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+
+def _for_convolutions(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 and x.device.type == "cpu" else x

@@ -1,0 +1,122 @@
+"""Many rows at once through vmap, traced once: for small models, and on GPUs."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from epidemic.learner.task import EVALUATION_BATCH, SGD, Evaluation, Task, evaluation
+from epidemic.workers import Workers, blocks
+
+
+class Stacked:
+    """A chunk of rows at a time through vmap. The chunks depend on the number of rows only, never on the threads."""
+
+    def __init__(self, task: Task, workers: Workers) -> None:
+        self.task = task
+        self.workers = workers
+        self._module = copy.deepcopy(task.module)
+        self._traced: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._tracing = threading.Lock()
+
+    def chunk(self, rows: int) -> int:
+        """How many rows are stacked: enough to hide the overhead of a call, not so many that they leave the cache."""
+        return max(1, min(max(48, -(-rows // 8)), 1000, 32_000_000 // self.task.layout.size))
+
+    def sgd(self, x: Tensor, velocity: Tensor | None, index: Tensor, step: SGD, seeds: list[int]) -> Tensor:
+        losses = torch.zeros(len(x), dtype=torch.float64)
+        self._prepare(x, index[:, 0])
+
+        def one(part: slice) -> None:
+            inputs, targets = self.task.batch(index[part])
+            weights = self.task.layout.views(x[part], trainable=True)
+            speed = None if velocity is None else self.task.layout.views(velocity[part], trainable=True)
+            for r in range(index.shape[1]):
+                gradients, loss = self._gradients(x[part], inputs[:, r], targets[:, r])
+                for name, value in weights.items():
+                    step.update(value, None if speed is None else speed[name], gradients[name])
+                losses[part] += loss.cpu()
+
+        self.workers.map(one, blocks(len(x), self.chunk(len(x))))
+        return losses / index.shape[1]
+
+    def gradients(self, x: Tensor, index: Tensor, seeds: list[int]) -> tuple[Tensor, Tensor]:
+        losses = torch.zeros(len(x), dtype=torch.float64)
+        gradients = torch.zeros_like(x)
+        self._prepare(x, index)
+
+        def one(part: slice) -> None:
+            found, loss = self._gradients(x[part], *self.task.batch(index[part]))
+            for name, value in self.task.layout.views(gradients[part], trainable=True).items():
+                value.copy_(found[name])
+            losses[part] = loss.cpu().double()
+
+        self.workers.map(one, blocks(len(x), self.chunk(len(x))))
+        return losses, gradients
+
+    def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Evaluation:
+        sums = torch.zeros(len(x), 1 + len(self.task.metrics), dtype=torch.float64)
+        batch = 4 * EVALUATION_BATCH
+
+        def one(part: slice) -> None:
+            for which in blocks(len(inputs), batch):
+                raw, wanted = inputs[which], targets[which]
+                found = self._evaluate(x[part], self.task.floats(raw), wanted)
+                sums[part] += torch.stack([part_sum.cpu().double() for part_sum in found], dim=1)
+
+        with torch.no_grad():
+            chunks = blocks(len(x), min(self.chunk(len(x)), 250))
+            for part in {c.stop - c.start: c for c in chunks}.values():  # trace before the threads start
+                for which in {w.stop - w.start: w for w in blocks(len(inputs), batch)}.values():
+                    self._evaluate(x[part], self.task.floats(inputs[which]), targets[which])
+            self.workers.map(one, chunks)
+        return evaluation(sums / len(inputs), self.task)
+
+    def _prepare(self, x: Tensor, index: Tensor) -> None:
+        """Trace every size of chunk before the threads start."""
+        for part in {c.stop - c.start: c for c in blocks(len(x), self.chunk(len(x)))}.values():
+            if ("train", part.stop - part.start, index.shape[1]) not in self._traced:
+                self._gradients(x[part], *self.task.batch(index[part]))
+
+    def _gradients(self, rows: Tensor, inputs: Tensor, targets: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        def loss(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            return self.task.loss(functional_call(self._module, {**weights, **buffers}, (x,)), y)
+
+        layout = self.task.layout
+        arguments = (layout.views(rows, trainable=True), layout.views(rows, trainable=False), inputs, targets)
+        key = ("train", len(rows), inputs.shape[1])
+        found: tuple[dict[str, Tensor], Tensor] = self._trace(key, vmap(grad_and_value(loss)), arguments, True)(
+            *arguments
+        )
+        return found
+
+    def _evaluate(self, rows: Tensor, inputs: Tensor, targets: Tensor) -> list[Tensor]:
+        def judge(values: dict[str, Tensor], x: Tensor, y: Tensor) -> list[Tensor]:
+            outputs = functional_call(self._module, values, (x,))
+            return [
+                self.task.loss(outputs, y) * len(x),
+                *(metric(outputs, y).sum() for metric in self.task.metrics.values()),
+            ]
+
+        arguments = (self.task.layout.views(rows), inputs, targets)
+        key = ("evaluate", len(rows), len(inputs))
+        found: list[Tensor] = self._trace(key, vmap(judge, in_dims=(0, None, None)), arguments, False)(*arguments)
+        return found
+
+    def _trace(
+        self, key: tuple[Any, ...], work: Callable[..., Any], arguments: Any, training: bool
+    ) -> Callable[..., Any]:
+        """The plain tensor operations that `work` amounts to for arguments of these shapes: a third of vmap's overhead."""
+        if key not in self._traced:
+            with self._tracing:
+                if key not in self._traced:
+                    self._module.train(training)
+                    self._traced[key] = make_fx(work)(*arguments)
+        return self._traced[key]

@@ -1,0 +1,152 @@
+"""The task: module, loss, metrics and data, and what a strategy is asked to do with them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from epidemic.data import Dataset, Samples
+from epidemic.learner.rows import Layout
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, targets) -> the mean over the batch, a scalar."""
+Metric = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, targets) -> one number per sample."""
+
+EVALUATION_BATCH = 50
+"""Samples per forward pass in evaluation; more fall out of the cache."""
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Softmax cross-entropy of (batch, classes) outputs, mean over the batch.
+
+    Spelled out, because under vmap PyTorch's own takes more than twice the time for a small model.
+    """
+    shifted = outputs - outputs.detach().amax(-1, keepdim=True)
+    return (shifted.exp().sum(-1).log() - shifted.gather(-1, targets[:, None])[:, 0]).mean()
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Half the squared distance of output and target, mean over the batch."""
+    return 0.5 * (outputs - targets).flatten(1).square().sum(1).mean()
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """1 for each sample whose largest output is that of its class."""
+    return (outputs.argmax(-1) == targets).to(torch.float32)
+
+
+LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "squared-error": squared_error}
+
+
+@dataclass(frozen=True)
+class SGD:
+    """One step of stochastic gradient descent, in PyTorch's convention."""
+
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def update(self, x: Tensor, velocity: Tensor | None, gradient: Tensor) -> None:
+        """Change x (and velocity) in place."""
+        if self.weight_decay:
+            gradient = gradient.add(x, alpha=self.weight_decay)
+        if velocity is not None:
+            velocity.mul_(self.momentum).add_(gradient)
+            gradient = velocity
+        x.add_(gradient, alpha=-self.lr)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Per row: the mean loss and the mean of each metric.   # (k,) float64 each"""
+
+    loss: Tensor
+    metrics: dict[str, Tensor]
+
+
+class Strategy(Protocol):
+    """How rows are trained and evaluated."""
+
+    def sgd(self, x: Tensor, velocity: Tensor | None, index: Tensor, step: SGD, seeds: list[int]) -> Tensor:
+        """Steps on every row in place; the mean loss of each.   # index (k, r, b) -> (k,)"""
+        ...
+
+    def gradients(self, x: Tensor, index: Tensor, seeds: list[int]) -> tuple[Tensor, Tensor]:
+        """Loss and gradient of every row on one batch.   # index (k, b) -> (k,), (k, d)"""
+        ...
+
+    def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Evaluation:
+        """Every row on all samples."""
+        ...
+
+
+class Task:
+    """The module, the loss, the metrics and the data, and what one batch is."""
+
+    def __init__(
+        self, module: nn.Module, data: Dataset, loss: Loss, metrics: Mapping[str, Metric], device: torch.device
+    ) -> None:
+        self.module = copy.deepcopy(module).to(device)
+        self.layout = Layout(self.module)
+        self.loss = loss
+        self.metrics = dict(metrics)
+        self.device = device
+        self.scale, self.shift = data.scale, data.shift
+        self.train = self.tensors(data.train)
+        self.integers = False
+        self.integers = self._wants_integers()
+
+    def tensors(self, samples: Samples) -> tuple[Tensor, Tensor]:
+        """Raw inputs, and targets, on the device."""
+        arrays = (
+            np.require(a, requirements=["C", "W"]) for a in (samples.inputs, samples.targets)
+        )  # PyTorch shares no other
+        inputs, targets = map(torch.from_numpy, arrays)
+        if targets.is_floating_point():
+            targets = targets.to(self.layout.dtype)
+        return inputs.to(self.device), targets.to(self.device)
+
+    def _wants_integers(self) -> bool:
+        """Whether the model takes whole-number inputs as they are (an embedding) instead of as floats."""
+        raw = self.train[0]
+        if raw.is_floating_point() or raw.dtype == torch.uint8 or self.scale != 1.0:
+            return False
+        module = copy.deepcopy(self.module).eval()
+        with torch.no_grad():
+            try:
+                module(self.floats(raw[:2]))
+                return False
+            except Exception:
+                try:
+                    module(raw[:2].to(torch.int64))
+                    return True
+                except Exception:
+                    return False  # it takes neither; the check of the model says so
+
+    def floats(self, raw: Tensor) -> Tensor:
+        """Raw inputs as the model takes them."""
+        x = raw.to(
+            torch.int64 if self.integers else self.layout.dtype, copy=True
+        )  # a model may write into what it is given
+        return x if self.scale == 1.0 and self.shift == 0.0 else x.mul_(self.scale).add_(self.shift)
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of these training samples; the shape of the index stays in front."""
+        inputs, targets = self.train
+        flat = index.flatten()
+        x, y = inputs[flat], targets[flat]  # these are copies already
+        if x.dtype != self.layout.dtype or self.scale != 1.0 or self.shift != 0.0:
+            x = self.floats(x)
+        return x.view(*index.shape, *x.shape[1:]), y.view(*index.shape, *y.shape[1:])
+
+
+def evaluation(means: Tensor, task: Task) -> Evaluation:
+    """From an array of (rows, loss and metrics)."""
+    return Evaluation(means[:, 0], {name: means[:, j] for j, name in enumerate(task.metrics, start=1)})
