@@ -13,7 +13,7 @@ from epidemic.errors import BadInput
 from epidemic.mixing import spectrum, weights
 from epidemic.rng import Streams
 from epidemic.theory import Problem
-from epidemic.topology import Complete, Exponential, Ring, Torus
+from epidemic.topology import Complete, Exponential, Ring, Torus, ceil_log2
 
 UNIT = Problem()
 
@@ -143,6 +143,16 @@ def test_the_papers_claim_about_22_models_is_off_by_one():
     assert law.at_most(22) == pytest.approx(0.99242, abs=5e-6)
     wider = theory.indegree(10000, 14)
     assert [round(wider.at_most(k), 5) for k in (21, 22, 23)] == [0.97125, 0.98336, 0.99072]
+
+
+def test_the_papers_rule_for_s_and_its_byte_counts():
+    assert [ceil_log2(n) for n in (96, 100, 1000, 10_000)] == [7, 7, 10, 14]
+    model = 4 * 89_834
+    assert 3000 * 14 * model / 1e9 == pytest.approx(15.1, abs=0.05)  # GB, where the paper says GiB
+    assert 3000 * 14 * model / 2**30 == pytest.approx(14.06, abs=0.005)
+    assert 3000 * 4 * model / 1e9 == pytest.approx(4.3, abs=0.05)
+    assert 3000 * 4 * model / 2**30 == pytest.approx(4.02, abs=0.005)
+    assert 1860 * 7 * model / 2**30 == pytest.approx(4.357, abs=0.0005)
 
 
 def test_in_degree_law_is_the_binomial_law():
