@@ -27,6 +27,9 @@ LAYERS = [
     ["engine"],
     ["report"],
     ["compare"],
+    ["batch"],
+    ["sweep"],
+    ["reproduce"],
     ["cli"],
 ]
 

@@ -285,17 +285,17 @@ def load(path: str | Path, settings: list[str] | None = None) -> Experiment:
     return experiment_from(with_settings(table, settings or []))
 
 
-def with_settings(table: Mapping[str, Any], settings: list[str]) -> dict[str, Any]:
+def with_settings(table: Mapping[str, Any], settings: list[str] | Mapping[str, Any]) -> dict[str, Any]:
     """The tables with `topology.s=4` and the like applied; a new kind takes nothing over from the old one."""
+    pairs = settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings)
     changes: dict[str, Any] = {}
-    for text in settings:
-        key, value = parse_setting(text)
+    for key, value in pairs:
         place = changes
         *path, last = key.split(".")
         for part in path:
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
-                raise BadInput(f"--set {text}: {part} is not a table")
+                raise BadInput(f"{key} cannot be set: {part} is not a table")
         place[last] = value
     return merged(table, changes)
 
@@ -349,16 +349,19 @@ def directory_name(name: str) -> str:
     return f"{plain or 'x'}-{hashlib.blake2b(lost.encode(), digest_size=3).hexdigest()}" if lost or not plain else plain
 
 
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Tables within tables as one, with dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found.update(flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
+    return found
+
+
+WITHOUT_INFLUENCE = ("seeds", "checkpoint", "runtime")
+"""What may differ between runs of the same experiment."""
+
+
 def same_experiment(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     """The dotted keys in which two experiments' tables differ, leaving out what has no influence on results."""
-    ignored = {"seeds", "checkpoint", "runtime"}
-
-    def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in table.items():
-            if prefix or key not in ignored:
-                found.update(flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
-        return found
-
-    left, right = flat(a), flat(b)
+    left, right = (flat({k: v for k, v in t.items() if k not in WITHOUT_INFLUENCE}) for t in (a, b))
     return sorted(key for key in {*left, *right} if left.get(key) != right.get(key))

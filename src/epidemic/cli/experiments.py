@@ -94,7 +94,7 @@ def run_command(
     else:
         assert file is not None
         experiment = load(file, settings)
-        where = Path("runs") / directory_name(experiment.name) if out is None else _directory(out)
+        where = Path("runs") / directory_name(experiment.name) if out is None else own_directory(out)
     with Display(quiet=quiet) as display:
         run = simulate(experiment, where, resume=resume is not None, observer=display)
     if as_json:
@@ -147,7 +147,7 @@ def compare_command(
     table = with_settings(whole, settings or [])
     methods = comparing.methods_from(table)
     name = str(table.get("name", "comparison"))
-    where = Path("runs") / directory_name(name) if out is None else _directory(out)
+    where = Path("runs") / directory_name(name) if out is None else own_directory(out)
     try:
         with Display(quiet=quiet) as display:
             records = comparing.run_methods(methods, where, display, resume=resume)
@@ -211,7 +211,8 @@ def export_command(
     typer.echo(f"wrote {output}: {len(state)} tensors, {count:,} numbers")
 
 
-def _directory(out: Path) -> Path:
+def own_directory(out: Path) -> Path:
+    """Refuse to fill the current directory."""
     if str(out) in ("", "."):
         raise BadInput("--out is the current directory; give the results a directory of their own")
     return out

@@ -23,6 +23,13 @@ def size(value: float) -> str:
     raise AssertionError
 
 
+def duration(seconds: float) -> str:
+    """Time for people."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def number(value: float | None) -> str:
     """A number for people."""
     if value is None:

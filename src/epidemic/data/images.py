@@ -16,13 +16,13 @@ from epidemic.errors import BadInput, require_choice, require_int
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 
-def need(module: str, what: str) -> Any:
+def need(module: str, what: str, extra: str = "images") -> Any:
     """An optional library, or a message that says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError:
         raise BadInput(
-            f"{what} need the package {module.split('.')[0]}; install it with: pip install 'epidemic-learning[images]'"
+            f"{what} need the package {module.split('.')[0]}; install it with: pip install 'epidemic-learning[{extra}]'"
         ) from None
 
 

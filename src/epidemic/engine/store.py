@@ -109,8 +109,9 @@ class Store:
 
     def check(self, *, resume: bool) -> None:
         """Say why this directory cannot be taken. Nothing of another experiment is ever overwritten."""
-        if self.root.exists() and not self.root.is_dir():
-            raise BadInput(f"{self.root} is a file; choose a directory")
+        for place in (self.root, *self.root.parents):
+            if place.exists() and not place.is_dir():
+                raise BadInput(f"{place} is a file; choose a directory")
         others = sorted(self.root.glob("seed-*/run.json"))
         if not others and not self._own_file():
             raise BadInput(f"{self.root} has an experiment.toml that is not of a run; choose another directory")

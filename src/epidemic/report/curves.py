@@ -19,45 +19,67 @@ MIB = 2**20
 
 
 class Line:
-    """One method in a figure: its name, the kind that decides its colour, and its records by seed."""
+    """One method in a figure: its name, the kind that decides its colour, and its records by seed.
 
-    def __init__(self, name: str, kind: str, by_seed: list[list[Record]]) -> None:
+    Lines of the same kind have the same colour; `variant` 0, 1, ... tells them apart by dashes.
+    """
+
+    def __init__(self, name: str, kind: str, by_seed: list[list[Record]], variant: int = 0) -> None:
         self.name = name
         self.kind = kind
         self.by_seed = by_seed
+        self.variant = variant
 
 
 def learning_figure(lines: list[Line], title: str, target: float | None = None) -> Figure:
     """Accuracy against rounds, against bytes, and disagreement, side by side, with 95 % bands over seeds."""
     figure = new_figure(14.5, 4.6)
     rounds, traffic, spread = figure.subplots(1, 3)
+    _accuracy(rounds, lines, "round", title)
+    _accuracy(traffic, lines, "bytes", "By traffic")
+    for entry in lines:
+        apart = curve(entry.by_seed, "disagreement")
+        shown = [(t, d) for t, d in zip(apart.rounds, apart.mean, strict=True) if d > 1e-12]
+        if shown:
+            spread.semilogy(*zip(*shown, strict=True), label=entry.name, **line(entry.kind, entry.variant))
+    if target is not None:
+        for axes in (rounds, traffic):
+            axes.axhline(100 * target, color="0.4", linewidth=0.9, linestyle=":")
+    polish(spread, "Disagreement", "round", "D(X)")
+    _legend_below(figure, rounds, len(lines))
+    return figure
+
+
+def panels_figure(panels: list[tuple[str, list[Line], str]]) -> Figure:
+    """Accuracies side by side, each panel with a title, its lines, and `round` or `bytes` as its axis."""
+    figure = new_figure(4.9 * len(panels), 4.6)
+    for axes, (title, lines, against) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        _accuracy(axes, lines, against, title)
+        axes.legend(frameon=False, fontsize=8, loc="lower right")
+    return figure
+
+
+def _accuracy(axes: Any, lines: list[Line], against: str, title: str) -> None:
     largest = max(max(curve(entry.by_seed, "bytes").mean) for entry in lines)
     unit, name = (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
     starts: list[float] = []
     for entry in lines:
-        style = line(entry.kind)
-        accuracy, sent, apart = (curve(entry.by_seed, what) for what in ("accuracy", "bytes", "disagreement"))
-        _band(rounds, accuracy.rounds, accuracy, 100, entry.name, style)
-        paid = np.array(sent.mean) > 0  # a logarithm has no place for what was free
-        _band(traffic, np.array(sent.mean) / unit, accuracy, 100, entry.name, style, paid)
+        accuracy, sent = (curve(entry.by_seed, what) for what in ("accuracy", "bytes"))
+        style = line(entry.kind, entry.variant)
+        if against == "round":
+            _band(axes, accuracy.rounds, accuracy, 100, entry.name, style)
+        else:
+            paid = np.array(sent.mean) > 0  # a logarithm has no place for what was free
+            _band(axes, np.array(sent.mean) / unit, accuracy, 100, entry.name, style, paid)
         starts.append(accuracy.mean[len(accuracy.mean) // 8])
-        shown = [(t, d) for t, d in zip(apart.rounds, apart.mean, strict=True) if d > 1e-12]
-        if shown:
-            spread.semilogy(*zip(*shown, strict=True), label=entry.name, **style)
-    if target is not None:
-        for axes in (rounds, traffic):
-            axes.axhline(100 * target, color="0.4", linewidth=0.9, linestyle=":")
-    polish(rounds, title, "round", "accuracy over nodes (%)")
-    polish(traffic, "By traffic", f"sent per node ({name}, log)", "accuracy over nodes (%)")
-    if largest > 0:
-        traffic.set_xscale("log")
-    for axes in (rounds, traffic):  # the first steep rise would squeeze what matters
-        axes.set_ylim(bottom=max(0.0, 100 * min(starts) - 5))
-    polish(spread, "Disagreement", "round", "D(X)")
-    figure.legend(
-        *rounds.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(lines), 6), frameon=False
-    )
-    return figure
+    polish(axes, title, "round" if against == "round" else f"sent per node ({name}, log)", "accuracy over nodes (%)")
+    if against == "bytes" and largest > 0:
+        axes.set_xscale("log")
+    axes.set_ylim(bottom=max(0.0, 100 * min(starts) - 5))  # the first steep rise would squeeze what matters
+
+
+def _legend_below(figure: Figure, axes: Any, entries: int) -> None:
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=min(entries, 6), frameon=False)
 
 
 def _band(

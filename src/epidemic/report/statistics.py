@@ -62,6 +62,13 @@ def first_reaching(records: list[Record], target: float) -> Record | None:
     return next((r for r in records if accuracy_of(r) >= target), None)
 
 
+def mean_reaching(by_seed: list[list[Record]], target: float) -> tuple[int, float] | None:
+    """Round and bytes sent per node at the first evaluation whose mean over seeds reaches the target."""
+    found, sent = curve(by_seed, "accuracy"), curve(by_seed, "bytes")
+    reached = next((i for i, a in enumerate(found.mean) if a >= target - 1e-12), None)
+    return None if reached is None else (found.rounds[reached], sent.mean[reached])
+
+
 def best(by_seed: list[list[Record]]) -> tuple[Interval, Interval]:
     """Best accuracy and best loss of each seed, over the seeds."""
     top = Interval.of([float(np.max([accuracy_of(r) for r in records])) for records in by_seed])

@@ -38,10 +38,18 @@ METHODS: dict[str, tuple[str, Any, float]] = {  # kind: colour, dashes, line wid
 FORMATS = (".png", ".pdf", ".svg")
 
 
-def line(kind: str) -> dict[str, Any]:
-    """Keyword arguments of a Matplotlib line for a method."""
+VARIANTS: tuple[Any, ...] = ((0, (5, 2)), (0, (1, 1.4)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
+"""Dashes of further lines of the same kind."""
+
+
+def line(kind: str, variant: int = 0) -> dict[str, Any]:
+    """Keyword arguments of a Matplotlib line for a method; a further one of the same kind has other dashes."""
     colour, dashes, width = METHODS.get(kind, (GREY, (0, (3, 1, 1, 1)), 1.4))
-    return {"color": colour, "linestyle": dashes, "linewidth": width}
+    return {
+        "color": colour,
+        "linestyle": dashes if variant == 0 else VARIANTS[(variant - 1) % len(VARIANTS)],
+        "linewidth": width,
+    }
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -71,7 +79,11 @@ def check_picture(path: Path) -> None:
 
 def save(figure: Figure, path: Path) -> None:
     """Write the picture."""
+    import matplotlib
+
+    when = {".svg": "Date", ".pdf": "CreationDate"}.get(path.suffix.lower())
     try:
-        figure.savefig(path, dpi=150)
+        with matplotlib.rc_context({"svg.hashsalt": "epidemic"}):  # the same picture, the same bytes
+            figure.savefig(path, dpi=150, metadata={when: None} if when else None)
     except OSError as problem:
         raise BadInput(f"{path} cannot be written: {problem.strerror}") from None

@@ -1,0 +1,307 @@
+"""Many experiments, one after the other or side by side in processes of their own.
+
+What is finished is skipped, an interrupted batch goes on when it is run again, and a run that fails, even one whose process
+dies, does not stop the others.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from epidemic.data import Dataset
+from epidemic.engine import Observer, simulate
+from epidemic.engine.setup import Setup
+from epidemic.engine.store import Store
+from epidemic.errors import BadInput, EpidemicError, Interrupted
+from epidemic.experiment import Experiment, experiment_from
+from epidemic.learner import Learner
+from epidemic.record import Record, Summary
+from epidemic.workers import available_threads
+
+Tell = Callable[[int, str], None]  # rounds done in all seeds, and what was last found
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """An experiment and the directory that it runs in."""
+
+    path: Path
+    experiment: Experiment
+    label: str = ""  # tells it from other jobs of a batch; the experiment's name, if that does
+
+    @property
+    def name(self) -> str:
+        """What it is called in progress and messages."""
+        return self.label or self.experiment.name
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of all seeds together."""
+        return self.experiment.rounds * len(self.experiment.seeds)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all seeds have run to their end."""
+        return all(Store(self.path, self.experiment, seed).finished for seed in self.experiment.seeds)
+
+    def check(self) -> None:
+        """Refuse a directory that holds something else."""
+        for seed in self.experiment.seeds:
+            Store(self.path, self.experiment, seed).check(resume=True)
+
+
+class Watcher:
+    """Who wants to know how a batch goes on; this one does not care about anything."""
+
+    def began(self, job: Job) -> None:
+        """A job starts or goes on."""
+
+    def advanced(self, job: Job, rounds_done: int, found: str) -> None:
+        """A job has come so far, counting the rounds of all its seeds; `found` is what was last evaluated."""
+
+    def ended(self, job: Job, problem: str | None) -> None:
+        """A job is done, or has failed."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a batch ended."""
+
+    ran: list[Job]
+    skipped: list[Job]  # had been finished before
+    failed: dict[str, str]  # the reason by name
+
+
+def run_batch(
+    jobs: Sequence[Job], workers: int = 1, watcher: Watcher | None = None, data: Dataset | None = None
+) -> Outcome:
+    """Run what is not finished; `data` (for one worker only) spares loading it.
+
+    With several workers this starts processes, so a script of your own must guard its start with `if __name__ == "__main__"`.
+
+    Raises:
+        BadInput: A directory holds something else; nothing has been run then.
+        Interrupted: By Ctrl-C or SIGTERM; what ran has been saved.
+    """
+    watcher = Watcher() if watcher is None else watcher
+    assert len({job.name for job in jobs}) == len(jobs), "jobs need names of their own"
+    for job in jobs:
+        job.check()
+    skipped = [job for job in jobs if job.finished]
+    todo = [job for job in jobs if job not in skipped]
+    workers = min(workers, len(todo))
+    with _sigterm_interrupts():
+        failed = _Processes(todo, workers, watcher).run() if workers > 1 else _in_turn(todo, watcher, data)
+    return Outcome([job for job in todo if job.name not in failed], skipped, failed)
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """SIGTERM is as good as Ctrl-C."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not in the main thread: whoever called us answers for signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Relay(Observer):
+    """Passes the progress of a job on, counting the rounds of all its seeds."""
+
+    def __init__(self, job: Job, tell: Tell) -> None:
+        self._job, self._tell = job, tell
+        self._before, self._found = 0, ""
+
+    def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
+        self._before = self._job.experiment.rounds * self._job.experiment.seeds.index(setup.seed)
+        self._tell(self._before + rounds_done, self._found)
+
+    def advanced(self, rounds_done: int, x: Any) -> None:
+        self._tell(self._before + rounds_done, self._found)
+
+    def recorded(self, record: Record) -> None:
+        loss = f"loss {record.loss.mean:.4f}"
+        self._found = loss if record.accuracy is None else f"accuracy {100 * record.accuracy.mean:.2f}%"
+
+    def finished(self, summary: Summary) -> None:
+        self._tell(self._before + self._job.experiment.rounds, self._found)
+
+
+def _run(job: Job, tell: Tell, data: Dataset | None) -> str | None:
+    """Run a job; the reason if it failed."""
+    try:
+        simulate(job.experiment, job.path, resume=True, observer=_Relay(job, tell), data=data)
+    except Interrupted:
+        raise
+    except EpidemicError as problem:
+        return " ".join(str(problem).split())
+    except Exception as problem:
+        if "EPIDEMIC_DEBUG" in os.environ:
+            raise
+        return " ".join(f"unexpected {type(problem).__name__}: {problem}".split())
+    return None
+
+
+class _Loaded:
+    """The data of the last job, kept for the next one if it is the same."""
+
+    def __init__(self) -> None:
+        self._source: Any = None
+        self._data: Dataset | None = None
+
+    def of(self, experiment: Experiment) -> Dataset:
+        if self._data is None or experiment.data != self._source:
+            self._data, self._source = experiment.load_data(), experiment.data
+        return self._data
+
+
+def _in_turn(jobs: Sequence[Job], watcher: Watcher, data: Dataset | None) -> dict[str, str]:
+    failed: dict[str, str] = {}
+    loaded = _Loaded()
+    for done, job in enumerate(jobs):
+        watcher.began(job)
+        try:
+            problem: str | None
+            try:
+                found = loaded.of(job.experiment) if data is None else data
+            except BadInput as missing:
+                if len({str(other.experiment.table()["data"]) for other in jobs}) == 1:
+                    raise  # nobody could run without it
+                problem = str(missing)
+            else:
+                problem = _run(job, lambda rounds, text, job=job: watcher.advanced(job, rounds, text), found)  # type: ignore[misc]
+        except (Interrupted, KeyboardInterrupt):
+            raise Interrupted(f"interrupted in {job.name}, after {done} of {len(jobs)} runs") from None
+        if problem is not None:
+            failed[job.name] = problem
+        watcher.ended(job, problem)
+    return failed
+
+
+# -- several processes ------------------------------------------------------------------------------------------------
+
+
+class _Processes:
+    """Keeps so many processes busy. They live in sessions of their own, so that Ctrl-C reaches only the parent."""
+
+    def __init__(self, jobs: Sequence[Job], workers: int, watcher: Watcher) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._waiting = deque(jobs)
+        self._all = len(jobs)
+        self._watcher = watcher
+        self._threads = max(1, available_threads() // workers)
+        self._busy: dict[Any, tuple[Any, Job]] = {}  # connection: process, its job
+        self._failed: dict[str, str] = {}
+        self._workers = workers
+        self._ended = 0
+
+    def run(self) -> dict[str, str]:
+        """All jobs; the reasons of those that failed."""
+        try:
+            while self._waiting and len(self._busy) < self._workers:
+                self._start()
+            while self._busy:
+                for connection in multiprocessing.connection.wait(list(self._busy)):
+                    self._listen(connection)
+        except KeyboardInterrupt:
+            raise Interrupted(f"interrupted after {self._ended} of {self._all} runs") from None
+        finally:
+            self._stop()
+        return self._failed
+
+    def _start(self) -> None:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_worker, args=(theirs, self._threads), daemon=False)
+        process.start()
+        theirs.close()
+        self._busy[ours] = process, self._waiting[0]
+        self._hand_out(ours)
+
+    def _hand_out(self, connection: Any) -> None:
+        process, _ = self._busy[connection]
+        if not self._waiting:
+            del self._busy[connection]
+            connection.send(None)
+            connection.close()
+            process.join()
+            return
+        job = self._waiting.popleft()
+        self._busy[connection] = process, job
+        self._watcher.began(job)
+        connection.send((str(job.path), msgspec.json.encode(job.experiment.table())))
+
+    def _listen(self, connection: Any) -> None:
+        process, job = self._busy[connection]
+        try:
+            kind, *content = connection.recv()
+        except (EOFError, ConnectionError):
+            process.join()
+            del self._busy[connection]
+            self._end(job, f"its process died (exit code {process.exitcode}), perhaps for lack of memory")
+            if self._waiting:
+                self._start()
+            return
+        if kind == "advanced":
+            self._watcher.advanced(job, *content)
+        else:
+            self._end(job, content[0])
+            self._hand_out(connection)
+
+    def _end(self, job: Job, problem: str | None) -> None:
+        self._ended += 1
+        if problem is not None:
+            self._failed[job.name] = problem
+        self._watcher.ended(job, problem)
+
+    def _stop(self) -> None:
+        """Ask whoever still runs to save and end."""
+        for process, _ in self._busy.values():
+            process.terminate()
+        for connection, (process, _) in self._busy.items():
+            process.join()
+            connection.close()
+
+
+def _worker(connection: Any, threads: int) -> None:
+    """The life of a process: one job after the other, until there is none or the parent is gone."""
+    with suppress(AttributeError, PermissionError):
+        os.setsid()
+    loaded = _Loaded()
+
+    def tell(rounds: int, found: str) -> None:
+        try:
+            connection.send(("advanced", rounds, found))
+        except (BrokenPipeError, ConnectionError):
+            raise KeyboardInterrupt from None  # nobody listens any more: save and end
+
+    with suppress(Interrupted, KeyboardInterrupt, EOFError, ConnectionError):
+        while (task := connection.recv()) is not None:
+            path, table = task
+            experiment = experiment_from(msgspec.json.decode(table))
+            if experiment.runtime.threads == 0:
+                runtime = msgspec.structs.replace(experiment.runtime, threads=threads)
+                experiment = msgspec.structs.replace(experiment, runtime=runtime)
+            try:
+                problem = _run(Job(Path(path), experiment), tell, loaded.of(experiment))
+            except BadInput as missing:
+                problem = str(missing)
+            connection.send(("ended", problem))

@@ -1,0 +1,113 @@
+"""Curves in a terminal: dots of braille, eight to a character, in the colours of the methods."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from epidemic.cli.show import percent, plain_table, size
+from epidemic.report.statistics import accuracy_of, curve
+from epidemic.report.style import line
+
+if TYPE_CHECKING:
+    from epidemic.report.results import Result, Results
+
+COLOURS = {
+    "#000000": "bright_white"
+}  # black cannot be seen on a dark terminal, white not on a light one: use the brightest
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille character, by row and column
+
+
+def screen(results: Results, width: int, height: int) -> RenderableType:
+    """Accuracy (or loss) against rounds above a table of where each run stands."""
+    runs = results.runs
+    classes = all(r.accuracy is not None for run in runs for records in run.by_seed for r in records)
+    what = "accuracy" if classes else "loss"
+    table = _standing(runs, what)
+    rows = max(6, min(18, height - len(runs) - 8))
+    lines = []
+    for run in runs:
+        found = curve(run.by_seed, what)
+        factor = 100.0 if classes else 1.0
+        lines.append(([float(t) for t in found.rounds], [factor * v for v in found.mean], _colour(run)))
+    title = Text(
+        "accuracy over nodes (%) against rounds" if classes else "loss over nodes against rounds", style="bold"
+    )
+    return Group(title, plot(lines, max(30, min(width, 110)), rows), table)
+
+
+def plot(lines: Sequence[tuple[list[float], list[float], str]], width: int, rows: int) -> Text:
+    """Lines of (x, y, colour) as text of so many columns and rows, with both axes written out."""
+    xs = [v for x, _, _ in lines for v in x]
+    ys = [v for _, y, _ in lines for v in y]
+    low_x, high_x, low_y, high_y = min(xs), max(max(xs), min(xs) + 1), min(ys), max(ys)
+    if high_y - low_y < 1e-9:
+        low_y, high_y = low_y - 0.5, high_y + 0.5
+    margin = 8
+    columns = width - margin - 1
+    cells = [[0] * columns for _ in range(rows)]
+    colours = [[""] * columns for _ in range(rows)]
+    for x, y, colour in lines:
+        for px, py in _trace(x, y, (low_x, high_x, low_y, high_y), 2 * columns, 4 * rows):
+            row, column = py // 4, px // 2
+            cells[row][column] |= DOTS[py % 4][px % 2]
+            colours[row][column] = colour
+    text = Text()
+    for r in range(rows):
+        value = high_y - (high_y - low_y) * r / max(rows - 1, 1)
+        shown = f"{value:7.4g}" if r in (0, rows // 2, rows - 1) else " " * 7
+        text.append(f"{shown} ┤" if shown.strip() else f"{shown} │", style="dim")
+        for c in range(columns):
+            text.append(chr(0x2800 + cells[r][c]) if cells[r][c] else " ", style=colours[r][c])
+        text.append("\n")
+    left, right = f"{low_x:g}", f"{high_x:g}"
+    text.append(" " * margin + "└" + "─" * (columns - 1) + "\n", style="dim")
+    text.append(" " * (margin + 1) + left + right.rjust(columns - len(left) - 1), style="dim")
+    return text
+
+
+def _trace(
+    x: list[float], y: list[float], frame: tuple[float, float, float, float], wide: int, tall: int
+) -> list[tuple[int, int]]:
+    """The dots of a line, without gaps."""
+    low_x, high_x, low_y, high_y = frame
+    places = [
+        ((a - low_x) / (high_x - low_x) * (wide - 1), (high_y - b) / (high_y - low_y) * (tall - 1))
+        for a, b in zip(x, y, strict=True)
+    ]
+    dots = [(round(a), round(b)) for a, b in places]
+    for (a, b), (c, d) in itertools.pairwise(places):
+        steps = int(max(abs(c - a), abs(d - b))) + 1
+        dots += [(round(a + (c - a) * i / steps), round(b + (d - b) * i / steps)) for i in range(steps)]
+    return dots
+
+
+def _standing(runs: Sequence[Result], what: str) -> Table:
+    table = plain_table("", "run", "round", what, "D(X)", "sent per node", "state")
+    for run in runs:
+        records = run.seeds[-1].records
+        last = records[-1]
+        found = percent(accuracy_of(last)) if what == "accuracy" else f"{last.loss.mean:.4f}"
+        seeds = len(run.experiment.get("seeds", [])) or len(run.seeds)
+        ended = sum(seed.summary is not None for seed in run.seeds)
+        state = "finished" if ended >= seeds else f"{ended} of {seeds} seeds done" if seeds > 1 else "unfinished"
+        name = Text("━━ ", style=_colour(run)) + Text(run.label)
+        table.add_row(
+            name,
+            f"{last.round}/{run.experiment['rounds']}",
+            found,
+            f"{last.disagreement:.2e}",
+            size(last.bytes.total.mean),
+            state,
+        )
+    return table
+
+
+def _colour(run: Result) -> str:
+    colour = str(line(run.kind)["color"])
+    return COLOURS.get(colour, colour)

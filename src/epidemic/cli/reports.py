@@ -1,0 +1,169 @@
+"""`epidemic report` and `epidemic watch`: looking at results, finished or not."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from epidemic.cli.experiments import Json
+from epidemic.errors import BadInput, require_real
+
+if TYPE_CHECKING:
+    from epidemic.report.results import Results
+
+SUFFIXES = (".html", ".csv", ".parquet")
+
+Directories = Annotated[
+    list[Path],
+    typer.Argument(metavar="DIR...", help="Directories of runs, comparisons, sweeps.", show_default=False),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command("report")(report_command)
+    app.command("watch")(watch_command)
+
+
+def report_command(
+    directories: Directories,
+    outputs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="A page (.html) or the tidy table (.csv, .parquet); give it several times.",
+            show_default="DIR/report.html",
+        ),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(metavar="ACC", help="Accuracy whose cost is compared.", show_default="best of 7-regular static"),
+    ] = None,
+    title: Annotated[str, typer.Option(metavar="TEXT", help="The heading of the page.")] = "Epidemic Learning: results",
+    as_json: Json = False,
+) -> None:
+    """Make one self-contained page, or one tidy table, of all runs in some directories.
+
+    Unfinished runs are shown as far as they are. The page loads nothing from anywhere and can be mailed or printed.
+
+    [bold]Examples[/bold]
+
+      epidemic report runs/demo
+
+      epidemic report runs/first runs/second -o both.html -o both.csv -o both.parquet
+    """
+    from epidemic.cli.show import print_json
+    from epidemic.engine.store import write_bytes, write_whole
+    from epidemic.report.page import page
+    from epidemic.report.results import read_results, to_csv, write_parquet
+
+    if target is not None:
+        require_real("--target", target, 0, 1)
+    for path in outputs or []:
+        if path.suffix.lower() not in SUFFIXES:
+            raise BadInput(f"{path} must end in {', '.join(SUFFIXES)}")
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            what = "is a directory" if path.is_dir() else f"the directory {path.absolute().parent} does not exist"
+            raise BadInput(f"{path}: {what}; choose another name")
+    results = read_results(*directories)
+    files = outputs or [directories[0] / "report.html"]
+    for path in files:
+        if path.suffix.lower() == ".html":
+            write_bytes(path, page(results, title, target).encode())
+        elif path.suffix.lower() == ".csv":
+            write_bytes(path, to_csv(results.rows()).encode())
+        else:
+            write_whole(path, lambda part: write_parquet(results.rows(), part))
+    if as_json:
+        return print_json({"files": [str(path) for path in files], "notes": results.notes, "runs": _rows(results)})
+    _print_results(results, files)
+
+
+def watch_command(
+    directories: Directories,
+    every: Annotated[float, typer.Option(metavar="SECONDS", help="How often to look.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Show the state now and end.")] = False,
+) -> None:
+    """Show the curves of runs live in the terminal, while they go on in other processes.
+
+    Ends when everything is finished, or on Ctrl-C; the runs themselves do not notice.
+
+    [bold]Example[/bold]
+
+      epidemic run experiment.toml --out runs/first &
+
+      epidemic watch runs/first
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    from epidemic.cli.plot import screen
+    from epidemic.report.results import read_results
+
+    require_real("--every", every, 0.1, 3600)
+    for directory in directories:
+        if not directory.exists():
+            raise BadInput(f"{directory} does not exist")
+    console = Console()
+    if once or not console.is_terminal:
+        console.print(screen(read_results(*directories), console.width, console.height))
+        return
+    with Live(console=console, screen=False, auto_refresh=False) as live:
+        while True:
+            try:
+                results = read_results(*directories)
+            except BadInput as problem:  # perhaps nothing has been evaluated yet
+                live.update(f"waiting: {problem}", refresh=True)
+            else:
+                live.update(screen(results, console.width, console.height), refresh=True)
+                if all(_complete(run) for run in results.runs):
+                    return
+            time.sleep(every)
+
+
+def _complete(run: Any) -> bool:
+    """Whether all seeds that the experiment asks for have ended."""
+    ended = {seed.seed for seed in run.seeds if seed.summary is not None}
+    return set(run.experiment.get("seeds", [])) <= ended
+
+
+def _rows(results: Results) -> list[dict[str, Any]]:
+    from epidemic.report.statistics import best
+
+    rows = []
+    for run in results.runs:
+        accuracy, loss = best(run.by_seed)
+        classes = run.by_seed[0][0].accuracy is not None
+        rows.append(
+            {
+                "run": run.label,
+                "directory": str(run.path),
+                "seeds": len(run.seeds),
+                "finished": run.finished,
+                "best_accuracy": accuracy if classes else None,
+                "best_loss": loss,
+            }
+        )
+    return rows
+
+
+def _print_results(results: Results, files: list[Path]) -> None:
+    from rich.markup import escape
+
+    from epidemic.cli.show import interval, plain_table, show
+
+    table = plain_table("Best over rounds", "run", "seeds", "accuracy (%)", "loss")
+    for row in _rows(results):
+        accuracy = row["best_accuracy"]
+        shown = "-" if accuracy is None else interval(accuracy, 100, 2)
+        name = row["run"] if row["finished"] else f"{row['run']} (unfinished)"
+        table.add_row(escape(name), str(row["seeds"]), shown, interval(row["best_loss"], digits=4))
+    for note in results.notes:
+        print(f"note: {note}", file=sys.stderr)
+    show(table, f"wrote {escape(', '.join(map(str, files)))}")

@@ -1,0 +1,270 @@
+"""`epidemic sweep` and `epidemic reproduce`: many runs with one command."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from epidemic.cli.experiments import Json, Quiet, Settings, own_directory
+from epidemic.errors import BadInput, Interrupted, RunFailed, require_choice, require_int
+
+if TYPE_CHECKING:
+    from epidemic.batch import Job, Outcome
+    from epidemic.reproduce import Check, Finding, Item
+
+MAX_JOBS = 256
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command("sweep")(sweep_command)
+    app.command("reproduce")(reproduce_command)
+
+
+def sweep_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file.", show_default=False)],
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=V1,V2", help="Values of a setting; give it several times.", show_default=False),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", help="Seeds 1 to N at every point.", show_default="the file's")
+    ] = None,
+    jobs: Annotated[int, typer.Option(metavar="N", help="Runs side by side, each in a process of its own.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where results go.", show_default="runs/NAME-sweep")
+    ] = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment at every combination of some settings, each in DIR/what-differs.
+
+    Run the same command again to go on after an interrupt, or with more values to add runs: what is finished is skipped.
+    A run that fails is reported at the end and does not stop the others (exit code 1).
+
+    [bold]Examples[/bold]
+
+      epidemic sweep experiment.toml --grid algorithm.lr=0.01,0.05,0.1 --grid topology.s=4,7,14 --seeds 5
+
+      epidemic sweep experiment.toml --grid topology.kind=el-oracle,el-local,regular --set topology.s=7 --jobs 2 --out runs/kinds
+
+      epidemic report runs/kinds -o report.html
+    """
+    from epidemic.batch import run_batch
+    from epidemic.cli.progress import BatchDisplay
+    from epidemic.experiment import directory_name, read_table, with_settings
+    from epidemic.sweep import grid_jobs, parse_grid
+
+    require_int("--jobs", jobs, 1, MAX_JOBS)
+    values = parse_grid(grid or [])
+    table = with_settings(read_table(file), settings or [])
+    where = (
+        Path("runs") / f"{directory_name(str(table.get('name', 'experiment')))}-sweep"
+        if out is None
+        else own_directory(out)
+    )
+    planned = grid_jobs(table, values, where, seeds)
+    try:
+        with BatchDisplay(planned, quiet=quiet) as display:
+            outcome = run_batch(planned, jobs, display)
+    except Interrupted as stop:
+        words = ["epidemic", "sweep", str(file), *(w for text in grid or [] for w in ("--grid", text))]
+        words += [w for text in settings or [] for w in ("--set", text)]
+        words += ["--seeds", str(seeds)] if seeds is not None else []
+        words += ["--jobs", str(jobs)] if jobs > 1 else []
+        raise Interrupted(f"{stop}; go on with: {shlex.join([*words, '--out', str(where)])}") from None
+    _print_sweep(planned, outcome, where, as_json=as_json)
+
+
+def _print_sweep(jobs: list[Job], outcome: Outcome, where: Path, *, as_json: bool) -> None:
+    from rich.markup import escape
+
+    from epidemic.cli.show import interval, plain_table, print_json, show
+    from epidemic.report.results import read_results
+    from epidemic.report.statistics import best
+
+    found = {} if len(outcome.failed) == len(jobs) else {run.path: run for run in read_results(where).runs}
+    rows: list[dict[str, Any]] = []
+    table = plain_table("Best over rounds", "run", "accuracy (%)", "loss")
+    for job in jobs:
+        if job.name in outcome.failed:
+            table.add_row(escape(job.name), "failed", "-")
+            rows.append({"run": job.name, "directory": str(job.path), "failed": outcome.failed[job.name]})
+            continue
+        accuracy, loss = best(found[job.path].by_seed)
+        classes = found[job.path].by_seed[0][0].accuracy is not None
+        table.add_row(escape(job.name), interval(accuracy, 100, 2) if classes else "-", interval(loss, digits=4))
+        rows.append(
+            {
+                "run": job.name,
+                "directory": str(job.path),
+                "best_accuracy": accuracy if classes else None,
+                "best_loss": loss,
+            }
+        )
+    if as_json:
+        print_json({"directory": str(where), "skipped": len(outcome.skipped), "runs": rows})
+    else:
+        report = shlex.join(["epidemic", "report", str(where), "-o", "report.html"])
+        legend = "mean over nodes; mean over seeds and half-width of the 95 % interval"
+        show(table, f"[dim]{legend}[/dim]", f"results: {escape(str(where))}; as a page: {escape(report)}")
+    if outcome.failed:
+        first, reason = next(iter(outcome.failed.items()))
+        raise RunFailed(f"{len(outcome.failed)} of {len(jobs)} runs failed; the first, {first}: {reason}")
+
+
+def reproduce_command(
+    item: Annotated[
+        str, typer.Argument(metavar="ITEM", help="An item of the list above, or [bold]all[/bold].", show_default=False)
+    ],
+    scale: Annotated[str, typer.Option(metavar="SCALE", help="smoke, laptop or paper.")] = "smoke",
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the real data set is.", show_default="where 'data fetch' puts it"),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", help="Seeds 1 to N.", show_default="smoke 2, laptop 1, paper 5")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where everything goes.", show_default="runs/reproduce-SCALE")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would run, with an estimate of time and bytes.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Reproduce a table or figure of the paper, and set our values beside its own.
+
+    Items: table1 table2 table3, fig1 to fig8; beyond the paper: contraction, drift, cap, spectra.
+
+    Scales: smoke (embedded data, seconds), laptop (real data, fewer rounds, hours), paper (the paper's settings, days).
+    Writes the figure (PNG, PDF, SVG), its data (CSV), the verdicts (JSON) and the exact experiment files to DIR/ITEM; runs are in
+    DIR/runs, are shared between items, and go on when the command is run again.
+
+    [bold]Examples[/bold]
+
+      epidemic reproduce fig3
+
+      epidemic reproduce all --scale smoke
+
+      epidemic reproduce table2 --scale laptop --data ~/data/cifar10 --dry-run
+    """
+    from epidemic import reproduce as reproducing
+    from epidemic.cli.progress import BatchDisplay
+    from epidemic.cli.show import print_json
+
+    require_choice("--scale", scale, reproducing.SCALES)
+    items = reproducing.items_named(item)
+    where = Path("runs") / f"reproduce-{scale}" if out is None else own_directory(out)
+    request = reproducing.Request(scale, where, seeds)  # type: ignore[arg-type]
+    jobs = reproducing.planned(items, request)
+    if not jobs and (seeds is not None or data is not None):
+        raise BadInput(f"{item} trains nothing; leave out {'--seeds' if seeds is not None else '--data'}")
+    if scale == "smoke" and data is not None:
+        raise BadInput("--scale smoke uses the embedded data; leave out --data or choose --scale laptop")
+    if data is not None and not data.is_dir():
+        raise BadInput(f"--data {data} is not a directory")
+    if dry_run:
+        return _print_plan(items, jobs, as_json=as_json)
+    reproducing.check_data(jobs, data)
+    failed: dict[str, str] = {}
+    try:
+        if jobs:
+            with BatchDisplay(jobs, quiet=quiet) as display:
+                failed = reproducing.run_jobs(jobs, data, display)
+        found = {one.name: reproducing.reproduce(one, request, failed) for one in items}
+    except Interrupted as stop:
+        words = ["epidemic", "reproduce", item, "--scale", scale, "--out", str(where)]
+        words += ["--seeds", str(seeds)] if seeds is not None else []
+        words += ["--data", str(data)] if data is not None else []
+        raise Interrupted(f"{stop}; go on with: {shlex.join(words)}") from None
+    if as_json:
+        print_json(
+            {"directory": str(where), "items": {n: {"checks": f.checks, "notes": f.notes} for n, f in found.items()}}
+        )
+    else:
+        for one in items:
+            _print_finding(one, found[one.name])
+        _print_verdicts(found, where)
+
+
+def _print_plan(items: list[Item], jobs: list[Job], *, as_json: bool) -> None:
+    from rich.markup import escape
+
+    from epidemic.cli.show import duration, plain_table, print_json, show, size
+    from epidemic.reproduce.estimate import costs
+
+    todo = [job for job in jobs if not job.finished]
+    cost = costs(todo)
+    seconds, disk = sum(c.seconds for c in cost.values()), sum(c.disk for c in cost.values())
+    if as_json:
+        runs = [
+            {"run": job.name, "directory": str(job.path), "finished": job.finished, "cost": cost.get(job.path)}
+            for job in jobs
+        ]
+        return print_json({"items": [one.name for one in items], "runs": runs, "seconds": seconds, "disk_bytes": disk})
+    table = plain_table("Would run", "run", "rounds", "seeds", "time", "sent per node", "disk")
+    for job in jobs:
+        rounds, seeds = f"{job.experiment.rounds:,}", str(len(job.experiment.seeds))
+        if job.path in cost:
+            c = cost[job.path]
+            figures = [duration(c.seconds), size(c.sent_per_node), size(c.disk)]
+        else:
+            figures = ["finished", "-", "-"]
+        table.add_row(escape(f"{job.path.parent.name}/{job.name}"), rounds, seeds, *figures)
+    plain = [one.name for one in items if not one.trains]
+    legend = "time: from a few rounds timed now on random data; sent: models and headers of one seed; disk: about"
+    show(
+        *([table, f"[dim]{legend}[/dim]"] if jobs else []),
+        *([f"without training, in seconds to minutes: {', '.join(plain)}"] if plain else []),
+        f"in all about {duration(seconds)} and {size(disk)} on disk",
+    )
+
+
+def _print_finding(item: Item, finding: Finding) -> None:
+    from rich.markup import escape
+
+    from epidemic.cli.show import plain_table, show
+
+    table = plain_table(f"{item.name}: {item.title}", "", "ours", item.expected_from, "difference", "verdict")
+    reasons: dict[str, int] = {}
+    for check in finding.checks:
+        mark = f" [{reasons.setdefault(check.reason, len(reasons) + 1)}]" if check.reason else ""
+        table.add_row(
+            escape(check.what), _ours(check), _expected(check), _difference(check), escape(check.verdict + mark)
+        )
+    notes = [f"[dim][{i}] {escape(reason)}[/dim]".replace("[dim][", "[dim]\\[") for reason, i in reasons.items()]
+    show(table, *notes, *(f"[dim]{escape(note)}[/dim]" for note in finding.notes), "")
+
+
+def _ours(check: Check) -> str:
+    if check.ours is None:
+        return "-"
+    found = f"{check.ours:,.{check.digits}f}"
+    return found if check.half_width is None else f"{found}±{check.half_width:,.{check.digits}f}"
+
+
+def _expected(check: Check) -> str:
+    number = "" if check.expected is None else f"{check.expected:,.{check.digits}f}"
+    return " ".join(part for part in (check.claim, number) if part)
+
+
+def _difference(check: Check) -> str:
+    return "" if check.difference is None else f"{check.difference:+,.{check.digits}f}"
+
+
+def _print_verdicts(found: dict[str, Finding], where: Path) -> None:
+    from collections import Counter
+
+    from rich.markup import escape
+
+    from epidemic.cli.show import show
+
+    count = Counter(check.verdict for finding in found.values() for check in finding.checks)
+    listed = ", ".join(f"{number} {verdict}" for verdict, number in count.items())
+    show(f"verdicts: {listed}", f"figures, data and experiment files: {escape(str(where))}")

@@ -1,0 +1,307 @@
+"""Reading runs back: every seed found below some directories, as values and as one tidy table.
+
+A run may be unfinished, even being written at this moment: its records so far are read, and a last line that was cut off is
+left out and mentioned.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from epidemic.data.images import need
+from epidemic.engine.store import RECORDS, TIMINGS, read_json
+from epidemic.errors import BadInput
+from epidemic.experiment import WITHOUT_INFLUENCE, flat
+from epidemic.record import Record, Spread, Summary, read_records
+
+
+class RunInfo(msgspec.Struct, frozen=True):
+    """What run.json says about one seed."""
+
+    experiment: dict[str, Any]  # as the tables of its file
+    seed: int
+    strategy: str
+    versions: dict[str, str]
+    machine: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.experiment.get("rounds"), int) or not isinstance(self.experiment.get("name"), str):
+            raise ValueError("its experiment has no name or rounds")
+
+
+class NodeResult(msgspec.Struct, frozen=True):
+    """One node at the end of a seed."""
+
+    node: int
+    samples: int
+    classes: list[int] | None  # training samples of each class
+    bytes: dict[str, int]  # sent: model, header, control
+    in_degree: dict[str, int]  # in how many rounds it received so many models
+    final_loss: float
+    final_accuracy: float | None
+
+    @property
+    def received(self) -> int:
+        """Models received in all rounds."""
+        return sum(int(degree) * rounds for degree, rounds in self.in_degree.items())
+
+
+class SeedResult(msgspec.Struct, frozen=True):
+    """One seed: what was written down so far."""
+
+    path: Path
+    info: RunInfo
+    records: list[Record]
+    cut: bool  # whether the last line of the records was cut off
+    summary: Summary | None  # None: not finished
+    nodes: list[NodeResult] | None
+    seconds: dict[int, float]  # of computing since the start, by evaluated round
+
+    @property
+    def seed(self) -> int:
+        """The seed's number."""
+        return self.info.seed
+
+
+class Result(msgspec.Struct, frozen=True):
+    """All seeds of one experiment."""
+
+    label: str  # tells it apart from the others: its name, or what its directory is called
+    path: Path
+    experiment: dict[str, Any]
+    seeds: list[SeedResult]
+
+    @property
+    def kind(self) -> str:
+        """The kind of its topology, which decides its colour."""
+        topology = self.experiment.get("topology")
+        return str(topology.get("kind", "own")) if isinstance(topology, dict) else "own"
+
+    @property
+    def by_seed(self) -> list[list[Record]]:
+        """The records of each seed."""
+        return [seed.records for seed in self.seeds]
+
+    @property
+    def finished(self) -> bool:
+        """Whether all its seeds that were begun have ended."""
+        return all(seed.summary is not None for seed in self.seeds)
+
+
+class Results(msgspec.Struct, frozen=True):
+    """Everything that was found, and what was noticed on the way."""
+
+    runs: list[Result]
+    notes: list[str]
+
+    @property
+    def differing(self) -> list[str]:
+        """The dotted settings in which the experiments differ; their names do not count."""
+        tables = [_settings(run.experiment) for run in self.runs]
+        keys = dict.fromkeys(key for table in tables for key in table)
+        return [key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables)]
+
+    def setting(self, run: Result, key: str) -> Any:
+        """A setting of a run by its dotted key; None where it has none."""
+        return _settings(run.experiment).get(key)
+
+    def common(self) -> dict[str, Any]:
+        """The dotted settings that all experiments share."""
+        differing = self.differing
+        return {key: value for key, value in _settings(self.runs[0].experiment).items() if key not in differing}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The tidy table: one row for each run, seed and evaluated round."""
+        keys = ["nodes", "topology.kind"]
+        keys += [key for key in self.differing if key not in keys]
+        return [
+            {
+                "run": run.label,
+                "directory": str(seed.path),
+                **{key: _cell(self.setting(run, key)) for key in keys},
+                "seed": seed.seed,
+                **_measured(record),
+            }
+            for run in self.runs
+            for seed in run.seeds
+            for record in seed.records
+        ]
+
+    def dataframe(self) -> Any:
+        """The tidy table as a pandas DataFrame."""
+        return need("pandas", "Data frames", "tables").DataFrame(self.rows())
+
+
+def read_results(*directories: str | Path) -> Results:
+    """All runs in these directories and below them.
+
+    Raises:
+        BadInput: A directory is missing, holds no run, or only half-written ones.
+    """
+    notes: list[str] = []
+    found: dict[Path, list[SeedResult]] = {}
+    for directory in dict.fromkeys(Path(d) for d in directories):
+        seeds = [seed for path in _seed_directories(directory) if (seed := _read_seed(path, notes)) is not None]
+        if not seeds:
+            raise BadInput(f"{directory} holds only runs without a record yet; wait for their first evaluation")
+        for seed in seeds:
+            others = found.setdefault(seed.path.parent, [])
+            if seed.path not in [other.path for other in others]:
+                others.append(seed)
+    if not found:
+        raise BadInput("no directory was given; name at least one that holds runs")
+    labels = _labels({path: seeds[0].info.experiment["name"] for path, seeds in found.items()})
+    return Results([Result(labels[path], path, s[0].info.experiment, s) for path, s in found.items()], notes)
+
+
+def _seed_directories(directory: Path) -> list[Path]:
+    if not directory.exists():
+        raise BadInput(f"{directory} does not exist")
+    if not directory.is_dir():
+        raise BadInput(f"{directory} is a file; give the directory of a run, a comparison or a sweep")
+    if not any(directory.iterdir()):
+        raise BadInput(f"{directory} is empty; give the directory of a run, a comparison or a sweep")
+    found = [path.parent for path in sorted(directory.rglob("seed-*/run.json"), key=_natural)]
+    if directory.name.startswith("seed-") and (directory / "run.json").is_file():
+        found.insert(0, directory)
+    if not found:
+        half = next(iter(sorted(directory.rglob(f"seed-*/{RECORDS}"))), None)
+        if half is not None:
+            raise BadInput(f"{half.parent} is half-written: it has records but no run.json")
+        raise BadInput(f"{directory} holds no run: nothing below it is called seed-N/run.json")
+    return found
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Sorts seed-10 after seed-9."""
+    parts = "".join(c if c.isdigit() else " " + c + " " for c in str(path)).split()
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+
+def _read_seed(path: Path, notes: list[str]) -> SeedResult | None:
+    try:
+        info = msgspec.convert(read_json(path / "run.json"), RunInfo)
+    except msgspec.ValidationError as problem:
+        raise BadInput(f"{path / 'run.json'} is not that of a run: {problem}") from None
+    if not (path / RECORDS).is_file():
+        notes.append(f"{path} has no records yet and was left out")
+        return None
+    records, cut = read_records(path / RECORDS)
+    if cut:
+        notes.append(f"the last line of {path / RECORDS} is cut off and was left out")
+    if not records:
+        notes.append(f"{path} has no record yet and was left out")
+        return None
+    summary, nodes = _optional(path / "summary.json", Summary), _optional(path / "nodes.json", list[NodeResult])
+    if summary is None:
+        notes.append(f"{path} is not finished: round {records[-1].round} of {info.experiment['rounds']}")
+    return SeedResult(path, info, records, cut, summary, nodes, _seconds(path / TIMINGS))
+
+
+class _Timing(msgspec.Struct):
+    round: int
+    seconds: dict[str, float]
+
+
+def _seconds(path: Path) -> dict[int, float]:
+    """Seconds since the start by round, all phases together; what cannot be read is left out."""
+    total, found = 0.0, {}
+    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
+        with suppress(msgspec.DecodeError):
+            timing = msgspec.json.decode(line, type=_Timing)
+            total += sum(timing.seconds.values())
+            found[timing.round] = total
+    return found
+
+
+def _optional(path: Path, kind: Any) -> Any:
+    if not path.is_file():
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError) as problem:
+        raise BadInput(f"{path} cannot be read: {problem}") from None
+
+
+def _labels(names: dict[Path, str]) -> dict[Path, str]:
+    """Names where they tell the runs apart; otherwise with as much of the directory as does."""
+    labels = dict(names)
+    for name in {name for name in names.values() if list(names.values()).count(name) > 1}:
+        parts = {path: path.absolute().parts for path, its in names.items() if its == name}
+        depth = 1
+        while len({p[-depth:] for p in parts.values()}) < len(parts):
+            depth += 1
+        labels |= {path: f"{name} ({'/'.join(p[-depth:])})" for path, p in parts.items()}
+    return labels
+
+
+def _settings(experiment: dict[str, Any]) -> dict[str, Any]:
+    return flat({k: v for k, v in experiment.items() if k not in (*WITHOUT_INFLUENCE, "name", "format")})
+
+
+def _cell(value: Any) -> Any:
+    """A setting as one cell of a table."""
+    return value if value is None or isinstance(value, str | int | float) else msgspec.json.encode(value).decode()
+
+
+def _measured(record: Record) -> dict[str, Any]:
+    def spread(name: str, value: Any) -> dict[str, float | None]:
+        return {f"{name}_{part}": getattr(value, part, None) for part in Spread.__struct_fields__}
+
+    return {
+        "round": record.round,
+        "alive": record.alive,
+        **spread("accuracy", record.accuracy),
+        **spread("loss", record.loss),
+        "mean_model_accuracy": record.mean_model_accuracy,
+        "mean_model_loss": record.mean_model_loss,
+        "train_loss": record.train_loss,
+        "disagreement": record.disagreement,
+        **{
+            f"bytes_{what}_{part}": getattr(getattr(record.bytes, what), part)
+            for what in ("model", "header", "control", "total")
+            for part in ("mean", "max")
+        },
+        **{key: value for name, found in record.metrics.items() for key, value in spread(name, found).items()},
+    }
+
+
+# -- files of the table -----------------------------------------------------------------------------------------------
+
+
+def to_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """A table as CSV; an empty cell where there is no value."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns(rows), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def write_parquet(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """A table as Parquet; a column of mixed kinds becomes text."""
+    arrow, parquet = (need(m, "Parquet tables", "tables") for m in ("pyarrow", "pyarrow.parquet"))
+    names = columns(rows)
+    values = {name: [row.get(name) for row in rows] for name in names}
+    parquet.write_table(arrow.table({name: _one_kind(column) for name, column in values.items()}), path)
+
+
+def _one_kind(column: list[Any]) -> list[Any]:
+    kinds = {type(value) for value in column if value is not None}
+    if len(kinds) <= 1:
+        return column
+    if kinds <= {int, float}:
+        return [None if value is None else float(value) for value in column]
+    return [None if value is None else str(value) for value in column]
+
+
+def columns(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """All columns of the rows, in the order of their first appearance."""
+    return list(dict.fromkeys(key for row in rows for key in row))
