@@ -11,7 +11,7 @@ demo: $(READY)  ## six methods, 96 nodes, three seeds, on the embedded data: abo
 	$(BIN)/epidemic compare --out runs/demo
 
 test: $(READY)  ## run the tests
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist loadgroup
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .

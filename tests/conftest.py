@@ -9,3 +9,15 @@ settings.register_profile("project", deadline=None, derandomize=True, print_blob
 settings.load_profile("project")
 
 os.environ.setdefault("COLUMNS", "100")  # the width of printed tables
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What could not be tested here is said where nobody overlooks it."""
+    reasons = {
+        report.longrepr[2]
+        for report in terminalreporter.stats.get("skipped", [])
+        if "NO BROWSER" in str(report.longrepr)
+    }
+    for reason in reasons:
+        terminalreporter.section("NOT TESTED", sep="!", red=True, bold=True)
+        terminalreporter.write_line(reason)

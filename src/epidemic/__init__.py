@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from epidemic.graph import Graph
     from epidemic.models import FEMNISTCNN, MLP, GNLeNet, Logistic, Point, PythonModel, SmallCNN
     from epidemic.record import Record
+    from epidemic.report.results import Results, read_results
     from epidemic.rng import Streams
     from epidemic.topology import (
         Complete,
@@ -74,6 +75,7 @@ _HOME = {
     "graph": "Graph",
     "models": "FEMNISTCNN MLP GNLeNet Logistic Point PythonModel SmallCNN",
     "record": "Record",
+    "report.results": "Results read_results",
     "rng": "Streams",
     "topology": "Complete DEquiStatic ELLocal ELOracle ErdosRenyi Every Exponential Isolated ODEquiDyn OnePeerExponential"
     " OUEquiDyn Regular Ring Torus UEquiStatic Unlucky",

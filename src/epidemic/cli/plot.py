@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -23,22 +24,36 @@ COLOURS = {
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille character, by row and column
 
 
+TALL = 40
+"""Lines of a terminal from which disagreement is drawn as well."""
+
+
 def screen(results: Results, width: int, height: int) -> RenderableType:
-    """Accuracy (or loss) against rounds above a table of where each run stands."""
+    """Accuracy (or loss) against rounds, disagreement where there is room, and a table of where each run stands."""
     runs = results.runs
     classes = all(r.accuracy is not None for run in runs for records in run.by_seed for r in records)
     what = "accuracy" if classes else "loss"
-    table = _standing(runs, what)
-    rows = max(6, min(18, height - len(runs) - 8))
-    lines = []
-    for run in runs:
-        found = curve(run.by_seed, what)
-        factor = 100.0 if classes else 1.0
-        lines.append(([float(t) for t in found.rounds], [factor * v for v in found.mean], _colour(run)))
-    title = Text(
-        "accuracy over nodes (%) against rounds" if classes else "loss over nodes against rounds", style="bold"
-    )
-    return Group(title, plot(lines, max(30, min(width, 110)), rows), table)
+    columns = max(30, min(width, 110))
+    both = height >= TALL
+    rows = max(6, min(18, (height - len(runs) - 8) // (2 if both else 1) - 2 * both))
+    title = "accuracy over nodes (%) against rounds" if classes else "loss over nodes against rounds"
+    parts: list[RenderableType] = [Text(title, style="bold")]
+    parts.append(plot([_line(run, what, lambda v: 100 * v if classes else v) for run in runs], columns, rows))
+    apart = [_line(run, "disagreement", math.log10, above=0.0) for run in runs]
+    if both and any(x for x, _, _ in apart):
+        parts += [
+            Text("disagreement D(X), power of ten", style="bold"),
+            plot([a for a in apart if a[0]], columns, rows),
+        ]
+    return Group(*parts, _standing(runs, what))
+
+
+def _line(
+    run: Result, what: str, scale: Callable[[float], float], above: float = -math.inf
+) -> tuple[list[float], list[float], str]:
+    found = curve(run.by_seed, what)
+    shown = [(float(t), scale(v)) for t, v in zip(found.rounds, found.mean, strict=True) if v > above]
+    return [t for t, _ in shown], [v for _, v in shown], _colour(run)
 
 
 def plot(lines: Sequence[tuple[list[float], list[float], str]], width: int, rows: int) -> Text:

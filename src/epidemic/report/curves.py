@@ -63,6 +63,7 @@ def _accuracy(axes: Any, lines: list[Line], against: str, title: str) -> None:
     largest = max(max(curve(entry.by_seed, "bytes").mean) for entry in lines)
     unit, name = (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
     starts: list[float] = []
+    tops: list[float] = []
     for entry in lines:
         accuracy, sent = (curve(entry.by_seed, what) for what in ("accuracy", "bytes"))
         style = line(entry.kind, entry.variant)
@@ -72,10 +73,12 @@ def _accuracy(axes: Any, lines: list[Line], against: str, title: str) -> None:
             paid = np.array(sent.mean) > 0  # a logarithm has no place for what was free
             _band(axes, np.array(sent.mean) / unit, accuracy, 100, entry.name, style, paid)
         starts.append(accuracy.mean[len(accuracy.mean) // 8])
+        tops.append(max(accuracy.mean))
     polish(axes, title, "round" if against == "round" else f"sent per node ({name}, log)", "accuracy over nodes (%)")
     if against == "bytes" and largest > 0:
         axes.set_xscale("log")
-    axes.set_ylim(bottom=max(0.0, 100 * min(starts) - 5))  # the first steep rise would squeeze what matters
+    # neither the first steep rise nor the wide bands of few seeds may squeeze what matters
+    axes.set_ylim(max(0.0, 100 * min(starts) - 5), 100 * max(tops) + 5)
 
 
 def _legend_below(figure: Figure, axes: Any, entries: int) -> None:

@@ -72,7 +72,7 @@ def reproduce(item: Item, request: Request, failed: dict[str, str]) -> Finding:
         (where / "experiments").mkdir(exist_ok=True)
     for job in jobs:
         text = to_toml(job.experiment).encode()
-        write_bytes(where / "experiments" / f"{directory_name(job.name)}.toml", text)
+        write_bytes(where / "experiments" / f"{job.path.name}.toml", text)
     return finding
 
 

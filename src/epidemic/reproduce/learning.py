@@ -62,11 +62,13 @@ class Study:
             self.found[method.name] = Result(run.label, run.path, run.experiment, kept)
         self.shortfall = studies.shortfalls(request, setting)
 
-    def lines(self, methods: Sequence[Method]) -> list[Line]:
-        """Lines of a figure; those of one kind are told apart by their dashes."""
+    def lines(self, methods: Sequence[Method], names: Sequence[str] | None = None) -> list[Line]:
+        """Lines of a figure, under their own or other names; those of one kind are told apart by their dashes."""
         kinds = [self.found[m.name].kind for m in methods]
+        names = [m.name for m in methods] if names is None else names
         return [
-            Line(m.name, kinds[i], self.found[m.name].by_seed, kinds[:i].count(kinds[i])) for i, m in enumerate(methods)
+            Line(name, kinds[i], self.found[m.name].by_seed, kinds[:i].count(kinds[i]))
+            for i, (m, name) in enumerate(zip(methods, names, strict=True))
         ]
 
     def lead(self, one: Method, other: Method, value: Value) -> Interval:
@@ -303,7 +305,8 @@ def _figure5(request: Request, failed: dict[str, str]) -> Finding:
         checks.append(
             _gib(study, studies.with_s(ORACLE, 4), 4.3, 0.05, "s = 4: GiB sent per node in 3,000 rounds", wrong)
         )
-    oracle, local = (study.lines([*(studies.with_s(m, s) for s in _SIZES), STATIC]) for m in (ORACLE, LOCAL))
+    names = [*(f"s = {s}" for s in _SIZES), STATIC.name]
+    oracle, local = (study.lines([*(studies.with_s(m, s) for s in _SIZES), STATIC], names) for m in (ORACLE, LOCAL))
     panels = [
         ("Figure 5: EL-Oracle", oracle, "round"),
         ("EL-Local", local, "round"),
@@ -336,9 +339,9 @@ def _figure6(request: Request, failed: dict[str, str]) -> Finding:
         checks.append(
             Check(what=f"{name}: best learning rate", ours=winner, expected=paper, verdict=verdict, reason=reason)
         )
-        panels.append(
-            (f"Figure 6: {name}", study.lines([m for m in tried.values() if m.name not in diverged]), "round")
-        )
+        kept = {lr: m for lr, m in tried.items() if m.name not in diverged}
+        lines = study.lines(list(kept.values()), [f"lr {lr:g}" for lr in kept])
+        panels.append((f"Figure 6: {name}", lines, "round"))
     return Finding(checks, study.curves(), panels_figure(panels), notes)
 
 

@@ -1,0 +1,386 @@
+"""Every table and figure of the paper comes out with the right values, at the smallest scale."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+import scipy.stats
+
+from epidemic import theory
+from epidemic.cli import main
+from epidemic.experiment import load, same_experiment
+from epidemic.report.statistics import Interval
+from epidemic.reproduce import ITEMS, PAPER, Request, items_named, planned
+from epidemic.reproduce import studies as st
+from epidemic.reproduce.base import ahead, measured, near
+from epidemic.reproduce.structure import received, worst_deviation
+
+pytestmark = pytest.mark.xdist_group("reproduce")  # the runs are made once
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("reproduce") / "out"
+    assert main(["reproduce", "all", "--scale", "smoke", "--out", str(directory), "--quiet"]) == 0
+    return directory
+
+
+def rows(out, item):
+    with (out / item / f"{item}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def checks(out, item):
+    return {check["what"]: check for check in json.loads((out / item / "checks.json").read_text())["checks"]}
+
+
+def raw(out, method, setting="cifar10"):
+    """The records of both seeds, as plain JSON."""
+    place = out / "runs" / setting / method
+    return [[json.loads(line) for line in (place / f"seed-{s}/records.jsonl").read_text().splitlines()] for s in (1, 2)]
+
+
+# -- what every item writes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_every_item_writes_its_figure_data_and_verdicts(out, item):
+    pil = pytest.importorskip("PIL.Image")
+    place = out / item
+    with pil.open(place / f"{item}.png") as picture:
+        assert picture.width > 600
+        assert len(picture.convert("L").getcolors(1 << 20)) > 10, "it is not empty"
+    assert (place / f"{item}.pdf").read_bytes().startswith(b"%PDF")
+    assert "</svg>" in (place / f"{item}.svg").read_text()[-20:]
+    assert len(rows(out, item)) >= 2
+    assert checks(out, item)
+
+
+@pytest.mark.parametrize("item", [item.name for item in PAPER if item.trains])
+def test_the_experiment_files_are_those_that_ran(out, item):
+    request = Request("smoke", out)
+    jobs = ITEMS[item].planned(request)
+    files = sorted((out / item / "experiments").glob("*.toml"))
+    assert len(files) == len(jobs)
+    for job in jobs:
+        written = load(out / item / "experiments" / f"{job.path.name}.toml")
+        ran = json.loads((job.path / "seed-1/run.json").read_text())["experiment"]
+        assert same_experiment(ran, json.loads(json.dumps(written.table()))) == []
+
+
+def test_running_again_trains_nothing_and_writes_the_same(out, capsys):
+    before = {p: p.stat().st_mtime_ns for p in (out / "runs").rglob("records.jsonl")}
+    table, picture = (out / "table2/table2.csv").read_bytes(), (out / "table2/table2.svg").read_bytes()
+    assert main(["reproduce", "table2", "--out", str(out)]) == 0
+    assert "runs are finished already" in capsys.readouterr().err
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    assert (out / "table2/table2.csv").read_bytes() == table
+    assert (out / "table2/table2.svg").read_bytes() == picture
+
+
+# -- values: learning -------------------------------------------------------------------------------------------------
+
+
+def test_table2_holds_what_the_records_say(out):
+    found = {row["method"]: row for row in rows(out, "table2")}
+    assert list(found) == ["complete", "7-regular static", "8-U-EquiStatic", "EL-Oracle", "EL-Local"]
+    static = raw(out, "7-regular-static")
+    mean = [(a["round"], (a["accuracy"]["mean"] + b["accuracy"]["mean"]) / 2) for a, b in zip(*static, strict=True)]
+    target = max(accuracy for _, accuracy in mean)
+    for method, directory in (
+        ("EL-Oracle", "el-oracle"),
+        ("complete", "complete"),
+        ("7-regular static", "7-regular-static"),
+    ):
+        by_seed = raw(out, directory)
+        row = found[method]
+        tops = [max(r["accuracy"]["mean"] for r in records) for records in by_seed]
+        assert float(row["best_accuracy"]) == pytest.approx(sum(tops) / 2)
+        assert float(row["best_accuracy_half_width"]) == pytest.approx(12.7062 * abs(tops[0] - tops[1]) / 2, rel=1e-4)
+        assert float(row["target"]) == pytest.approx(target)
+        curve = [
+            (a["round"], (a["accuracy"]["mean"] + b["accuracy"]["mean"]) / 2) for a, b in zip(*by_seed, strict=True)
+        ]
+        reached = next((t for t, accuracy in curve if accuracy >= target - 1e-12), None)
+        assert row["rounds_to_target"] == ("" if reached is None else str(reached))
+    parameters = 14 * 14 * 32 + 32 + 32 * 10 + 10
+    assert float(found["7-regular static"]["gib_in_all"]) * 2**30 == pytest.approx(60 * 7 * (4 * parameters + 256))
+    assert float(found["complete"]["gib_in_all"]) * 2**30 == pytest.approx(60 * 95 * (4 * parameters + 256))
+    assert found["EL-Oracle"]["paper_best_accuracy"] == "0.6656"
+
+
+def test_everybody_learns_and_mixing_more_is_better(out):
+    final = {name: sum(r[-1]["accuracy"]["mean"] for r in raw(out, name)) / 2 for name in ("complete", "el-oracle", "el-local", "7-regular-static")}  # fmt: skip
+    assert min(final.values()) > 0.55
+    assert final["complete"] == max(final.values())
+    apart = {name: sum(r[-1]["disagreement"] for r in raw(out, name)) / 2 for name in ("el-oracle", "7-regular-static", "unlucky-7-regular")}  # fmt: skip
+    assert apart["el-oracle"] < apart["7-regular-static"] < apart["unlucky-7-regular"]
+    by_size = [
+        sum(r[-1]["accuracy"]["mean"] for r in raw(out, name))
+        for name in ("el-oracle-s-4", "el-oracle", "el-oracle-s-14")
+    ]
+    assert by_size == sorted(by_size)
+
+
+def test_smoke_never_claims_to_match_a_number_of_the_paper(out):
+    for item in ("fig1", "table2"):
+        for what, check in checks(out, item).items():
+            if what.endswith(("(%)", "loss", "to the target")) and "ahead" not in what:
+                assert check["verdict"] == "not comparable", what
+                assert check["reason"] == "other data and another model"
+
+
+def test_leads_are_seed_by_seed(out):
+    check = checks(out, "fig1")["EL-Oracle ahead of 7-regular static (points)"]
+    oracle, static = raw(out, "el-oracle"), raw(out, "7-regular-static")
+    leads = [100 * (a[-1]["accuracy"]["mean"] - b[-1]["accuracy"]["mean"]) for a, b in zip(oracle, static, strict=True)]
+    assert check["ours"] == pytest.approx(sum(leads) / 2)
+    assert check["half_width"] == pytest.approx(12.7062 * abs(leads[0] - leads[1]) / 2, rel=1e-4)
+
+
+def test_figure6_finds_the_best_learning_rate(out):
+    for method, first in (("EL-Oracle", "el-oracle"), ("7-regular static", "7-regular-static")):
+        names = {0.05: first, **{lr: f"{first}-lr-{str(lr).replace('.', '-')}" for lr in (0.01, 0.1, 0.5)}}
+        tops = {lr: sum(max(r["accuracy"]["mean"] for r in s) for s in raw(out, name)) for lr, name in names.items()}
+        assert checks(out, "fig6")[f"{method}: best learning rate"]["ours"] == max(tops, key=tops.get)
+
+
+def test_figures_hold_all_their_curves(out):
+    assert {row["method"] for row in rows(out, "fig5")} == {
+        "EL-Oracle, s = 4", "EL-Oracle", "EL-Oracle, s = 14", "EL-Local, s = 4", "EL-Local", "EL-Local, s = 14", "7-regular static"
+    }  # fmt: skip
+    for item, setting in (("fig7", "cifar10-homogeneous"), ("fig8", "femnist")):
+        found = [row for row in rows(out, item) if row["method"] == "EL-Local"]
+        by_seed = raw(out, "el-local", setting)
+        assert [int(row["round"]) for row in found] == [r["round"] for r in by_seed[0]]
+        assert float(found[-1]["accuracy"]) == pytest.approx(sum(r[-1]["accuracy"]["mean"] for r in by_seed) / 2)
+
+
+# -- values: structure ------------------------------------------------------------------------------------------------
+
+
+def test_table1_has_the_known_numbers_at_96_nodes(out):
+    found = {row["kind"]: row for row in rows(out, "table1")}
+    known = {"ring": 1.344e16, "torus": 9.114e9, "exponential": 4.990e7, "el-oracle": 47447.338, "el-local": 42636.108}
+    for kind, value in known.items():
+        assert float(found[kind]["rounds_at_96"]) == pytest.approx(value, rel=1e-3)
+    assert {check["verdict"] for check in checks(out, "table1").values()} == {"agrees"}
+    assert checks(out, "table1")["ring: power of n"]["ours"] == pytest.approx(11, abs=0.01)
+
+
+def test_table3_counts_parameters(out):
+    assert [row["parameters"] for row in rows(out, "table3")] == ["89834", "1690046"]
+    assert {check["verdict"] for check in checks(out, "table3").values()} == {"agrees"}
+
+
+def test_figure2_draws_three_targets_a_round(out):
+    found = rows(out, "fig2")
+    for method in ("EL-Oracle", "EL-Local"):
+        for t in ("0", "1"):
+            assert len([r for r in found if r["method"] == method and r["round"] == t and r["from"] == "0"]) == 3
+    both = {(r["from"], r["to"], r["round"]) for r in found if r["method"] == "EL-Oracle"}
+    assert {(b, a, t) for a, b, t in both} == both
+
+
+def test_figure3_is_the_binomial_law(out):
+    found = rows(out, "fig3")
+    assert {(int(r["n"]), int(r["s"])) for r in found} == {(100, 7), (1000, 10), (10_000, 13), (10_000, 14)}
+    for row in found:
+        n, s, k = int(row["n"]), int(row["s"]), int(row["received"])
+        exact = scipy.stats.binom.cdf(k, n - 1, s / (n - 1))
+        assert float(row["binomial"]) == pytest.approx(exact, abs=1e-10)
+        pairs = n * int(row["rounds"])
+        assert abs(float(row["at_most"]) - exact) <= 5 * math.sqrt(max(exact * (1 - exact), 20 / pairs) / pairs)
+    for n, s in ((100, 7), (10_000, 14)):
+        mine = [r for r in found if (r["n"], r["s"]) == (str(n), str(s))]
+        assert sum(int(r["pairs"]) for r in mine) == n * int(mine[0]["rounds"])
+        assert sum(int(r["pairs"]) * int(r["received"]) for r in mine) == s * n * int(mine[0]["rounds"])
+
+
+def test_figure3_prints_the_corrected_percentile(out, capsys):
+    assert main(["reproduce", "fig3", "--out", str(out)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "99 % receive at most 22 models (99.24 %); fewer than 22 is 98.60 %" in text
+    assert "With s = 14 it is 23" in text
+    assert theory.indegree(10_000, 13).at_most(22) == pytest.approx(0.9924, abs=5e-5)
+    assert theory.indegree(10_000, 13).at_most(21) == pytest.approx(0.98598, abs=5e-6)
+    assert theory.indegree(10_000, 14).percentile(0.99) == 23
+    assert checks(out, "fig3")["n = 10,000, s = 13: share that receives fewer than 22 (%)"]["verdict"] == "differs"
+    assert checks(out, "fig3")["n = 10,000, s = 13: share that receives at most 22 (%)"]["verdict"] == "agrees"
+
+
+def test_another_law_would_be_noticed():
+    counts = received(100, 7, 300)
+    assert worst_deviation(counts, 100, 7) < 5
+    assert worst_deviation(counts, 100, 8) > 50
+    assert worst_deviation(counts, 101, 7) < 50, "but one node more is hard to tell"
+
+
+# -- values: beyond the paper -----------------------------------------------------------------------------------------
+
+
+def test_contraction_has_the_known_numbers(out):
+    found = {int(row["s"]): row for row in rows(out, "contraction")}
+    assert float(found[7]["oracle_exact"]) == pytest.approx(0.11578947, rel=1e-6)
+    assert float(found[4]["local_exact"]) == pytest.approx(0.2350314877, rel=1e-9)
+    assert float(found[14]["beta"]) == pytest.approx(0.0609022395, rel=1e-8)
+    assert {check["verdict"] for check in checks(out, "contraction").values()} == {"agrees"}
+    for row in found.values():
+        for kind in ("oracle", "local"):
+            assert abs(float(row[f"{kind}_measured"]) - float(row[f"{kind}_exact"])) <= float(row[f"{kind}_5_errors"])
+
+
+def test_drift_is_exact_and_far_below_the_bound(out):
+    found = {int(row["s"]): row for row in rows(out, "drift")}
+    assert float(found[7]["exact"]) == pytest.approx(1.586e-4, rel=1e-3)
+    assert float(found[4]["exact"]) == pytest.approx(4.20146e-4, rel=1e-5)
+    assert float(found[4]["paper_bound"]) == pytest.approx(2.45262e-3, rel=1e-5)
+    assert {check["verdict"] for check in checks(out, "drift").values()} == {"agrees"}
+
+
+def test_cap_has_the_known_numbers(out):
+    found = {int(row["k"]): row for row in rows(out, "cap")}
+    known = {4: (0.19882711, 0.443751), 7: (0.14352699, 0.143398), 8: (0.13789592, 0.086082), 10: (0.13342738, 0.025030), 14: (0.13226398, 0.000908)}  # fmt: skip
+    for k, (factor, lost) in known.items():
+        assert float(found[k]["exact_no_retry"]) == pytest.approx(factor, abs=1e-8)
+        assert float(found[k]["lost_no_retry"]) == pytest.approx(lost, abs=1e-6)
+    assert float(found[7]["unlimited_retries"]) == pytest.approx(0.1159, abs=0.002)
+    assert float(found[8]["unlimited_retries"]) == pytest.approx(0.1227, abs=0.003)
+    assert float(found[10]["unlimited_retries"]) == pytest.approx(0.1287, abs=0.003)
+    assert found[4]["unlimited_retries"] == ""
+    assert {check["verdict"] for check in checks(out, "cap").values()} == {"agrees"}
+
+
+def test_spectra_have_the_known_numbers(out):
+    found = {row["kind"]: row for row in rows(out, "spectra")}
+    assert float(found["ring"]["p"]) == pytest.approx(0.0028527316, rel=1e-7)
+    assert float(found["torus"]["gap"]) == pytest.approx(0.0535898385, rel=1e-8)
+    assert len(found) == 15
+    assert {check["verdict"] for check in checks(out, "spectra").values()} == {"agrees"}
+
+
+# -- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def test_verdicts_on_leads():
+    assert ahead("x", Interval(2.0, 0.5, 5), 1.0).verdict == "agrees"
+    assert ahead("x", Interval(-2.0, 0.5, 5), 1.0).verdict == "differs"
+    assert ahead("x", Interval(-2.0, 0.5, 5), -1.0).verdict == "agrees"
+    assert ahead("x", Interval(0.4, 0.5, 5), 1.0).verdict == "open"
+    assert "the opposite" in ahead("x", Interval(-0.4, 0.5, 5), 1.0).reason
+    assert ahead("x", Interval(0.4, None, 1), 1.0).verdict == "agrees"
+    assert "no interval" in ahead("x", Interval(-0.4, None, 1), None).reason
+    assert ahead("x", Interval(-0.4, None, 1), None).verdict == "differs"
+    assert ahead("x", Interval(2.0, 0.5, 5), 1.0).difference == 1.0
+
+
+def test_verdicts_on_numbers():
+    assert near("x", 1.04, 1.0, 0.05).verdict == "agrees"
+    assert near("x", 1.06, 1.0, 0.05).verdict == "differs"
+    assert measured("x", [0.9, 1.1, 1.0, 1.05], 1.0).verdict == "agrees"
+    assert measured("x", [0.9, 1.1, 1.0, 1.05], 2.0).verdict == "differs"
+
+
+# -- scales -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_scale_paper_is_the_papers(tmp_path):
+    request = Request("paper", tmp_path)
+    jobs = planned(items_named("table2"), request)
+    for job in jobs:
+        e = job.experiment
+        assert (e.nodes, e.rounds, e.seeds, e.eval.every, e.eval.samples) == (96, 3000, (1, 2, 3, 4, 5), 20, "all")
+        assert (e.algorithm.local_steps, e.algorithm.batch_size, e.algorithm.momentum) == (3, 8, 0.0)
+        assert e.algorithm.lr == (0.1 if e.name in ("complete", "8-U-EquiStatic") else 0.05)
+        assert (e.partition.alpha, e.partition.min_samples) == (0.1, 10)
+    assert all(
+        job.experiment.rounds == 1000 and job.experiment.partition.alpha == 1.0
+        for job in planned(items_named("fig7"), request)
+    )
+    for job in planned(items_named("fig8"), request):
+        e = job.experiment
+        assert (e.rounds, e.algorithm.lr, e.algorithm.local_steps, e.algorithm.batch_size) == (1440, 0.1, 7, 16)
+    assert st.shortfalls(request, st.cifar("paper")) == ""
+    assert "1,000 of 3,000 rounds, 1 of 5 seeds" in st.shortfalls(Request("laptop", tmp_path), st.cifar("laptop"))
+    assert "2 of 5 seeds" in st.shortfalls(Request("paper", tmp_path, 2), st.cifar("paper"))
+
+
+def test_items_share_their_runs(tmp_path):
+    request = Request("smoke", tmp_path)
+    assert planned(items_named("fig4"), request)[0].path == planned(items_named("table2"), request)[0].path
+    assert len(planned(items_named("all"), request)) == 29
+    names = [job.name for job in planned(items_named("all"), request)]
+    assert len(set(names)) == len(names)
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fig9"], "item 'fig9' is not known; did you mean"),
+        (["table2", "--scale", "huge"], "--scale = 'huge'"),
+        (["table2", "--seeds", "0"], "--seeds = 0 must be at least 1"),
+        (["fig3", "--seeds", "2"], "fig3 trains nothing; leave out --seeds"),
+        (["table2", "--data", "."], "uses the embedded data; leave out --data"),
+        (["table2", "--scale", "laptop", "--data", "/nowhere"], "--data /nowhere is not a directory"),
+        (["table2", "--scale", "laptop", "--data", "."], "holds no CIFAR-10: looked for"),
+        (["table2", "--scale", "laptop"], "epidemic data fetch cifar10"),
+        (["fig8", "--scale", "laptop"], "femnist is not in"),
+        (["all", "--scale", "paper"], "is not in"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(tmp_path, monkeypatch, arguments, message, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EPIDEMIC_DATA", str(tmp_path / "data"))
+    assert main(["reproduce", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "table2", "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [run["run"] for run in found["runs"]] == [f"cifar10: {m.name}" for m in st.FIVE]
+    parameters = 14 * 14 * 32 + 32 + 32 * 10 + 10
+    assert found["runs"][1]["cost"]["sent_per_node"] == 60 * 7 * (4 * parameters + 256)
+    assert 0 < found["seconds"] < 3600
+    assert list(tmp_path.iterdir()) == []
+    assert main(["reproduce", "fig3", "--dry-run"]) == 0
+    assert "without training" in capsys.readouterr().out
+
+
+def test_a_dry_run_knows_what_is_finished(out, capsys):
+    assert main(["reproduce", "table2", "--out", str(out), "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("finished") == 5
+
+
+def test_divergence_is_a_result_of_figure_6_and_an_error_elsewhere(out):
+    request = Request("smoke", out)
+    finding = ITEMS["fig6"].find(request, {"cifar10: EL-Oracle, lr 0.5": "the loss is no longer a finite number"})
+    assert any("EL-Oracle, lr 0.5 diverged" in note for note in finding.notes)
+    assert not any(row["method"] == "EL-Oracle, lr 0.5" for row in finding.rows)
+    from epidemic.errors import RunFailed
+
+    with pytest.raises(RunFailed, match="cifar10: complete failed: no disk"):
+        ITEMS["table2"].find(request, {"cifar10: complete": "no disk"})
+
+
+def test_interrupted_it_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    from epidemic import reproduce as reproducing
+    from epidemic.errors import Interrupted
+
+    def stop(*_):
+        raise Interrupted("interrupted in x, after 0 of 3 runs")
+
+    monkeypatch.setattr(reproducing, "run_jobs", stop)
+    place = str(tmp_path / "o")
+    assert main(["reproduce", "fig1", "--seeds", "3", "--out", place]) == 130
+    assert f"go on with: epidemic reproduce fig1 --scale smoke --out {place} --seeds 3" in capsys.readouterr().err
+    assert not Path(place).exists()
