@@ -330,17 +330,19 @@ def test_items_share_their_runs(tmp_path):
         (["table2", "--scale", "laptop", "--data", "."], "holds no CIFAR-10: looked for"),
         (["table2", "--scale", "laptop"], "epidemic data fetch cifar10"),
         (["fig8", "--scale", "laptop"], "femnist is not in"),
+        (["fig8", "--scale", "laptop", "--data", "sets"], "--data sets has no femnist in it"),
         (["all", "--scale", "paper"], "is not in"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(tmp_path, monkeypatch, arguments, message, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EPIDEMIC_DATA", str(tmp_path / "data"))
+    (tmp_path / "sets" / "cifar10").mkdir(parents=True)
     assert main(["reproduce", *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "sets"]
 
 
 def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(tmp_path, monkeypatch, capsys):
@@ -370,6 +372,16 @@ def test_divergence_is_a_result_of_figure_6_and_an_error_elsewhere(out):
 
     with pytest.raises(RunFailed, match="cifar10: complete failed: no disk"):
         ITEMS["table2"].find(request, {"cifar10: complete": "no disk"})
+
+
+def test_what_failed_is_said_and_the_rest_is_still_made(out, monkeypatch, capsys):
+    from epidemic import reproduce as reproducing
+
+    monkeypatch.setattr(reproducing, "run_jobs", lambda *_: {"femnist: complete": "no disk"})
+    assert main(["reproduce", "all", "--out", str(out)]) == 1
+    captured = capsys.readouterr()
+    assert "1 of 15 items could not be made; the first, fig8: femnist: complete failed: no disk" in captured.err
+    assert "table2: Best accuracy" in captured.out
 
 
 def test_interrupted_it_says_how_to_go_on(tmp_path, monkeypatch, capsys):

@@ -51,7 +51,7 @@ def screen(results: Results, width: int, height: int) -> RenderableType:
 def _line(
     run: Result, what: str, scale: Callable[[float], float], above: float = -math.inf
 ) -> tuple[list[float], list[float], str]:
-    found = curve(run.by_seed, what)
+    found = curve(run.by_seed, what, partial=True)
     shown = [(float(t), scale(v)) for t, v in zip(found.rounds, found.mean, strict=True) if v > above]
     return [t for t, _ in shown], [v for _, v in shown], _colour(run)
 

@@ -177,20 +177,30 @@ def reproduce_command(
         if jobs:
             with BatchDisplay(jobs, quiet=quiet) as display:
                 failed = reproducing.run_jobs(jobs, data, display)
-        found = {one.name: reproducing.reproduce(one, request, failed) for one in items}
     except Interrupted as stop:
         words = ["epidemic", "reproduce", item, "--scale", scale, "--out", str(where)]
         words += ["--seeds", str(seeds)] if seeds is not None else []
         words += ["--data", str(data)] if data is not None else []
         raise Interrupted(f"{stop}; go on with: {shlex.join(words)}") from None
+    found: dict[str, Finding] = {}
+    problems: dict[str, str] = {}
+    for one in items:
+        try:
+            found[one.name] = reproducing.reproduce(one, request, failed)
+        except RunFailed as problem:  # the others can still be looked at
+            problems[one.name] = str(problem)
     if as_json:
         print_json(
             {"directory": str(where), "items": {n: {"checks": f.checks, "notes": f.notes} for n, f in found.items()}}
         )
     else:
         for one in items:
-            _print_finding(one, found[one.name])
+            if one.name in found:
+                _print_finding(one, found[one.name])
         _print_verdicts(found, where)
+    if problems:
+        first, reason = next(iter(problems.items()))
+        raise RunFailed(f"{len(problems)} of {len(items)} items could not be made; the first, {first}: {reason}")
 
 
 def _print_plan(items: list[Item], jobs: list[Job], *, as_json: bool) -> None:

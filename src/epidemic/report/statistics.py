@@ -43,8 +43,11 @@ def accuracy_of(record: Record) -> float:
     return record.accuracy.mean if record.accuracy is not None else math.nan
 
 
-def curve(by_seed: list[list[Record]], value: str) -> Curve:
-    """Of records by seed; `value` is accuracy, loss, disagreement or bytes. Rounds that not all seeds have are left out."""
+def curve(by_seed: list[list[Record]], value: str, *, partial: bool = False) -> Curve:
+    """Of records by seed; `value` is accuracy, loss, disagreement or bytes.
+
+    Rounds that not all seeds have are left out or, if `partial`, are the mean of those that have them.
+    """
     read: dict[str, Callable[[Record], float]] = {
         "accuracy": accuracy_of,
         "loss": lambda r: r.loss.mean,
@@ -52,8 +55,8 @@ def curve(by_seed: list[list[Record]], value: str) -> Curve:
         "bytes": lambda r: r.bytes.total.mean,
     }
     tables = [{r.round: read[value](r) for r in records} for records in by_seed]
-    rounds = sorted(set.intersection(*(set(table) for table in tables)))
-    found = [Interval.of([table[t] for table in tables]) for t in rounds]
+    rounds = sorted((set.union if partial else set.intersection)(*(set(table) for table in tables)))
+    found = [Interval.of([table[t] for table in tables if t in table]) for t in rounds]
     return Curve(rounds, [i.mean for i in found], [i.half_width or 0.0 for i in found])
 
 

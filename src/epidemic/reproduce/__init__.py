@@ -7,17 +7,17 @@ from pathlib import Path
 import msgspec
 
 from epidemic.batch import Job, Watcher, run_batch
-from epidemic.data import Dataset
+from epidemic.data.base import find_directory
 from epidemic.engine.store import full_disk, write_bytes
 from epidemic.errors import BadInput, require_choice, suggestion
-from epidemic.experiment import directory_name, to_toml
+from epidemic.experiment import to_toml
 from epidemic.report.results import to_csv
 from epidemic.report.style import FORMATS, save
 from epidemic.reproduce.base import SCALES, Check, Finding, Item, Request, Verdict
 from epidemic.reproduce.beyond import CAP, CONTRACTION, DRIFT, SPECTRA
 from epidemic.reproduce.learning import FIG1, FIG4, FIG5, FIG6, FIG7, FIG8, TABLE2_ITEM
 from epidemic.reproduce.structure import FIG2_ITEM, FIG3_ITEM, TABLE1_ITEM, TABLE3_ITEM
-from epidemic.reproduce.studies import REAL_DATA, load_real, real_data
+from epidemic.reproduce.studies import REAL_DATA, real_data
 
 PAPER = (TABLE1_ITEM, TABLE2_ITEM, TABLE3_ITEM, FIG1, FIG2_ITEM, FIG3_ITEM, FIG4, FIG5, FIG6, FIG7, FIG8)
 BEYOND = (CONTRACTION, DRIFT, CAP, SPECTRA)
@@ -45,14 +45,12 @@ def planned(items: list[Item], request: Request) -> list[Job]:
 
 
 def run_jobs(jobs: list[Job], data: Path | None, watcher: Watcher | None = None) -> dict[str, str]:
-    """Run what is not finished; why some failed, by name. Real data that is missing is noticed before anything runs."""
-    todo = [job for job in jobs if not job.finished]
-    kinds = [str(msgspec.to_builtins(job.experiment.data)["kind"]) for job in todo]
-    loaded: dict[str, Dataset] = {kind: load_real(kind, data) for kind in dict.fromkeys(kinds) if kind in REAL_DATA}
+    """Run what is not finished, one data set after the other; why some failed, by name."""
     failed: dict[str, str] = {}
-    for kind in dict.fromkeys(kinds):
-        part = [job for job, its in zip(todo, kinds, strict=True) if its == kind]
-        failed |= run_batch(part, watcher=watcher, data=loaded.get(kind)).failed
+    todo = [job for job in jobs if not job.finished]
+    for kind in dict.fromkeys(map(_data_kind, todo)):
+        loaded = real_data(kind, data).load() if kind in REAL_DATA else None
+        failed |= run_batch([job for job in todo if _data_kind(job) == kind], watcher=watcher, data=loaded).failed
     return failed
 
 
@@ -78,9 +76,11 @@ def reproduce(item: Item, request: Request, failed: dict[str, str]) -> Finding:
 
 def check_data(jobs: list[Job], place: Path | None) -> None:
     """Refuse before anything runs if a data set that is needed is nowhere to be found."""
-    from epidemic.data.base import find_directory
-
     for job in jobs:
-        kind = str(msgspec.to_builtins(job.experiment.data)["kind"])
+        kind = _data_kind(job)
         if kind in REAL_DATA and not job.finished:
             find_directory(real_data(kind, place).path, kind)
+
+
+def _data_kind(job: Job) -> str:
+    return str(msgspec.to_builtins(job.experiment.data)["kind"])

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from epidemic.batch import Job
-from epidemic.data import CIFAR10, FEMNIST, Dataset
-from epidemic.errors import require_int
+from epidemic.data import CIFAR10, FEMNIST
+from epidemic.errors import BadInput, require_int
 from epidemic.experiment import Experiment, directory_name, experiment_from
 from epidemic.reproduce.base import SCALE, Request
 
@@ -121,16 +121,16 @@ REAL_DATA: dict[str, Callable[[str | None], CIFAR10 | FEMNIST]] = {
 
 
 def real_data(kind: str, place: Path | None) -> CIFAR10 | FEMNIST:
-    """The source of a real data set in a given directory, in that of its name within, or in the usual place."""
+    """The source of a real data set: in a given directory, in that of its name within, or in the usual place.
+
+    The experiment files do not say where it was, so that they are the same everywhere.
+    """
     if place is None:
         return REAL_DATA[kind](None)
     inside = place / kind
+    if not inside.exists() and any((place / other).exists() for other in REAL_DATA):
+        raise BadInput(f"--data {place} has no {kind} in it; put it there or give --data {kind}'s own directory")
     return REAL_DATA[kind](str(inside if inside.exists() else place))
-
-
-def load_real(kind: str, place: Path | None) -> Dataset:
-    """Read it. The experiment files do not say where it was, so that they are the same everywhere."""
-    return real_data(kind, place).load()
 
 
 def shortfalls(request: Request, setting: Setting) -> str:
