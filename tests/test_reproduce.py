@@ -12,7 +12,7 @@ from epidemic import theory
 from epidemic.cli import main
 from epidemic.experiment import load, same_experiment
 from epidemic.report.statistics import Interval
-from epidemic.reproduce import ITEMS, PAPER, Request, items_named, planned
+from epidemic.reproduce import ITEMS, PAPER, Request, items_named, learning, planned
 from epidemic.reproduce import studies as st
 from epidemic.reproduce.base import ahead, measured, near
 from epidemic.reproduce.structure import received, worst_deviation
@@ -166,7 +166,10 @@ def test_table1_has_the_known_numbers_at_96_nodes(out):
     known = {"ring": 1.344e16, "torus": 9.114e9, "exponential": 4.990e7, "el-oracle": 47447.338, "el-local": 42636.108}
     for kind, value in known.items():
         assert float(found[kind]["rounds_at_96"]) == pytest.approx(value, rel=1e-3)
-    assert {check["verdict"] for check in checks(out, "table1").values()} == {"agrees"}
+    verdicts = {what: check["verdict"] for what, check in checks(out, "table1").items()}
+    random = [f"{kind}: power of n" for kind in ("erdos-renyi", "d-equistatic", "u-equistatic")]
+    assert {verdict for what, verdict in verdicts.items() if what not in random} == {"agrees"}
+    assert {verdicts[what] for what in random} <= {"agrees", "open"}
     assert checks(out, "table1")["ring: power of n"]["ours"] == pytest.approx(11, abs=0.01)
 
 
@@ -215,7 +218,6 @@ def test_another_law_would_be_noticed():
     counts = received(100, 7, 300)
     assert worst_deviation(counts, 100, 7) < 5
     assert worst_deviation(counts, 100, 8) > 50
-    assert worst_deviation(counts, 101, 7) < 50, "but one node more is hard to tell"
 
 
 # -- values: beyond the paper -----------------------------------------------------------------------------------------
@@ -270,9 +272,8 @@ def test_verdicts_on_leads():
     assert ahead("x", Interval(-2.0, 0.5, 5), -1.0).verdict == "agrees"
     assert ahead("x", Interval(0.4, 0.5, 5), 1.0).verdict == "open"
     assert "the opposite" in ahead("x", Interval(-0.4, 0.5, 5), 1.0).reason
-    assert ahead("x", Interval(0.4, None, 1), 1.0).verdict == "agrees"
-    assert "no interval" in ahead("x", Interval(-0.4, None, 1), None).reason
-    assert ahead("x", Interval(-0.4, None, 1), None).verdict == "differs"
+    assert ahead("x", Interval(0.4, None, 1), 1.0).verdict == "open"
+    assert "the opposite, but one seed has no interval" in ahead("x", Interval(-0.4, None, 1), None).reason
     assert ahead("x", Interval(2.0, 0.5, 5), 1.0).difference == 1.0
 
 
@@ -305,6 +306,31 @@ def test_the_scale_paper_is_the_papers(tmp_path):
     assert st.shortfalls(request, st.cifar("paper")) == ""
     assert "1,000 of 3,000 rounds, 1 of 5 seeds" in st.shortfalls(Request("laptop", tmp_path), st.cifar("laptop"))
     assert "2 of 5 seeds" in st.shortfalls(Request("paper", tmp_path, 2), st.cifar("paper"))
+
+
+def test_runs_of_another_scale_are_never_taken_for_this_one(out, capsys):
+    assert main(["reproduce", "table2", "--scale", "laptop", "--out", str(out)]) == 2
+    assert "holds a different experiment" in capsys.readouterr().err
+    assert main(["reproduce", "fig1", "--scale", "paper", "--seeds", "2", "--out", str(out), "--dry-run"]) == 2
+
+
+def test_a_shortfall_comes_before_any_agreement(out, monkeypatch):
+    study = learning.Study(st.cifar("smoke"), st.FIVE, Request("smoke", out))
+    for reached in (None, (10, 2.0**30)):
+        for paper in (None, 1.0):
+            assert learning._traffic(study, st.EQUISTATIC, reached, paper).verdict == "not comparable"
+    study.shortfall = ""
+    found = {(r is None, p is None): learning._traffic(study, st.EQUISTATIC, r, p).verdict
+             for r in (None, (10, 2.0**30)) for p in (None, 1.0)}  # fmt: skip
+    assert found == {
+        (True, True): "agrees",
+        (True, False): "differs",
+        (False, True): "differs",
+        (False, False): "agrees",
+    }
+    assert study.number("x", Interval(66.0, 5.0, 5), 66.5, 1.0).verdict == "agrees"
+    assert study.number("x", Interval(66.0, 5.0, 5), 70.0, 1.0).verdict == "open"
+    assert study.number("x", Interval(66.0, 0.5, 5), 70.0, 1.0).verdict == "differs"
 
 
 def test_items_share_their_runs(tmp_path):
@@ -370,6 +396,8 @@ def test_divergence_is_a_result_of_figure_6_and_an_error_elsewhere(out):
     assert not any(row["method"] == "EL-Oracle, lr 0.5" for row in finding.rows)
     from epidemic.errors import RunFailed
 
+    with pytest.raises(RunFailed, match="the disk is full"):
+        ITEMS["fig6"].find(request, {"cifar10: EL-Oracle, lr 0.5": "the disk is full"})
     with pytest.raises(RunFailed, match="cifar10: complete failed: no disk"):
         ITEMS["table2"].find(request, {"cifar10: complete": "no disk"})
 

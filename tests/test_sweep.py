@@ -77,6 +77,19 @@ def test_values_that_look_alike_as_directories_are_told_apart(tmp_path):
     assert len({job.path for job in jobs}) == 2
     jobs = grid_jobs(TABLE, {"loss": ["a:b", "a/b"]}, tmp_path)
     assert len({job.path for job in jobs}) == 2
+    alone = grid_jobs(TABLE, {"loss": ["a/b"]}, tmp_path)
+    assert alone[0].path == jobs[1].path, "a name does not depend on the other values"
+    long = grid_jobs(TABLE, {"loss": ["a:" + "b" * 400]}, tmp_path)
+    assert len(long[0].path.name) < 200
+
+
+def test_settings_hold_for_the_kinds_that_a_grid_brings(tmp_path):
+    grid = parse_grid(["topology.kind=el-oracle,el-local,regular"])
+    jobs = grid_jobs(TABLE, grid, tmp_path, settings=["topology.s=4"])
+    assert [type(job.experiment.topology).__name__ for job in jobs] == ["ELOracle", "ELLocal", "Regular"]
+    assert {job.experiment.topology.s for job in jobs} == {4}
+    with pytest.raises(BadInput, match=r"--set topology\.kind has no effect"):
+        grid_jobs(TABLE, grid, tmp_path, settings=["topology.kind=ring"])
 
 
 @pytest.mark.parametrize(
@@ -109,6 +122,7 @@ def test_a_grid_that_cannot_be_is_refused_before_anything_runs(file, tmp_path, g
         (["--jobs", "0"], "--jobs = 0 must be at least 1"),
         (["--seeds", "0"], "--seeds = 0 must be at least 1"),
         (["--set", "nodes=-1"], "nodes = -1"),
+        (["--set", "seeds=[7]", "--seeds", "3"], "contradict each other"),
     ],
 )
 def test_bad_options(file, tmp_path, more, message, capsys):
@@ -196,9 +210,11 @@ def test_a_process_that_dies_stops_nobody(file, tmp_path, monkeypatch):
     assert "its process died (exit code 9)" in outcome.failed["b"]
 
 
-def test_data_that_is_missing_is_said_once(file, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_data_that_is_missing_is_said_once(file, tmp_path, monkeypatch, jobs, capsys):
     monkeypatch.setenv("EPIDEMIC_DATA", str(tmp_path))
-    assert sweep(file, tmp_path / "out", "--set", "data={kind='cifar10'}", "--set", "model={kind='gn-lenet'}") == 2
+    more = ["--set", "data={kind='cifar10'}", "--set", "model={kind='gn-lenet'}", "--jobs", jobs, "--quiet"]
+    assert sweep(file, tmp_path / "out", *more) == 2
     assert "epidemic data fetch cifar10" in capsys.readouterr().err
 
 
@@ -275,6 +291,23 @@ def test_an_interrupt_before_the_first_round_is_one(file, tmp_path):
 
     with pytest.raises(Interrupted, match="interrupted in experiment, after 0 of 1 runs"):
         run_batch([Job(tmp_path / "out", load(file))], watcher=Impatient())
+
+
+def test_only_the_seeds_that_were_asked_for_are_in_the_table(file, tmp_path, capsys):
+    assert sweep(file, tmp_path / "out", "--seeds", "3", grid=["topology.s=3"]) == 0
+    capsys.readouterr()
+    assert sweep(file, tmp_path / "out", "--seeds", "2", "--json", grid=["topology.s=3"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["best_accuracy"]["seeds"] == 2
+
+
+def test_objects_of_ones_own_run_in_one_process_only(file, tmp_path):
+    import msgspec
+
+    own = [Job(tmp_path / n, msgspec.structs.replace(load(file), name=n, loss=lambda a, b: a.mean())) for n in "ab"]
+    with pytest.raises(BadInput, match="run in one process only"):
+        run_batch(own, workers=2)
+    with pytest.raises(BadInput, match="have the same name"):
+        run_batch([own[0], own[0]])
 
 
 def test_a_taken_directory_is_refused(file, tmp_path):

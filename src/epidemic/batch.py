@@ -95,7 +95,10 @@ def run_batch(
         Interrupted: By Ctrl-C or SIGTERM; what ran has been saved.
     """
     watcher = Watcher() if watcher is None else watcher
-    assert len({job.name for job in jobs}) == len(jobs), "jobs need names of their own"
+    if len({job.name for job in jobs}) < len(jobs):
+        raise BadInput("two experiments of a batch have the same name; give each a name of its own")
+    if workers > 1 and not all(job.experiment.portable for job in jobs):
+        raise BadInput("experiments with objects of your own run in one process only; use one worker")
     for job in jobs:
         job.check()
     skipped = [job for job in jobs if job.finished]
@@ -174,6 +177,10 @@ class _Loaded:
         return self._data
 
 
+def _same_data(jobs: Sequence[Job]) -> bool:
+    return len({str(job.experiment.table()["data"]) for job in jobs}) == 1
+
+
 def _in_turn(jobs: Sequence[Job], watcher: Watcher, data: Dataset | None) -> dict[str, str]:
     failed: dict[str, str] = {}
     loaded = _Loaded()
@@ -184,7 +191,7 @@ def _in_turn(jobs: Sequence[Job], watcher: Watcher, data: Dataset | None) -> dic
             try:
                 found = loaded.of(job.experiment) if data is None else data
             except BadInput as missing:
-                if len({str(other.experiment.table()["data"]) for other in jobs}) == 1:
+                if _same_data(jobs):
                     raise  # nobody could run without it
                 problem = str(missing)
             else:
@@ -213,6 +220,7 @@ class _Processes:
         self._failed: dict[str, str] = {}
         self._workers = workers
         self._ended = 0
+        self._same_data = _same_data(jobs)
 
     def run(self) -> dict[str, str]:
         """All jobs; the reasons of those that failed."""
@@ -231,7 +239,11 @@ class _Processes:
     def _start(self) -> None:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_worker, args=(theirs, self._threads), daemon=False)
-        process.start()
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it inherits this until it is in a session of its own
+        try:
+            process.start()
+        finally:
+            signal.signal(signal.SIGINT, before)
         theirs.close()
         self._busy[ours] = process, self._waiting[0]
         self._hand_out(ours)
@@ -256,12 +268,15 @@ class _Processes:
         except (EOFError, ConnectionError):
             process.join()
             del self._busy[connection]
-            self._end(job, f"its process died (exit code {process.exitcode}), perhaps for lack of memory")
+            killed = ": it was killed, perhaps for lack of memory" if process.exitcode == -signal.SIGKILL else ""
+            self._end(job, f"its process died (exit code {process.exitcode}){killed}")
             if self._waiting:
                 self._start()
             return
         if kind == "advanced":
             self._watcher.advanced(job, *content)
+        elif kind == "missing" and self._same_data:
+            raise BadInput(content[0])  # nobody could run without it
         else:
             self._end(job, content[0])
             self._hand_out(connection)
@@ -296,12 +311,14 @@ def _worker(connection: Any, threads: int) -> None:
     with suppress(Interrupted, KeyboardInterrupt, EOFError, ConnectionError):
         while (task := connection.recv()) is not None:
             path, table = task
-            experiment = experiment_from(msgspec.json.decode(table))
-            if experiment.runtime.threads == 0:
-                runtime = msgspec.structs.replace(experiment.runtime, threads=threads)
-                experiment = msgspec.structs.replace(experiment, runtime=runtime)
             try:
-                problem = _run(Job(Path(path), experiment), tell, loaded.of(experiment))
-            except BadInput as missing:
-                problem = str(missing)
-            connection.send(("ended", problem))
+                experiment = experiment_from(msgspec.json.decode(table))
+                if experiment.runtime.threads == 0:
+                    runtime = msgspec.structs.replace(experiment.runtime, threads=threads)
+                    experiment = msgspec.structs.replace(experiment, runtime=runtime)
+                data = loaded.of(experiment)
+            except Exception as missing:
+                kind = "missing" if isinstance(missing, BadInput) else f"unexpected {type(missing).__name__}"
+                connection.send(("missing", str(missing)) if kind == "missing" else ("ended", f"{kind}: {missing}"))
+                continue
+            connection.send(("ended", _run(Job(Path(path), experiment), tell, data)))

@@ -6,6 +6,7 @@ does not stop the others.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import re
@@ -66,12 +67,23 @@ def _split(text: str) -> list[str]:
 
 
 def grid_jobs(
-    table: Mapping[str, Any], grid: Mapping[str, Sequence[Any]], out: Path, seeds: int | None = None
+    table: Mapping[str, Any],
+    grid: Mapping[str, Sequence[Any]],
+    out: Path,
+    seeds: int | None = None,
+    settings: Sequence[str] = (),
 ) -> list[Job]:
     """Every combination of the values on top of an experiment's tables, checked; each in a directory of its own in `out`.
 
-    With `seeds`, the seeds 1 to that number take the place of the file's.
+    With `seeds`, the seeds 1 to that number take the place of the file's. `settings` (key=value) hold at every point, also for a
+    new kind that the grid brings.
     """
+    fixed = dict(map(parse_setting, settings))
+    if seeds is not None and "seeds" in fixed:
+        raise BadInput("--set seeds and --seeds contradict each other; leave one out")
+    for key in fixed:
+        if key in grid:
+            raise BadInput(f"--set {key} has no effect: --grid {key} gives its values; leave one out")
     if "methods" in table:
         raise BadInput("a sweep needs a file of one experiment, without [[methods]]; sweep over topology.kind instead")
     if seeds is not None:
@@ -81,12 +93,11 @@ def grid_jobs(
     clear = {key: name if list(short.values()).count(name) == 1 else key for key, name in short.items()}
     jobs: dict[str, Job] = {}
     for values in itertools.product(*grid.values()):
-        settings = dict(zip(grid, values, strict=True))
-        name = ",".join(f"{clear[key]}={_word(value)}" for key, value in settings.items())
-        if name in jobs:  # values that differ only in characters that a directory cannot have
-            name += "-" + hashlib.blake2b(repr(values).encode(), digest_size=3).hexdigest()
+        chosen = dict(zip(grid, values, strict=True))
+        name = ",".join(f"{clear[key]}={_word(value)}" for key, value in chosen.items())
+        name = _fit(name, name, 180)
         try:
-            experiment = experiment_from({**with_settings(table, settings), "name": name})
+            experiment = experiment_from({**with_settings(table, copy.deepcopy({**fixed, **chosen})), "name": name})
         except BadInput as problem:
             raise BadInput(f"grid point {name}: {problem}") from None
         jobs[name] = Job(out / name, experiment)
@@ -94,5 +105,12 @@ def grid_jobs(
 
 
 def _word(value: Any) -> str:
+    """A value as part of a directory's name; what had to be changed for that is told apart by a digest."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-") or "x"
+    return _fit(re.sub(r"[^A-Za-z0-9._+-]+", "-", text).rstrip("-"), text, 60)
+
+
+def _fit(name: str, text: str, longest: int) -> str:
+    if name == text and len(name) <= longest:
+        return name
+    return f"{name[:longest]}-{hashlib.blake2b(text.encode(), digest_size=3).hexdigest()}"

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from epidemic.report.results import Results
 
 SUFFIXES = (".html", ".csv", ".parquet")
+QUIET_LOOKS = 5
+"""So often everything must look finished before watching ends: the next run of a sweep needs a moment to begin."""
 
 Directories = Annotated[
     list[Path],
@@ -92,7 +94,7 @@ def watch_command(
 ) -> None:
     """Show the curves of runs live in the terminal, while they go on in other processes.
 
-    Ends when everything is finished, or on Ctrl-C; the runs themselves do not notice.
+    Ends when everything is finished and nothing new has begun for five looks, or on Ctrl-C; the runs do not notice.
 
     [bold]Example[/bold]
 
@@ -102,9 +104,10 @@ def watch_command(
     """
     from rich.console import Console
     from rich.live import Live
+    from rich.text import Text
 
     from epidemic.cli.plot import screen
-    from epidemic.report.results import read_results
+    from epidemic.report.results import NothingYet, read_results
 
     require_real("--every", every, 0.1, 3600)
     for directory in directories:
@@ -114,16 +117,18 @@ def watch_command(
     if once or not console.is_terminal:
         console.print(screen(read_results(*directories), console.width, console.height))
         return
+    quiet = 0
     with Live(console=console, screen=False, auto_refresh=False) as live:
-        while True:
+        while quiet < QUIET_LOOKS:
             try:
                 results = read_results(*directories)
-            except BadInput as problem:  # perhaps nothing has been evaluated yet
-                live.update(f"waiting: {problem}", refresh=True)
+            except NothingYet as problem:
+                live.update(Text(f"waiting: {problem}"), refresh=True)
             else:
                 live.update(screen(results, console.width, console.height), refresh=True)
-                if all(_complete(run) for run in results.runs):
-                    return
+                begun = sum(1 for d in directories for _ in d.rglob("seed-*/run.json"))
+                done = all(map(_complete, results.runs)) and begun <= sum(len(run.seeds) for run in results.runs)
+                quiet = quiet + 1 if done else 0
             time.sleep(every)
 
 
@@ -138,7 +143,7 @@ def _rows(results: Results) -> list[dict[str, Any]]:
 
     rows = []
     for run in results.runs:
-        accuracy, loss = best(run.by_seed)
+        accuracy, loss = best(run.settled()[0].by_seed)
         classes = run.by_seed[0][0].accuracy is not None
         rows.append(
             {

@@ -56,18 +56,18 @@ def sweep_command(
     """
     from epidemic.batch import run_batch
     from epidemic.cli.progress import BatchDisplay
-    from epidemic.experiment import directory_name, read_table, with_settings
+    from epidemic.experiment import directory_name, read_table
     from epidemic.sweep import grid_jobs, parse_grid
 
     require_int("--jobs", jobs, 1, MAX_JOBS)
     values = parse_grid(grid or [])
-    table = with_settings(read_table(file), settings or [])
+    table = read_table(file)
     where = (
         Path("runs") / f"{directory_name(str(table.get('name', 'experiment')))}-sweep"
         if out is None
         else own_directory(out)
     )
-    planned = grid_jobs(table, values, where, seeds)
+    planned = grid_jobs(table, values, where, seeds, settings or [])
     try:
         with BatchDisplay(planned, quiet=quiet) as display:
             outcome = run_batch(planned, jobs, display)
@@ -87,7 +87,6 @@ def _print_sweep(jobs: list[Job], outcome: Outcome, where: Path, *, as_json: boo
     from epidemic.report.results import read_results
     from epidemic.report.statistics import best
 
-    found = {} if len(outcome.failed) == len(jobs) else {run.path: run for run in read_results(where).runs}
     rows: list[dict[str, Any]] = []
     table = plain_table("Best over rounds", "run", "accuracy (%)", "loss")
     for job in jobs:
@@ -95,8 +94,10 @@ def _print_sweep(jobs: list[Job], outcome: Outcome, where: Path, *, as_json: boo
             table.add_row(escape(job.name), "failed", "-")
             rows.append({"run": job.name, "directory": str(job.path), "failed": outcome.failed[job.name]})
             continue
-        accuracy, loss = best(found[job.path].by_seed)
-        classes = found[job.path].by_seed[0][0].accuracy is not None
+        wanted = set(job.experiment.seeds)
+        by_seed = [seed.records for seed in read_results(job.path).runs[0].seeds if seed.seed in wanted]
+        accuracy, loss = best(by_seed)
+        classes = by_seed[0][0].accuracy is not None
         table.add_row(escape(job.name), interval(accuracy, 100, 2) if classes else "-", interval(loss, digits=4))
         rows.append(
             {
@@ -169,6 +170,8 @@ def reproduce_command(
         raise BadInput("--scale smoke uses the embedded data; leave out --data or choose --scale laptop")
     if data is not None and not data.is_dir():
         raise BadInput(f"--data {data} is not a directory")
+    for job in jobs:
+        job.check()  # a directory of another scale or experiment is refused
     if dry_run:
         return _print_plan(items, jobs, as_json=as_json)
     reproducing.check_data(jobs, data)
@@ -191,7 +194,11 @@ def reproduce_command(
             problems[one.name] = str(problem)
     if as_json:
         print_json(
-            {"directory": str(where), "items": {n: {"checks": f.checks, "notes": f.notes} for n, f in found.items()}}
+            {
+                "directory": str(where),
+                "items": {n: {"checks": f.checks, "notes": f.notes} for n, f in found.items()},
+                "failed": problems,
+            }
         )
     else:
         for one in items:
@@ -261,7 +268,8 @@ def _ours(check: Check) -> str:
 
 def _expected(check: Check) -> str:
     number = "" if check.expected is None else f"{check.expected:,.{check.digits}f}"
-    return " ".join(part for part in (check.claim, number) if part)
+    source = f"({check.source})" if check.source else ""
+    return " ".join(part for part in (check.claim, number, source) if part)
 
 
 def _difference(check: Check) -> str:

@@ -48,6 +48,7 @@ class Dataset:
     scale: float = 1.0
     shift: float = 0.0
     validation: Samples | None = None
+    note: str = ""  # what should be known wherever a result from it is shown
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -36,6 +36,7 @@ PICKLES = {
     "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
     "test_batch": "40351d587109b95175f43aff81a1287e",
 }
+JPEG = "a JPEG copy of CIFAR-10, which has lost details"
 RECORD = 3073  # a label and 3 x 32 x 32 pixels
 RECORDS = 10_000  # in each file of the binary form
 
@@ -47,25 +48,25 @@ class CIFAR10(Source, frozen=True, tag="cifar10"):
 
     def read(self) -> Dataset:
         place = find_directory(self.path, "cifar10")
-        train, test = _reader(place)
-        return Dataset(train, test, CLASSES, *scaled_bytes())
+        train, test, note = _reader(place)
+        return Dataset(train, test, CLASSES, *scaled_bytes(), note=note)
 
 
-def _reader(place: Path) -> tuple[Samples, Samples]:
-    """Whatever of the known forms is found at the place."""
+def _reader(place: Path) -> tuple[Samples, Samples, str]:
+    """Whatever of the known forms is found at the place, and what should be known about it."""
     if place.is_file():
         if place.suffix == ".parquet":
             return _parquet(place.parent)
-        return _archive(place)
+        return *_archive(place), ""
     for name in ARCHIVES:
         if (place / name).is_file():
-            return _archive(place / name)
+            return *_archive(place / name), ""
     for directory in (place, place / "cifar-10-batches-bin"):
         if (directory / "test_batch.bin").is_file():
-            return _batches(partial(_binary_file, directory))
+            return *_batches(partial(_binary_file, directory)), ""
     for directory in (place, place / "cifar-10-batches-py"):
         if (directory / "test_batch").is_file():
-            return _batches(partial(_pickled, directory))
+            return *_batches(partial(_pickled, directory)), ""
     for directory in (place, place / "plain_text"):
         if any(directory.glob("*.parquet")):
             return _parquet(directory)
@@ -163,10 +164,10 @@ def _unpickle(raw: bytes, path: Path) -> tuple[Array, Array]:
         raise BadInput(f"{path} is not a CIFAR-10 batch ({problem})") from None
 
 
-def _parquet(directory: Path) -> tuple[Samples, Samples]:
+def _parquet(directory: Path) -> tuple[Samples, Samples, str]:
     """Hugging Face's layout: columns `img` (a struct with the encoded `bytes`) and `label`."""
     parquet = need("pyarrow.parquet", "Hugging Face parquet files")
-    parts = []
+    parts, note = [], ""
     for split in ("train", "test"):
         paths = sorted(directory.glob(f"{split}-*.parquet"))
         if not paths:
@@ -181,6 +182,7 @@ def _parquet(directory: Path) -> tuple[Samples, Samples]:
                     for batch in file.iter_batches(2000, columns=["img", "label"]):
                         encoded = batch.column("img").field("bytes").to_pylist()
                         end = done + len(encoded)
+                        note = JPEG if encoded and encoded[0].startswith(b"\xff\xd8") else note
                         decode = partial(decode_image, size=(32, 32), channels=3, path=path)
                         blocks = [encoded[i : i + 250] for i in range(0, len(encoded), 250)]
                         images[done:end] = np.concatenate(list(pool.map(partial(_decode_all, decode), blocks)))
@@ -193,7 +195,7 @@ def _parquet(directory: Path) -> tuple[Samples, Samples]:
                 f"{directory} cannot be read as CIFAR-10 parquet: {' '.join(str(problem).split())}"
             ) from None
         parts.append(Samples(images, labels))
-    return parts[0], parts[1]
+    return parts[0], parts[1], note
 
 
 def _decode_all(decode: Callable[[bytes], Array], encoded: list[bytes]) -> Array:

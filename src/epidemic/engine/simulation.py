@@ -67,7 +67,7 @@ def simulate(
                     store.announce()
                 learner, known = make_learner(setup, workers, known if store is None else store.known_choice())
                 if store is not None and store.run_info() is None:
-                    store.begin(known)
+                    store.begin(known, data.note)
                 results.append(_Simulation(setup, learner, workers, store, observer).run())
             except KeyboardInterrupt:
                 raise Interrupted(f"interrupted before seed {seed} began; {_go_on(experiment, root)}") from None

@@ -169,11 +169,12 @@ class Store:
             text = f"{WRITTEN}; seeds lists all that were started here.\n{to_toml(self._with_all_seeds())}"
             write_bytes(self.root / "experiment.toml", text.encode())
 
-    def begin(self, choice: Choice) -> None:
+    def begin(self, choice: Choice, data: str = "") -> None:
         """Write down what is about to run."""
         info = {
             "experiment": self._table(),
             "seed": self.seed,
+            "data": data,
             "strategy": choice.strategy,
             "strategy_reason": choice.reason,
             "draws_random_numbers": choice.draws_random_numbers,

@@ -164,7 +164,9 @@ def strip_chart(
         shown = row[:: max(1, len(row) // 400)]
         dots = "".join(f'<circle cx="{x(v):.1f}" cy="{middle + _jitter(j):.1f}" r="2.2"/>' for j, v in enumerate(shown))
         mean = sum(row) / len(row)
-        parts.append(f'<text class="tick" x="170" y="{middle + 4}" text-anchor="end">{escape(_short(label))}</text>')
+        parts.append(
+            f'<text class="tick name" x="170" y="{middle + 4}" text-anchor="end">{escape(_short(label))}</text>'
+        )
         parts.append(f'<g class="dots" style="{look.style}">{dots}</g>')
         parts.append(
             f'<line class="mean" x1="{x(mean):.1f}" x2="{x(mean):.1f}" y1="{middle - 13}" y2="{middle + 13}">'
@@ -178,11 +180,11 @@ def bar_chart(
 ) -> str:
     """One bar for each run; None: it never got there."""
     height = TOP + BOTTOM + 30 * len(rows)
-    x = Axis(0, max([v for _, _, v in rows if v is not None] or [1.0]) * 1.12, 178, WIDTH - RIGHT)
+    x = Axis(0, (max((v for _, _, v in rows if v is not None), default=0) or 1.0) * 1.12, 178, WIDTH - RIGHT)
     parts = [_vertical_grid(x, TOP, height - BOTTOM, x_label, height)]
     for i, (label, look, value) in enumerate(rows):
         top = TOP + 30 * i + 5
-        parts.append(f'<text class="tick" x="170" y="{top + 14}" text-anchor="end">{escape(_short(label))}</text>')
+        parts.append(f'<text class="tick name" x="170" y="{top + 14}" text-anchor="end">{escape(_short(label))}</text>')
         if value is None:
             parts.append(f'<text class="tick" x="184" y="{top + 14}">not reached</text>')
             continue

@@ -35,10 +35,12 @@ def page(results: Results, title: str = "Epidemic Learning: results", target: fl
 
 class _Page:
     def __init__(self, results: Results, title: str, target: float | None) -> None:
+        settled = [run.settled() for run in results.runs]
         self.results, self.title = results, title
-        self.runs = results.runs
-        kinds = [run.kind for run in self.runs]
-        self.looks = [Look(kind, kinds[:i].count(kind)) for i, kind in enumerate(kinds)]
+        self.notes = [*results.notes, *(note for _, left in settled for note in left)]
+        self.runs = [run for run, _ in settled]
+        kinds = [charts.colour_name(run.kind) for run in self.runs]
+        self.looks = [Look(run.kind, kinds[:i].count(kinds[i])) for i, run in enumerate(self.runs)]
         self.classes = all(r.accuracy is not None for run in self.runs for records in run.by_seed for r in records)
         self.target = self._target(target) if self.classes else None
         largest = max(max(curve(run.by_seed, "bytes").mean) for run in self.runs)
@@ -47,8 +49,9 @@ class _Page:
     def _target(self, given: float | None) -> Target:
         if given is not None:
             return Target(given, "given")
-        static = next((run for run in self.runs if run.kind == "regular"), self.runs[0])
-        return Target(max(curve(static.by_seed, "accuracy").mean), f"the best of {static.label}")
+        static = [run for run in self.runs if run.kind == "regular"] or self.runs[:1]
+        tops = [(max(curve(run.by_seed, "accuracy").mean), run.label) for run in static]
+        return Target(max(tops)[0], f"the best of {max(tops)[1]}")
 
     def text(self) -> str:
         sections = [
@@ -62,7 +65,7 @@ class _Page:
             self._environment(),
         ]
         style = (files("epidemic.report") / "page.css").read_text(encoding="utf-8")
-        notes = "".join(f"<li>{escape(note)}</li>" for note in self.results.notes)
+        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -259,9 +262,16 @@ class _Page:
             versions = ", ".join(f"{k} {v}" for k, v in info.versions.items())
             time = sum(max(s.seconds.values(), default=0.0) for s in run.seeds)
             rows.append(
-                [self._name(run, look), escape(versions), escape(machine), escape(info.strategy), f"{time:.0f}"]
+                [
+                    self._name(run, look),
+                    escape(versions),
+                    escape(machine),
+                    escape(info.data) or "-",
+                    escape(info.strategy),
+                    f"{time:.0f}",
+                ]
             )
-        heads = ["run", "versions", "machine", "strategy", "seconds of computing"]
+        heads = ["run", "versions", "machine", "note on the data", "strategy", "seconds of computing"]
         common = {k: v for k, v in self.results.common().items() if k != "format"}
         settings = _table(["setting", "value"], [[escape(k), _setting(v)] for k, v in common.items()])
         details = f"<details><summary>Settings that all share</summary>{settings}</details>"

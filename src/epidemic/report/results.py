@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,7 @@ class RunInfo(msgspec.Struct, frozen=True):
     strategy: str
     versions: dict[str, str]
     machine: dict[str, Any]
+    data: str = ""  # what should be known about the data that was read
 
     def __post_init__(self) -> None:
         if not isinstance(self.experiment.get("rounds"), int) or not isinstance(self.experiment.get("name"), str):
@@ -84,6 +86,17 @@ class Result(msgspec.Struct, frozen=True):
         topology = self.experiment.get("topology")
         return str(topology.get("kind", "own")) if isinstance(topology, dict) else "own"
 
+    def settled(self) -> tuple[Result, list[str]]:
+        """Only the seeds that have come furthest, so that means are over the same rounds; and which were left out."""
+        furthest = max(seed.records[-1].round for seed in self.seeds)
+        kept = [seed for seed in self.seeds if seed.records[-1].round == furthest]
+        left = [
+            f"seed {seed.seed} of {self.label} is at round {seed.records[-1].round} of {furthest} and left out of the means"
+            for seed in self.seeds
+            if seed not in kept
+        ]
+        return Result(self.label, self.path, self.experiment, kept), left
+
     @property
     def by_seed(self) -> list[list[Record]]:
         """The records of each seed."""
@@ -93,6 +106,10 @@ class Result(msgspec.Struct, frozen=True):
     def finished(self) -> bool:
         """Whether all its seeds that were begun have ended."""
         return all(seed.summary is not None for seed in self.seeds)
+
+
+class NothingYet(BadInput):
+    """There is no record so far, but there may be one soon."""
 
 
 class Results(msgspec.Struct, frozen=True):
@@ -150,15 +167,16 @@ def read_results(*directories: str | Path) -> Results:
     for directory in dict.fromkeys(Path(d) for d in directories):
         seeds = [seed for path in _seed_directories(directory) if (seed := _read_seed(path, notes)) is not None]
         if not seeds:
-            raise BadInput(f"{directory} holds only runs without a record yet; wait for their first evaluation")
+            raise NothingYet(f"{directory} holds only runs without a record yet; wait for their first evaluation")
         for seed in seeds:
-            others = found.setdefault(seed.path.parent, [])
-            if seed.path not in [other.path for other in others]:
+            others = found.setdefault(seed.path.resolve().parent, [])
+            if seed.seed not in [other.seed for other in others]:
                 others.append(seed)
     if not found:
         raise BadInput("no directory was given; name at least one that holds runs")
     labels = _labels({path: seeds[0].info.experiment["name"] for path, seeds in found.items()})
-    return Results([Result(labels[path], path, s[0].info.experiment, s) for path, s in found.items()], notes)
+    runs = [Result(labels[path], s[0].path.parent, s[0].info.experiment, s) for path, s in found.items()]
+    return Results(runs, notes)
 
 
 def _seed_directories(directory: Path) -> list[Path]:
@@ -167,9 +185,9 @@ def _seed_directories(directory: Path) -> list[Path]:
     if not directory.is_dir():
         raise BadInput(f"{directory} is a file; give the directory of a run, a comparison or a sweep")
     if not any(directory.iterdir()):
-        raise BadInput(f"{directory} is empty; give the directory of a run, a comparison or a sweep")
+        raise NothingYet(f"{directory} is empty; give the directory of a run, a comparison or a sweep")
     found = [path.parent for path in sorted(directory.rglob("seed-*/run.json"), key=_natural)]
-    if directory.name.startswith("seed-") and (directory / "run.json").is_file():
+    if directory.resolve().name.startswith("seed-") and (directory / "run.json").is_file():
         found.insert(0, directory)
     if not found:
         half = next(iter(sorted(directory.rglob(f"seed-*/{RECORDS}"))), None)
@@ -179,10 +197,10 @@ def _seed_directories(directory: Path) -> list[Path]:
     return found
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """Sorts seed-10 after seed-9."""
-    parts = "".join(c if c.isdigit() else " " + c + " " for c in str(path)).split()
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+def _natural(path: Path) -> list[tuple[float, str]]:
+    """Sorts seed-10 after seed-9, and lr=0.05 before lr=0.1."""
+    parts = re.split(r"([0-9]+(?:\.[0-9]+)?)", str(path))
+    return [(float(part), "") if i % 2 else (-1.0, part) for i, part in enumerate(parts)]
 
 
 def _read_seed(path: Path, notes: list[str]) -> SeedResult | None:
@@ -234,7 +252,7 @@ def _labels(names: dict[Path, str]) -> dict[Path, str]:
     """Names where they tell the runs apart; otherwise with as much of the directory as does."""
     labels = dict(names)
     for name in {name for name in names.values() if list(names.values()).count(name) > 1}:
-        parts = {path: path.absolute().parts for path, its in names.items() if its == name}
+        parts = {path: path.parts for path, its in names.items() if its == name}
         depth = 1
         while len({p[-depth:] for p in parts.values()}) < len(parts):
             depth += 1
@@ -269,7 +287,7 @@ def _measured(record: Record) -> dict[str, Any]:
             for what in ("model", "header", "control", "total")
             for part in ("mean", "max")
         },
-        **{key: value for name, found in record.metrics.items() for key, value in spread(name, found).items()},
+        **{k: v for name, found in record.metrics.items() for k, v in spread(f"metric.{name}", found).items()},
     }
 
 

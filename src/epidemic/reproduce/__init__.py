@@ -47,10 +47,14 @@ def planned(items: list[Item], request: Request) -> list[Job]:
 def run_jobs(jobs: list[Job], data: Path | None, watcher: Watcher | None = None) -> dict[str, str]:
     """Run what is not finished, one data set after the other; why some failed, by name."""
     failed: dict[str, str] = {}
+    for job in jobs:
+        job.check()  # also the finished ones: they may be of another scale
     todo = [job for job in jobs if not job.finished]
-    for kind in dict.fromkeys(map(_data_kind, todo)):
-        loaded = real_data(kind, data).load() if kind in REAL_DATA else None
-        failed |= run_batch([job for job in todo if _data_kind(job) == kind], watcher=watcher, data=loaded).failed
+    kinds = dict.fromkeys(map(_data_kind, todo))
+    loaded = {kind: real_data(kind, data).load() for kind in kinds if kind in REAL_DATA}  # before the first one runs
+    for kind in kinds:
+        part = [job for job in todo if _data_kind(job) == kind]
+        failed |= run_batch(part, watcher=watcher, data=loaded.get(kind)).failed
     return failed
 
 

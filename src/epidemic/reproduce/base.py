@@ -23,7 +23,7 @@ SCALES = {
 SCALE = Literal["smoke", "laptop", "paper"]
 
 Verdict = Literal["agrees", "differs", "open", "not comparable"]
-"""open: the sign is right or wrong, but zero lies inside the interval."""
+"""open: what was measured is too noisy to tell, or there is a single seed."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +34,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     half_width: float | None = None  # of the 95 % interval over seeds, or 5 standard errors of a measurement
     expected: float | None = None  # a number that the paper or the theory gives
     claim: str = ""  # what is expected where it is not a number, or how the number is meant
+    source: str = ""  # where the expected number is from, if not from where the item's others are
     verdict: Verdict
     reason: str = ""
     digits: int = 2
@@ -83,12 +84,14 @@ class Item:
         return [] if self.jobs is None else list(self.jobs(request))
 
 
-def near(what: str, ours: float, expected: float, tolerance: float, *, digits: int = 2, reason: str = "") -> Check:
+def near(
+    what: str, ours: float, expected: float, tolerance: float, *, digits: int = 2, reason: str = "", source: str = ""
+) -> Check:
     """Agrees if the two are within the tolerance."""
     ours = float(ours)
     agrees = abs(ours - expected) <= tolerance
     verdict: Verdict = "agrees" if agrees else "differs"
-    return Check(what=what, ours=ours, expected=expected, verdict=verdict, digits=digits, reason=reason)
+    return Check(what=what, ours=ours, expected=expected, verdict=verdict, digits=digits, reason=reason, source=source)
 
 
 def measured(what: str, values: Sequence[float], expected: float, *, digits: int = 5) -> Check:
@@ -107,16 +110,14 @@ def ahead(what: str, ours: Interval, expected: float | None, *, claim: str = "",
     `expected` is the paper's own lead; without one, `sign` is the direction that it claims in words.
     """
     wanted = sign if expected is None else (1 if expected > 0 else -1)
-    right = ours.mean * wanted > 0
-    reason = ""
+    same = "the same" if ours.mean * wanted > 0 else "the opposite"
+    verdict: Verdict
     if ours.half_width is None:
-        verdict: Verdict = "agrees" if right else "differs"
-        reason = "one seed: no interval"
+        verdict, reason = "open", f"the sign is {same}, but one seed has no interval"
     elif abs(ours.mean) <= ours.half_width:
-        verdict = "open"
-        reason = f"the sign is {'the same' if right else 'the opposite'}, but zero is inside the interval"
+        verdict, reason = "open", f"the sign is {same}, but zero is inside the interval"
     else:
-        verdict = "agrees" if right else "differs"
+        verdict, reason = "agrees" if same == "the same" else "differs", "judged by its sign"
     return Check(
         what=what, ours=ours.mean, half_width=ours.half_width, expected=expected, claim=claim, verdict=verdict, reason=reason
     )  # fmt: skip

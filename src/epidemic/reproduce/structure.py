@@ -71,7 +71,7 @@ def _transient(kind: str, n: int) -> float:
     sigma2 = expected(topology, n, Streams(1)).sigma2
     if sigma2 is not None:
         return theory.transient_dpsgd(n, 1 - sigma2, PROBLEM)
-    draws = DRAWS if "equistatic" in kind else 5 if kind == "erdos-renyi" else 1
+    draws = DRAWS if "equistatic" in kind else 11 if kind == "erdos-renyi" else 1
     return theory.transient_dpsgd(n, median(_p(topology, n, seed) for seed in range(1, draws + 1)), PROBLEM)
 
 
@@ -102,10 +102,10 @@ def _table1(request: Request, failed: dict[str, str]) -> Finding:
         power, at_96 = _power(order, values), _transient(order.kind, 96)
         what = f"{order.kind}: power of n" + (f" besides log^{order.log_power} n" if order.log_power else "")
         if order.upper_bound:
-            verdict: Verdict = "agrees" if power <= order.power + 0.5 else "differs"
+            verdict: Verdict = "agrees" if power <= order.power else "open"
             checks.append(
                 Check(what=what, ours=power, expected=order.power, claim="at most", verdict=verdict,
-                      reason="an upper bound, on random graphs: median of draws, which scatter")
+                      reason="an upper bound up to logarithms, on random graphs whose gap still moves with n: a power above it settles nothing")
             )  # fmt: skip
         else:
             checks.append(near(what, power, order.power, 0.25 if order.log_power else 0.15))
@@ -273,7 +273,7 @@ def _figure3(request: Request, failed: dict[str, str]) -> Finding:
         top = law.percentile(0.99)
         what = f"n = {n:,}, s = {s}: share that receives at most {top}, the 99th percentile (%)"
         error = math.sqrt(exact[top] * (1 - exact[top]) / total)
-        checks.append(near(what, 100 * share[top], 100 * exact[top], 500 * error, reason="expected: the binomial law"))
+        checks.append(near(what, 100 * share[top], 100 * exact[top], 500 * error, source="binomial law"))
     checks += _paper_claim(rows)
     polish(
         axes, "Figure 3: models that an EL-Local node receives in a round", "at most", "share of nodes and rounds (%)"
