@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
+import epidemic as ep
 from epidemic.config import build_kind
 from epidemic.data import (
     CIFAR10,
@@ -278,6 +279,7 @@ def test_cifar_parquet(tmp_path):
             ]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{split}-00000-of-00001.parquet")
     _check_cifar(CIFAR10(path=str(tmp_path)).load())
+    assert CIFAR10(path=str(tmp_path)).load().note == "", "PNG loses nothing"
     path = folder / "train-00000-of-00001.parquet"
     path.write_bytes(path.read_bytes()[:-50])
     with pytest.raises(BadInput, match="cannot be read as CIFAR-10 parquet"):
@@ -285,6 +287,28 @@ def test_cifar_parquet(tmp_path):
     path.unlink()
     with pytest.raises(BadInput, match=r"has no train-\*\.parquet"):
         CIFAR10(path=str(tmp_path)).load()
+
+
+def test_a_jpeg_copy_says_so_wherever_its_results_are(tmp_path):
+    import json
+
+    import PIL.Image
+    import pyarrow
+    import pyarrow.parquet
+
+    encoded = io.BytesIO()
+    PIL.Image.new("RGB", (32, 32), (200, 30, 30)).save(encoded, "JPEG")
+    rows = [{"img": {"bytes": encoded.getvalue(), "path": None}, "label": k % 10} for k in range(40)]
+    for split in ("train", "test"):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{split}-00000-of-00001.parquet")
+    source = CIFAR10(path=str(tmp_path))
+    assert "JPEG" in source.load().note
+    ep.simulate(
+        ep.Experiment(nodes=2, rounds=1, data=source, partition=ep.IID(), model=ep.Logistic(), topology=ep.Complete()),
+        tmp_path / "run",
+    )
+    assert "JPEG" in json.loads((tmp_path / "run/seed-1/run.json").read_text())["data"]
+    assert "JPEG" in ep.read_results(tmp_path / "run").runs[0].seeds[0].info.data
 
 
 def test_a_directory_without_cifar(tmp_path):

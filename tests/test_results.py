@@ -156,6 +156,23 @@ def test_unfinished_runs_are_read_as_far_as_they_are(copy):
     assert [s.seed for s in read_results(copy).runs[0].seeds] == [1]
 
 
+def _twice(path):
+    path.write_bytes(path.read_bytes() * 2)
+
+
+def _begin(path):
+    """As it is before the first evaluation."""
+    for name in ("records.jsonl", "summary.json"):
+        (path / name).unlink()
+
+
+def test_a_half_written_neighbour_is_mentioned(copy):
+    (copy / "local/seed-2/run.json").unlink()
+    found = read_results(copy)
+    assert [s.seed for s in found.runs[0].seeds] == [1]
+    assert found.notes == [f"{copy / 'local/seed-2'} is half-written (records but no run.json) and was left out"]
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -163,13 +180,14 @@ def test_unfinished_runs_are_read_as_far_as_they_are(copy):
         (lambda d: [shutil.rmtree(p) for p in d.iterdir()], "is empty; give the directory of a run"),
         (lambda d: [p.unlink() for p in d.rglob("run.json")], "is half-written: it has records but no run.json"),
         (lambda d: [(p.unlink(), (p.parent / "records.jsonl").unlink()) for p in d.rglob("run.json")], "holds no run"),
-        (lambda d: [p.write_bytes(b"") for p in d.rglob("records.jsonl")], "holds only runs without a record yet"),
-        (lambda d: [p.unlink() for p in d.rglob("records.jsonl")], "holds only runs without a record yet"),
+        (lambda d: [p.write_bytes(b"") for p in d.rglob("records.jsonl")], "is empty although the run is finished"),
+        (lambda d: [_begin(p) for p in d.rglob("seed-*")], "holds only runs without a record yet"),
         (lambda d: (d / "ring/seed-1/run.json").write_text("{}"), "run.json is not that of a run"),
         (lambda d: (d / "ring/seed-1/run.json").write_text("{"), "run.json cannot be read"),
         (lambda d: (d / "ring/seed-1/summary.json").write_text("{}"), "summary.json cannot be read"),
         (lambda d: (d / "ring/seed-1/nodes.json").write_text("[1]"), "nodes.json cannot be read"),
         (lambda d: (d / "ring/seed-1/records.jsonl").write_text("hello\n"), "is not a file of records"),
+        (lambda d: _twice(d / "ring/seed-1/records.jsonl"), "has rounds twice or out of order"),
     ],
 )
 def test_directories_that_cannot_be_read(copy, spoil, message, capsys):

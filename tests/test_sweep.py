@@ -104,6 +104,10 @@ def test_settings_hold_for_the_kinds_that_a_grid_brings(tmp_path):
         (["topology.s=3,8"], "grid point s=8: topology.s = 8 must be at most nodes - 1 = 7"),
         (["algorithm.lr=fast"], "grid point lr=fast"),
         (["seeds=1,2"], "use --seeds N"),
+        (
+            [f"{key}={','.join(map(str, range(1, 30)))}" for key in ("rounds", "eval.every", "algorithm.batch_size")],
+            "the limit is 10,000",
+        ),
         (["name=a,b"], "makes no sense"),
         ([], "needs at least one --grid"),
     ],
@@ -140,6 +144,14 @@ def test_places_that_are_taken(file, tmp_path, capsys):
     capsys.readouterr()
     assert sweep(file, tmp_path / "out", grid=["topology.s=2"]) == 2
     assert "holds a different experiment (in rounds)" in capsys.readouterr().err
+
+
+def test_a_sweep_is_not_put_into_a_run(file, tmp_path, capsys):
+    assert main(["run", str(file), "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    for place in ("run", "run/seed-1"):
+        capsys.readouterr()
+        assert sweep(file, tmp_path / place) == 2
+        assert "is the directory of a run" in capsys.readouterr().err
 
 
 def test_a_file_of_methods_is_not_swept(tmp_path, capsys):

@@ -104,6 +104,11 @@ def run_batch(
     skipped = [job for job in jobs if job.finished]
     todo = [job for job in jobs if job not in skipped]
     workers = min(workers, len(todo))
+    for place in {job.path.parent for job in todo}:
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise BadInput(f"{place} cannot be written: {problem.strerror}; choose another directory") from None
     with _sigterm_interrupts():
         failed = _Processes(todo, workers, watcher).run() if workers > 1 else _in_turn(todo, watcher, data)
     return Outcome([job for job in todo if job.name not in failed], skipped, failed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,9 @@ from epidemic.batch import Job
 from epidemic.config import parse_setting
 from epidemic.errors import BadInput, require_int
 from epidemic.experiment import experiment_from, with_settings
+
+MAX_POINTS = 10_000
+"""More points than anybody has time for are a slip."""
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -89,6 +93,11 @@ def grid_jobs(
     if seeds is not None:
         require_int("--seeds", seeds, 1, 10_000)
         table = {**table, "seeds": list(range(1, seeds + 1))}
+    count = math.prod(len(values) for values in grid.values())
+    if count > MAX_POINTS:
+        raise BadInput(f"the grid has {count:,} points; the limit is {MAX_POINTS:,}: use fewer values")
+    if (out / "run.json").is_file() or any(out.glob("seed-*/run.json")):
+        raise BadInput(f"{out} is the directory of a run; choose another one for a sweep")
     short = {key: key.rpartition(".")[2] for key in grid}
     clear = {key: name if list(short.values()).count(name) == 1 else key for key, name in short.items()}
     jobs: dict[str, Job] = {}
@@ -107,10 +116,12 @@ def grid_jobs(
 def _word(value: Any) -> str:
     """A value as part of a directory's name; what had to be changed for that is told apart by a digest."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return _fit(re.sub(r"[^A-Za-z0-9._+-]+", "-", text).rstrip("-"), text, 60)
+    if re.fullmatch(r"[0-9.e+-]+", text):  # a number keeps its sign
+        return text
+    return _fit(re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-"), text, 60)
 
 
 def _fit(name: str, text: str, longest: int) -> str:
     if name == text and len(name) <= longest:
         return name
-    return f"{name[:longest]}-{hashlib.blake2b(text.encode(), digest_size=3).hexdigest()}"
+    return f"{name[:longest] or 'x'}-{hashlib.blake2b(text.encode(), digest_size=3).hexdigest()}"

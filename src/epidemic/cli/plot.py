@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from epidemic.cli.show import percent, plain_table, size
-from epidemic.report.statistics import accuracy_of, curve
-from epidemic.report.style import line
+from epidemic.report.statistics import curve
+from epidemic.report.style import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, YELLOW, line
 
 if TYPE_CHECKING:
     from epidemic.report.results import Result, Results
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 COLOURS = {
     "#000000": "bright_white"
 }  # black cannot be seen on a dark terminal, white not on a light one: use the brightest
+PALETTE = (BLUE, RED, GREEN, ORANGE, PURPLE, SKY, YELLOW)
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille character, by row and column
 
 
@@ -34,26 +35,29 @@ def screen(results: Results, width: int, height: int) -> RenderableType:
     classes = all(r.accuracy is not None for run in runs for records in run.by_seed for r in records)
     what = "accuracy" if classes else "loss"
     columns = max(30, min(width, 110))
+    colours = _colours(runs)
     both = height >= TALL
     rows = max(6, min(18, (height - len(runs) - 8) // (2 if both else 1) - 2 * both))
     title = "accuracy over nodes (%) against rounds" if classes else "loss over nodes against rounds"
     parts: list[RenderableType] = [Text(title, style="bold")]
-    parts.append(plot([_line(run, what, lambda v: 100 * v if classes else v) for run in runs], columns, rows))
-    apart = [_line(run, "disagreement", math.log10, above=0.0) for run in runs]
+    parts.append(
+        plot([_line(run, what, colours[run.label], lambda v: 100 * v if classes else v) for run in runs], columns, rows)
+    )
+    apart = [_line(run, "disagreement", colours[run.label], math.log10, above=0.0) for run in runs]
     if both and any(x for x, _, _ in apart):
         parts += [
             Text("disagreement D(X), power of ten", style="bold"),
             plot([a for a in apart if a[0]], columns, rows),
         ]
-    return Group(*parts, _standing(runs, what))
+    return Group(*parts, _standing(runs, what, colours))
 
 
 def _line(
-    run: Result, what: str, scale: Callable[[float], float], above: float = -math.inf
+    run: Result, what: str, colour: str, scale: Callable[[float], float], above: float = -math.inf
 ) -> tuple[list[float], list[float], str]:
     found = curve(run.by_seed, what, partial=True)
     shown = [(float(t), scale(v)) for t, v in zip(found.rounds, found.mean, strict=True) if v > above]
-    return [t for t, _ in shown], [v for _, v in shown], _colour(run)
+    return [t for t, _ in shown], [v for _, v in shown], colour
 
 
 def plot(lines: Sequence[tuple[list[float], list[float], str]], width: int, rows: int) -> Text:
@@ -102,16 +106,17 @@ def _trace(
     return dots
 
 
-def _standing(runs: Sequence[Result], what: str) -> Table:
+def _standing(runs: Sequence[Result], what: str, colours: dict[str, str]) -> Table:
     table = plain_table("", "run", "round", what, "D(X)", "sent per node", "state")
     for run in runs:
         records = run.seeds[-1].records
         last = records[-1]
-        found = percent(accuracy_of(last)) if what == "accuracy" else f"{last.loss.mean:.4f}"
+        value = curve(run.by_seed, what, partial=True).mean[-1]
+        found = percent(value) if what == "accuracy" else f"{value:.4f}"
         seeds = len(run.experiment.get("seeds", [])) or len(run.seeds)
         ended = sum(seed.summary is not None for seed in run.seeds)
         state = "finished" if ended >= seeds else f"{ended} of {seeds} seeds done" if seeds > 1 else "unfinished"
-        name = Text("━━ ", style=_colour(run)) + Text(run.label)
+        name = Text("━━ ", style=colours[run.label]) + Text(run.label)
         table.add_row(
             name,
             f"{last.round}/{run.experiment['rounds']}",
@@ -123,6 +128,11 @@ def _standing(runs: Sequence[Result], what: str) -> Table:
     return table
 
 
-def _colour(run: Result) -> str:
-    colour = str(line(run.kind)["color"])
-    return COLOURS.get(colour, colour)
+def _colours(runs: Sequence[Result]) -> dict[str, str]:
+    """By label: the method's colour or, where several runs are of one method, another one for each."""
+    kinds = [run.kind for run in runs]
+    if len(set(kinds)) == len(kinds):
+        found = [str(line(kind)["color"]) for kind in kinds]
+    else:
+        found = [PALETTE[i % len(PALETTE)] for i in range(len(runs))]
+    return {run.label: COLOURS.get(colour, colour) for run, colour in zip(runs, found, strict=True)}

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from epidemic.report.results import Results
 
 SUFFIXES = (".html", ".csv", ".parquet")
+PATIENCE = 30.0
+"""Seconds that a run which has just been started may take to show up."""
 QUIET_LOOKS = 5
 """So often everything must look finished before watching ends: the next run of a sweep needs a moment to begin."""
 
@@ -45,7 +47,11 @@ def report_command(
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option(metavar="ACC", help="Accuracy whose cost is compared.", show_default="best of 7-regular static"),
+        typer.Option(
+            metavar="ACC",
+            help="Accuracy whose cost is compared.",
+            show_default="best of a regular topology, else of the first run",
+        ),
     ] = None,
     title: Annotated[str, typer.Option(metavar="TEXT", help="The heading of the page.")] = "Epidemic Learning: results",
     as_json: Json = False,
@@ -110,19 +116,18 @@ def watch_command(
     from epidemic.report.results import NothingYet, read_results
 
     require_real("--every", every, 0.1, 3600)
-    for directory in directories:
-        if not directory.exists():
-            raise BadInput(f"{directory} does not exist")
     console = Console()
     if once or not console.is_terminal:
         console.print(screen(read_results(*directories), console.width, console.height))
         return
-    quiet = 0
+    quiet, began = 0, time.monotonic()
     with Live(console=console, screen=False, auto_refresh=False) as live:
         while quiet < QUIET_LOOKS:
             try:
                 results = read_results(*directories)
-            except NothingYet as problem:
+            except BadInput as problem:
+                if not isinstance(problem, NothingYet) and time.monotonic() - began > PATIENCE:
+                    raise
                 live.update(Text(f"waiting: {problem}"), refresh=True)
             else:
                 live.update(screen(results, console.width, console.height), refresh=True)

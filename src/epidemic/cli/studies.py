@@ -233,7 +233,7 @@ def _print_plan(items: list[Item], jobs: list[Job], *, as_json: bool) -> None:
             figures = [duration(c.seconds), size(c.sent_per_node), size(c.disk)]
         else:
             figures = ["finished", "-", "-"]
-        table.add_row(escape(f"{job.path.parent.name}/{job.name}"), rounds, seeds, *figures)
+        table.add_row(escape(job.name), rounds, seeds, *figures)
     plain = [one.name for one in items if not one.trains]
     legend = "time: from a few rounds timed now on random data; sent: models and headers of one seed; disk: about"
     show(

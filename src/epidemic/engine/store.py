@@ -40,7 +40,9 @@ except ImportError:  # Windows
 
 WRITTEN = "# Written by epidemic"
 
-_NOT_HERE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
+_NOT_HERE = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOENT, errno.EEXIST, errno.EISDIR,
+)  # fmt: skip
 
 CHECKPOINT, RECORDS, TIMINGS = "checkpoint.safetensors", "records.jsonl", "timings.jsonl"
 

@@ -97,7 +97,7 @@ class Axis:
         if len(decades) >= 2:
             every = max(1, math.ceil(len(decades) / 6))
             return [(10.0**d, _power(d)) for d in decades if d % every == 0]
-        found = [m * 10.0**d for d in range(math.floor(self.low), math.ceil(self.high) + 1) for m in (1, 2, 3, 5)]
+        found = [m * 10.0**d for d in range(math.floor(self.low), math.ceil(self.high) + 1) for m in (1, 2, 3, 5, 7)]
         return [(v, _number(v)) for v in found if self.low <= math.log10(v) <= self.high]
 
 

@@ -51,7 +51,7 @@ class _Page:
             return Target(given, "given")
         static = [run for run in self.runs if run.kind == "regular"] or self.runs[:1]
         tops = [(max(curve(run.by_seed, "accuracy").mean), run.label) for run in static]
-        return Target(max(tops)[0], f"the best of {max(tops)[1]}")
+        return Target(max(tops)[0], f"the best mean of {max(tops)[1]}")
 
     def text(self) -> str:
         sections = [
@@ -302,7 +302,12 @@ class _Page:
         data = _table(
             ["run", x_label, y_label, "±"],
             [
-                [escape(s.name), f"{s.x[i]:.6g}", f"{s.y[i]:.6g}", f"{s.half_width[i]:.3g}" if s.half_width else ""]
+                [
+                    escape(s.name),
+                    f"{s.x[i]:.6g}",
+                    f"{s.y[i]:.6g}",
+                    f"{s.half_width[i]:.3g}" if any(s.half_width) else "-",
+                ]
                 for s in shown
                 for i in _some(len(s.x))
             ],

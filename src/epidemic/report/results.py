@@ -165,7 +165,7 @@ def read_results(*directories: str | Path) -> Results:
     notes: list[str] = []
     found: dict[Path, list[SeedResult]] = {}
     for directory in dict.fromkeys(Path(d) for d in directories):
-        seeds = [seed for path in _seed_directories(directory) if (seed := _read_seed(path, notes)) is not None]
+        seeds = [seed for path in _seed_directories(directory, notes) if (seed := _read_seed(path, notes)) is not None]
         if not seeds:
             raise NothingYet(f"{directory} holds only runs without a record yet; wait for their first evaluation")
         for seed in seeds:
@@ -179,7 +179,7 @@ def read_results(*directories: str | Path) -> Results:
     return Results(runs, notes)
 
 
-def _seed_directories(directory: Path) -> list[Path]:
+def _seed_directories(directory: Path, notes: list[str]) -> list[Path]:
     if not directory.exists():
         raise BadInput(f"{directory} does not exist")
     if not directory.is_dir():
@@ -189,11 +189,12 @@ def _seed_directories(directory: Path) -> list[Path]:
     found = [path.parent for path in sorted(directory.rglob("seed-*/run.json"), key=_natural)]
     if directory.resolve().name.startswith("seed-") and (directory / "run.json").is_file():
         found.insert(0, directory)
+    half = [path.parent for path in sorted(directory.rglob(f"seed-*/{RECORDS}")) if path.parent not in found]
     if not found:
-        half = next(iter(sorted(directory.rglob(f"seed-*/{RECORDS}"))), None)
-        if half is not None:
-            raise BadInput(f"{half.parent} is half-written: it has records but no run.json")
+        if half:
+            raise BadInput(f"{half[0]} is half-written: it has records but no run.json")
         raise BadInput(f"{directory} holds no run: nothing below it is called seed-N/run.json")
+    notes += [f"{path} is half-written (records but no run.json) and was left out" for path in half]
     return found
 
 
@@ -208,12 +209,17 @@ def _read_seed(path: Path, notes: list[str]) -> SeedResult | None:
         info = msgspec.convert(read_json(path / "run.json"), RunInfo)
     except msgspec.ValidationError as problem:
         raise BadInput(f"{path / 'run.json'} is not that of a run: {problem}") from None
-    if not (path / RECORDS).is_file():
+    ended = (path / "summary.json").is_file()
+    if not (path / RECORDS).is_file() and not ended:
         notes.append(f"{path} has no records yet and was left out")
         return None
     records, cut = read_records(path / RECORDS)
     if cut:
         notes.append(f"the last line of {path / RECORDS} is cut off and was left out")
+    rounds = [record.round for record in records]
+    if rounds != sorted(set(rounds)) or (ended and not records):
+        what = "has rounds twice or out of order" if rounds else "is empty although the run is finished"
+        raise BadInput(f"{path / RECORDS} is damaged: it {what}; delete {path} to run this seed again")
     if not records:
         notes.append(f"{path} has no record yet and was left out")
         return None
@@ -245,7 +251,7 @@ def _optional(path: Path, kind: Any) -> Any:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError) as problem:
-        raise BadInput(f"{path} cannot be read: {problem}") from None
+        raise BadInput(f"{path} cannot be read: {problem}; delete {path.parent} to run this seed again") from None
 
 
 def _labels(names: dict[Path, str]) -> dict[Path, str]:

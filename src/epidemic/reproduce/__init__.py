@@ -32,7 +32,7 @@ def items_named(name: str) -> list[Item]:
         return list(ITEMS.values())
     if name not in ITEMS:
         raise BadInput(
-            f"item {name!r} is not known{suggestion(name, [*ITEMS, 'all'])}; there are {', '.join(ITEMS)} and all"
+            f"item {name!r} is not known{suggestion(name, [*ITEMS, 'all'])} (items: {', '.join(ITEMS)}, all)"
         )
     return [ITEMS[name]]
 
@@ -83,7 +83,10 @@ def check_data(jobs: list[Job], place: Path | None) -> None:
     for job in jobs:
         kind = _data_kind(job)
         if kind in REAL_DATA and not job.finished:
-            find_directory(real_data(kind, place).path, kind)
+            try:
+                find_directory(real_data(kind, place).path, kind)
+            except BadInput as problem:
+                raise BadInput(str(problem).replace("set data.path to where it is", "give --data DIR")) from None
 
 
 def _data_kind(job: Job) -> str:
