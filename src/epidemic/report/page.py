@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -111,7 +111,7 @@ class _Page:
         by_round = self._series([[float(t) for t in c.rounds] for c in found], found, factor)
         by_bytes = self._series([[b / self.unit for b in s.mean] for s in sent], found, factor)
         apart = [curve(run.by_seed, "disagreement") for run in self.runs]
-        spread = [_spread_curve(run, what) for run in self.runs]
+        spread = [curve(run.by_seed, f"{what}_sd") for run in self.runs]
         figures = [
             self._figure("rounds", f"{what.title()} against rounds", by_round, "round", label, target=level),
             self._figure("bytes", f"{what.title()} against traffic", by_bytes, f"sent per node ({self.unit_name}, log)", label,
@@ -313,15 +313,6 @@ class _Page:
             ],
         )
         return f"<figure>{chart}<figcaption>{escape(title)}</figcaption><details><summary>Numbers</summary>{data}</details></figure>"
-
-
-def _spread_curve(run: Result, what: str) -> Curve:
-    """Standard deviation over nodes against rounds, mean over seeds."""
-    read: Callable[[Any], float] = lambda r: getattr(r, what).sd  # noqa: E731
-    tables = [{r.round: read(r) for r in records} for records in run.by_seed]
-    rounds = sorted(set.intersection(*(set(t) for t in tables)))
-    found = [Interval.of([t[k] for t in tables]) for k in rounds]
-    return Curve(rounds, [i.mean for i in found], [i.half_width or 0.0 for i in found])
 
 
 def _finished(run: Result) -> SeedResult | None:

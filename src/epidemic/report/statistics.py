@@ -44,13 +44,15 @@ def accuracy_of(record: Record) -> float:
 
 
 def curve(by_seed: list[list[Record]], value: str, *, partial: bool = False) -> Curve:
-    """Of records by seed; `value` is accuracy, loss, disagreement or bytes.
+    """Of records by seed; `value` is accuracy, loss, their sd over nodes (accuracy_sd, loss_sd), disagreement or bytes.
 
     Rounds that not all seeds have are left out or, if `partial`, are the mean of those that have them.
     """
     read: dict[str, Callable[[Record], float]] = {
         "accuracy": accuracy_of,
         "loss": lambda r: r.loss.mean,
+        "accuracy_sd": lambda r: math.nan if r.accuracy is None else r.accuracy.sd,
+        "loss_sd": lambda r: r.loss.sd,
         "disagreement": lambda r: r.disagreement,
         "bytes": lambda r: r.bytes.total.mean,
     }
