@@ -129,7 +129,7 @@ def test_smoke_never_claims_to_match_a_number_of_the_paper(out):
         for what, check in checks(out, item).items():
             if what.endswith(("(%)", "loss", "to the target")) and "ahead" not in what:
                 assert check["verdict"] == "not comparable", what
-                assert check["reason"] == "other data and another model"
+                assert check["reason"].startswith("other data and another model")
 
 
 def test_leads_are_seed_by_seed(out):
