@@ -271,7 +271,7 @@ def test_odd_names_are_printed_as_they_are(tmp_path, capsys, monkeypatch):
     ("arguments", "code", "message"),
     [
         (["run", "first.toml", "--out", ""], 2, "give the results a directory of their own"),
-        (["run", "first.toml", "--out", "afile/x"], 2, "cannot be written: Not a directory"),
+        (["run", "first.toml", "--out", "afile/x"], 2, "is a file; choose a directory"),
         (["run", "first.toml", "--set", "data.kind=python", "--set", "data.function=broken:make"], 2, "cannot be imported: SyntaxError"),
         (["run", "first.toml", "--set", "data.kind=python", "--set", "data.function=raising:make"], 2, "failed: ZeroDivisionError"),
         (["run", "first.toml", "--set", "model.kind=python", "--set", "model.factory=raising:make"], 2, "failed: ZeroDivisionError"),
