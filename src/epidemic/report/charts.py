@@ -12,7 +12,7 @@ from html import escape
 import msgspec
 
 WIDTH, HEIGHT = 640, 360
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 46
+LEFT, RIGHT, TOP, BOTTOM = 62, 22, 12, 46
 POINTS = 240
 """More points of a line than this are thinned out."""
 

@@ -62,8 +62,10 @@ class Study:
             run = read_results(job.path).runs[0]
             kept = [seed for seed in run.seeds if seed.seed in seeds]
             self.found[method.name] = Result(run.label, run.path, run.experiment, kept)
-        notes = {seed.info.data for run in self.found.values() for seed in run.seeds if seed.info.data}
-        self.shortfall = ", ".join([part for part in (studies.shortfalls(request, setting), *sorted(notes)) if part])
+        about = {seed.info.data for run in self.found.values() for seed in run.seeds if seed.info.data}
+        self.shortfall = ", ".join([part for part in (studies.shortfalls(request, setting), *sorted(about)) if part])
+        real = "CIFAR-10 (JPEG copy)" if any("JPEG" in text for text in about) else "CIFAR-10"
+        self.data = "Fashion-MNIST (smoke)" if request.scale == "smoke" else real
 
     def lines(self, methods: Sequence[Method], names: Sequence[str] | None = None) -> list[Line]:
         """Lines of a figure, under their own or other names; those of one kind are told apart by their dashes."""
@@ -176,12 +178,8 @@ def _figure1(request: Request, failed: dict[str, str]) -> Finding:
         *study.notes(),
         "the paper does not name the variant; EL-Oracle is assumed. Its numbers here differ from its table 2 for the same setting",
     ]
-    figure = learning_figure(study.lines(_FIG1), f"Figure 1: random against static, {_data(request)}")
+    figure = learning_figure(study.lines(_FIG1), f"Figure 1: random against static, {study.data}")
     return Finding(checks, study.curves(), figure, notes)
-
-
-def _data(request: Request) -> str:
-    return "Fashion-MNIST (smoke)" if request.scale == "smoke" else "CIFAR-10"
 
 
 # -- figure 4 and table 2 ---------------------------------------------------------------------------------------------
@@ -191,7 +189,7 @@ def _figure4(request: Request, failed: dict[str, str]) -> Finding:
     _need_all(failed, FIG4.planned(request))
     study = Study(studies.cifar(request.scale), FIVE, request)
     target, checks = _leads(study)
-    figure = learning_figure(study.lines(FIVE), f"Figure 4: {_data(request)}, Dirichlet 0.1", target)
+    figure = learning_figure(study.lines(FIVE), f"Figure 4: {study.data}, Dirichlet 0.1", target)
     return Finding(checks, study.curves(), figure, study.notes())
 
 
@@ -260,7 +258,7 @@ def _table2(request: Request, failed: dict[str, str]) -> Finding:
     checks += leads
     if request.scale != "smoke":
         checks.append(_gib(study, STATIC, 7.03, 0.01, "7-regular static: GiB sent per node in 3,000 rounds"))
-    figure = learning_figure(study.lines(FIVE), f"Table 2: {_data(request)}, Dirichlet 0.1", target)
+    figure = learning_figure(study.lines(FIVE), f"Table 2: {study.data}, Dirichlet 0.1", target)
     notes = [*study.notes(), f"target: {100 * target:.2f} %, the best of 7-regular static (the paper's: 64.32 %)"]
     return Finding(checks, rows, figure, notes)
 
@@ -388,7 +386,7 @@ def _figure7(request: Request, failed: dict[str, str]) -> Finding:
         *study.notes(),
         "the paper calls this IID; with Dirichlet(1.0) a node still has a third of its samples in one class",
     ]
-    figure = learning_figure(study.lines(FIVE), f"Figure 7: {_data(request)}, Dirichlet 1.0")
+    figure = learning_figure(study.lines(FIVE), f"Figure 7: {study.data}, Dirichlet 1.0")
     return Finding(checks, study.curves(), figure, notes)
 
 
