@@ -57,20 +57,21 @@ class Progress(msgspec.Struct, kw_only=True):
 
 
 @contextmanager
-def full_disk(what: str) -> Iterator[None]:
-    """Turn failing writes into one clear line."""
+def full_disk(what: str, running: bool = False) -> Iterator[None]:
+    """Turn failing writes into one clear line; of a run, it says that the last checkpoint is still there."""
     try:
         yield
     except (OSError, safetensors.SafetensorError) as problem:
         if isinstance(problem, OSError) and problem.errno in _NOT_HERE:
             raise BadInput(f"{what} cannot be written: {problem.strerror}; choose another directory") from None
-        raise RunFailed(f"{what} cannot be written: {problem}; the last checkpoint is kept") from None
+        kept = "; the last checkpoint is kept" if running else ""
+        raise RunFailed(f"{what} cannot be written: {problem}{kept}") from None
 
 
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+def write_whole(path: Path, write: Callable[[Path], None], *, running: bool = False) -> None:
     """Write beside the place and rename, so that the file is there whole or not at all."""
     part = path.with_name(path.name + ".part")
-    with full_disk(str(path)):
+    with full_disk(str(path), running):
         try:
             write(part)
             with part.open("r+b") as file:
@@ -226,7 +227,7 @@ class Store:
                     found = progress, {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
             except (safetensors.SafetensorError, msgspec.DecodeError, KeyError, TypeError) as problem:
                 raise BadInput(f"{path} is damaged ({problem}); delete {self.path} to start this seed again") from None
-        with full_disk(str(self.path)):
+        with full_disk(str(self.path), running=True):
             self._records = self._appending(RECORDS, found[0].records_bytes if found else 0)
             self._timings = self._appending(TIMINGS, found[0].timings_bytes if found else 0)
         return found
@@ -248,7 +249,7 @@ class Store:
         """Write a record as it happens."""
         assert self._records is not None
         assert self._timings is not None
-        with full_disk(str(self.path / RECORDS)):
+        with full_disk(str(self.path / RECORDS), running=True):
             for file, value in ((self._records, record), (self._timings, timing)):
                 file.write(encode(value))
                 file.flush()
@@ -257,7 +258,7 @@ class Store:
         """Save the state; what was saved before is replaced only when the new one is whole."""
         assert self._records is not None
         assert self._timings is not None
-        with full_disk(str(self.path)):
+        with full_disk(str(self.path), running=True):
             os.fsync(self._records.fileno())
         progress.records_bytes, progress.timings_bytes = self._records.tell(), self._timings.tell()
         metadata = {"progress": msgspec.json.encode(progress).decode()}
@@ -268,7 +269,9 @@ class Store:
                 rows.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() for other in plain.values()
             )
             plain[key] = rows.clone() if shared else rows
-        write_whole(self.path / CHECKPOINT, lambda part: safetensors.torch.save_file(plain, part, metadata))
+        write_whole(
+            self.path / CHECKPOINT, lambda part: safetensors.torch.save_file(plain, part, metadata), running=True
+        )
 
     def finish(self, summary: Summary, nodes: list[dict[str, Any]], layout: Layout, x: Tensor) -> None:
         """Write the results; the summary last, because it says that all is there."""
@@ -326,7 +329,7 @@ def save_models(path: Path, layout: Layout, x: Tensor) -> None:
     constants = {name: tensor.cpu().contiguous().clone() for name, tensor in layout.constants.items()}
     about = _ModelFile(len(x), list(constants), layout.aliases)
     metadata = {"epidemic": msgspec.json.encode(about).decode()}
-    write_whole(path, lambda part: safetensors.torch.save_file({**rows, **constants}, part, metadata))
+    write_whole(path, lambda part: safetensors.torch.save_file({**rows, **constants}, part, metadata), running=True)
 
 
 def export_model(run: Path, node: int | None) -> dict[str, Tensor]:
