@@ -6,9 +6,9 @@ import torch
 
 import epidemic as ep
 from benchmarks.timing import best
-from epidemic.engine.exchange import mix
-from epidemic.engine.round import plan_round
-from epidemic.engine.setup import prepare
+from epidemic.host.mixture import mix
+from epidemic.host.round import plan_round
+from epidemic.host.setup import prepare
 from epidemic.learner import Stacked
 from epidemic.workers import Workers
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from epidemic.engine.counters import Counters
 
 import epidemic as ep
 from benchmarks.timing import best, verdict
 from epidemic.data import Dataset, Samples
-from epidemic.engine.counters import Counters
-from epidemic.engine.exchange import mix
-from epidemic.engine.round import plan_round
-from epidemic.engine.setup import prepare
+from epidemic.host.mixture import mix
+from epidemic.host.round import plan_round
+from epidemic.host.setup import prepare
 from epidemic.learner import PerNode
 from epidemic.record import Spread
 from epidemic.rng import Streams

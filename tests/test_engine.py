@@ -15,11 +15,11 @@ import epidemic as ep
 from epidemic import theory
 from epidemic.algorithm import LocalSGD
 from epidemic.engine import Observer
-from epidemic.engine.exchange import mix
-from epidemic.engine.setup import prepare
 from epidemic.errors import BadInput, RunFailed
 from epidemic.faults import Crash, Faults, Partition, RandomCrashes
 from epidemic.graph import Graph
+from epidemic.host.mixture import mix
+from epidemic.host.setup import prepare
 from epidemic.learner import PerNode
 from epidemic.mixing import disagreement, weights
 from epidemic.record import CONTROL_BYTES, HEADER_BYTES
@@ -676,7 +676,7 @@ class MonteCarlo(nn.Module):
 @pytest.mark.parametrize("module", [Tied, Scalar, InPlace, Recurrent, MonteCarlo])
 def test_all_sorts_of_modules_run_export_and_load(module, tmp_path):
     """auto run -> export -> strict load into the plain module -> the outputs of the row."""
-    from epidemic.engine.store import export_model
+    from epidemic.host.store import export_model
     from epidemic.learner import PerNode
 
     x, y = (
@@ -792,7 +792,7 @@ def test_torchs_threads_are_given_back():
 
 
 def test_strategy_is_timed_once_for_several_seeds(monkeypatch):
-    from epidemic.engine import setup
+    from epidemic.host import setup
 
     calls = []
     original = setup.choose

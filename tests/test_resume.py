@@ -12,9 +12,9 @@ import torch
 
 import epidemic as ep
 from epidemic.cli import main
-from epidemic.engine.store import Store, export_model
 from epidemic.errors import BadInput, Interrupted, RunFailed
 from epidemic.experiment import to_toml
+from epidemic.host.store import Store, export_model
 
 EXPERIMENT = ep.Experiment(
     name="resume", nodes=16, rounds=120, seeds=[3], topology=ep.ELLocal(4), data=ep.Digits(), partition=ep.IID(), model=ep.Logistic(),
@@ -175,7 +175,7 @@ def test_a_directory_is_never_overwritten_silently(uninterrupted, tmp_path, caps
 
 
 def test_an_interrupt_before_the_first_round_can_be_gone_on_from(uninterrupted, tmp_path, monkeypatch):
-    from epidemic.engine import setup
+    from epidemic.host import setup
 
     _, whole = uninterrupted
 

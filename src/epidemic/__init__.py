@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     )
     from epidemic.engine import Run, SeedRun, simulate
     from epidemic.errors import BadInput, EpidemicError, Interrupted, RunFailed
-    from epidemic.experiment import Checkpoint, Eval, Experiment, Runtime, load
+    from epidemic.experiment import Checkpoint, Eval, Experiment, Network, Runtime, load
     from epidemic.faults import Crash, Faults, RandomCrashes
     from epidemic.graph import Graph
     from epidemic.models import FEMNISTCNN, MLP, GNLeNet, Logistic, Point, PythonModel, SmallCNN
@@ -70,7 +70,7 @@ _HOME = {
     " Natural PythonData Samples Shards Synthetic",
     "engine": "Run SeedRun simulate",
     "errors": "BadInput EpidemicError Interrupted RunFailed",
-    "experiment": "Checkpoint Eval Experiment Runtime load",
+    "experiment": "Checkpoint Eval Experiment Network Runtime load",
     "faults": "Crash Faults RandomCrashes",
     "graph": "Graph",
     "models": "FEMNISTCNN MLP GNLeNet Logistic Point PythonModel SmallCNN",

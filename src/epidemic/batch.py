@@ -21,10 +21,10 @@ import msgspec
 
 from epidemic.data import Dataset
 from epidemic.engine import Observer, simulate
-from epidemic.engine.setup import Setup
-from epidemic.engine.store import Store
 from epidemic.errors import BadInput, EpidemicError, Interrupted
 from epidemic.experiment import Experiment, experiment_from
+from epidemic.host.setup import Setup
+from epidemic.host.store import Store
 from epidemic.learner import Learner
 from epidemic.record import Record, Summary
 from epidemic.workers import available_threads

@@ -10,9 +10,9 @@ import msgspec
 
 from epidemic.data import Dataset
 from epidemic.engine import Observer, simulate
-from epidemic.engine.store import Store
 from epidemic.errors import BadInput, require_real
 from epidemic.experiment import Experiment, directory_name, experiment_from, merged
+from epidemic.host.store import Store
 from epidemic.record import Record
 from epidemic.report.curves import Line
 from epidemic.report.statistics import Interval, accuracy_of, best, first_reaching

@@ -70,6 +70,33 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require_int("runtime.threads", self.threads, 0, 4096)
 
 
+class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How deployed nodes talk to each other; the simulator has no use for it."""
+
+    coin: Literal["shared", "private"] = "shared"
+    """shared: every node computes each round's graph from the seed. private: a node's targets are its own secret (EL-Local)."""
+    close: Literal["deadline", "quorum", "barrier"] = "deadline"
+    """When a round ends. deadline: everyone expected and alive was heard, or time is up. quorum: as many letters came as a node
+    sends, or time is up. barrier: everyone was heard, however long it takes."""
+    deadline: float = 30.0
+    """The longest wait for letters, in seconds; how long is really waited adapts to what rounds take."""
+    patience: float = 60.0
+    """Seconds to look for the others at the start."""
+    data: Literal["partition", "own"] = "partition"
+    """partition: a node trains on its share of the data. own: on all that is found at its own place."""
+
+    def __post_init__(self) -> None:
+        require_choice("network.coin", self.coin, ["shared", "private"])
+        require_choice("network.close", self.close, ["deadline", "quorum", "barrier"])
+        require_choice("network.data", self.data, ["partition", "own"])
+        require_real("network.deadline", self.deadline, above=0)
+        require_real("network.patience", self.patience, above=0)
+        if self.coin == "private" and self.close == "barrier":
+            raise BadInput(
+                'network.close = "barrier" needs coin = "shared": with a private one nobody knows whom to wait for'
+            )
+
+
 class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is learnt, by whom, how, and what goes wrong on the way."""
 
@@ -92,6 +119,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     eval: Eval = msgspec.field(default_factory=Eval)
     checkpoint: Checkpoint = msgspec.field(default_factory=Checkpoint)
     runtime: Runtime = msgspec.field(default_factory=Runtime)
+    network: Network = msgspec.field(default_factory=Network)
     metrics: Any = msgspec.field(default_factory=dict)
     """A user's own, by name; in Python only."""
 
@@ -113,7 +141,13 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if len(set(self.seeds)) < len(self.seeds):
             raise BadInput(f"seeds = {list(self.seeds)} must be different")
         require_choice("mixing", self.mixing, ["auto", *RULES])
-        for key, kind in (("faults", Faults), ("eval", Eval), ("checkpoint", Checkpoint), ("runtime", Runtime)):
+        for key, kind in {
+            "faults": Faults,
+            "eval": Eval,
+            "checkpoint": Checkpoint,
+            "runtime": Runtime,
+            "network": Network,
+        }.items():
             if not isinstance(getattr(self, key), kind):
                 raise BadInput(f"{key} = {getattr(self, key)!r} must be {kind.__name__}(...)")
         if not isinstance(self.loss, str) and not callable(self.loss):
@@ -180,7 +214,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return {**described, "seeds": list(self.seeds)}
 
 
-_SETTINGS = (Faults, Eval, Checkpoint, Runtime)
+_SETTINGS = (Faults, Eval, Checkpoint, Runtime, Network)
 
 
 def _named_kind(value: Any) -> bool:
@@ -255,6 +289,7 @@ def experiment_from(table: Mapping[str, Any]) -> Experiment:
         "eval": lambda t: build(t, Eval, "eval"),
         "checkpoint": lambda t: build(t, Checkpoint, "checkpoint"),
         "runtime": lambda t: build(t, Runtime, "runtime"),
+        "network": lambda t: build(t, Network, "network"),
     }
     values = {key: parts[key](value) if key in parts else value for key, value in table.items()}
     for key in ("nodes", "rounds", "format"):
@@ -357,8 +392,8 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-WITHOUT_INFLUENCE = ("seeds", "checkpoint", "runtime")
-"""What may differ between runs of the same experiment."""
+WITHOUT_INFLUENCE = ("seeds", "checkpoint", "runtime", "network")
+"""What may differ between simulations of the same experiment."""
 
 
 def same_experiment(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:

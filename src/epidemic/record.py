@@ -13,8 +13,8 @@ from epidemic.errors import BadInput
 
 HEADER_BYTES = 256
 """What travels with each model besides its numbers: run, round, sender, graph digest, signature."""
-CONTROL_BYTES = 64
-"""A message without a model: the offer that precedes a model where receivers have a cap."""
+CONTROL_BYTES = 128
+"""A message without a model: the signed offer that precedes a model where receivers have a cap."""
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -72,9 +72,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     accuracy: Spread | None = None  # over nodes; None where the targets are not classes
     loss: Spread
     mean_model_accuracy: float | None = None  # of the average of all models
-    mean_model_loss: float
+    mean_model_loss: float | None = None  # a deployed node does not know the others' models
     train_loss: float | None = None  # mean over nodes in the last round
-    disagreement: float  # D(X)
+    disagreement: float | None = None  # D(X); a deployed node does not know it
     bytes: Traffic
     metrics: dict[str, OwnSpread] = msgspec.field(default_factory=dict)  # a user's own
 
@@ -92,8 +92,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     final_accuracy: Spread | None
     final_loss: Spread
     final_mean_model_accuracy: float | None
-    final_mean_model_loss: float
-    final_disagreement: float
+    final_mean_model_loss: float | None
+    final_disagreement: float | None
     final_metrics: dict[str, OwnSpread]
     test_samples: int
     bytes: Traffic

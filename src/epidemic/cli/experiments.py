@@ -135,8 +135,8 @@ def compare_command(
     from epidemic import compare as comparing
     from epidemic.cli.progress import Display
     from epidemic.cli.show import print_json
-    from epidemic.engine.store import write_bytes
     from epidemic.experiment import directory_name, read_table, with_settings
+    from epidemic.host.store import write_bytes
     from epidemic.report.curves import learning_figure
     from epidemic.report.style import save
 
@@ -200,7 +200,7 @@ def export_command(
 
     import safetensors.torch
 
-    from epidemic.engine.store import export_model, write_whole
+    from epidemic.host.store import export_model, write_whole
 
     seeds = sorted(directory.glob("seed-*/models.safetensors"))
     if len(seeds) > 1:

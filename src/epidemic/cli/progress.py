@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from epidemic.batch import Job, Watcher
 from epidemic.cli.show import percent, size
 from epidemic.engine import Observer
-from epidemic.engine.setup import Setup
+from epidemic.host.setup import Setup
 from epidemic.learner import Learner
 from epidemic.record import Record, Summary
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epidemic.engine.round import Plan
-from epidemic.engine.setup import Setup
 from epidemic.errors import BadInput
 from epidemic.experiment import Experiment
+from epidemic.host.round import Plan
+from epidemic.host.setup import Setup
 from epidemic.learner import Layout, Learner
 from epidemic.record import Record, Summary
 

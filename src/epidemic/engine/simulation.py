@@ -6,8 +6,7 @@ Interrupt it at any moment, by Ctrl-C or by force: going on from the directory g
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,18 @@ from torch import Tensor
 
 from epidemic.algorithm import Rows
 from epidemic.data import Dataset
-from epidemic.engine.counters import Counters
-from epidemic.engine.exchange import disagreement, mean_row, mix
-from epidemic.engine.interrupt import Stop, gentle_stop
 from epidemic.engine.results import Models, Observer, Run, SeedRun
-from epidemic.engine.round import plan_round
-from epidemic.engine.setup import Setup, make_learner, prepare
-from epidemic.engine.store import Progress, Store
 from epidemic.errors import Interrupted, RunFailed
 from epidemic.experiment import Experiment
-from epidemic.learner import Choice, Evaluation, Learner
-from epidemic.record import OwnSpread, Record, Spread, Summary
+from epidemic.host.counters import Counters
+from epidemic.host.findings import Clock, nodes_of, record_of, summary_of
+from epidemic.host.interrupt import Stop, gentle_stop
+from epidemic.host.mixture import disagreement, mean_row, mix
+from epidemic.host.round import plan_round
+from epidemic.host.setup import Setup, make_learner, prepare
+from epidemic.host.store import Progress, Store
+from epidemic.learner import Choice, Learner
+from epidemic.record import Record
 from epidemic.workers import Workers
 
 
@@ -101,7 +101,7 @@ class _Simulation:
         self.workers = workers
         self.store = store
         self.observer = observer
-        self.clock = _Clock()
+        self.clock = Clock()
         self.stop = Stop()
         self.spare: dict[str, Tensor] = {}  # memory that the next mixture goes into
         self.train_loss: float | None = None
@@ -239,19 +239,16 @@ class _Simulation:
             found = self.learner.evaluate(x[:1] if same else x, self.setup.evaluated)
             self._check("loss", np.arange(len(found.loss)), found.loss)
             mean = self.learner.evaluate(mean_row(x, self.workers), self.setup.evaluated)
-            n = self.experiment.nodes
-            record = Record(
+            record = record_of(
+                self.setup,
+                found,
+                mean,
+                hosted=self.experiment.nodes,
                 round=self.done,
-                seed=self.setup.seed,
                 alive=self.alive,
-                accuracy=_spread(found, "accuracy", n),
-                loss=Spread.of(found.loss.expand(n)),
-                mean_model_accuracy=_first(mean, "accuracy"),
-                mean_model_loss=float(mean.loss[0]),
                 train_loss=self.train_loss,
                 disagreement=0.0 if same else disagreement(x, self.workers),
                 bytes=self.counters.traffic(),
-                metrics={name: OwnSpread.of(found.metrics[name].expand(n)) for name in self.experiment.own_metrics()},
             )
         with self.stop.held():  # a record is written and known to be, or neither
             if self.store is not None:
@@ -267,52 +264,13 @@ class _Simulation:
         x = self.state["x"]
         final = self.learner.evaluate(x, self.setup.test)
         mean = self.learner.evaluate(mean_row(x, self.workers), self.setup.test)
-        n, last = self.experiment.nodes, self.records[-1]
-        best = max((r for r in self.records if r.accuracy), key=_accuracy, default=None)
-        lowest = min(self.records, key=lambda r: r.loss.mean)
-        summary = Summary(
-            name=self.experiment.name,
-            seed=self.setup.seed,
-            rounds=self.done,
-            best_accuracy=None if best is None else _accuracy(best),
-            best_accuracy_round=None if best is None else best.round,
-            best_loss=lowest.loss.mean,
-            best_loss_round=lowest.round,
-            final_accuracy=_spread(final, "accuracy", n),
-            final_loss=Spread.of(final.loss),
-            final_mean_model_accuracy=_first(mean, "accuracy"),
-            final_mean_model_loss=float(mean.loss[0]),
-            final_disagreement=last.disagreement,
-            final_metrics={name: OwnSpread.of(final.metrics[name]) for name in self.experiment.own_metrics()},
-            test_samples=len(self.setup.test[0]),
-            bytes=self.counters.traffic(),
-        )
+        summary = summary_of(self.setup, self.records, final, mean, rounds=self.done, bytes=self.counters.traffic())
         layout = self.setup.task.layout
         if self.store is not None:
-            self.store.finish(summary, self._nodes(final), layout, x)
+            self.store.finish(summary, nodes_of(self.setup, final, self.counters), layout, x)
         self.observer.finished(summary)
         path = None if self.store is None else self.store.path
         return SeedRun(self.setup.seed, self.records, summary, Models(layout, x.cpu()), path)
-
-    def _nodes(self, final: Evaluation) -> list[dict[str, Any]]:
-        data, counters = self.setup.data, self.counters
-        nodes = []
-        for i, part in enumerate(self.setup.parts):
-            classes = (
-                np.bincount(data.train.targets[part], minlength=len(data.classes)).tolist() if data.classes else None
-            )
-            nodes.append(
-                {
-                    "node": i,
-                    "samples": len(part),
-                    "classes": classes,
-                    "bytes": {k: int(getattr(counters, k)[i]) for k in ("model", "header", "control")},
-                    "in_degree": {str(k): int(v[i]) for k, v in sorted(counters.degrees.items()) if v[i]},
-                    "final_loss": float(final.loss[i]),
-                    "final_accuracy": float(final.metrics["accuracy"][i]) if "accuracy" in final.metrics else None,
-                }
-            )
-        return nodes
 
     # -- stopping and going on ----------------------------------------------------------------------------------------
 
@@ -350,34 +308,3 @@ class _Simulation:
         return Interrupted(
             f"interrupted at {where}; {_go_on(self.experiment, None if self.store is None else self.store.root)}"
         )
-
-
-def _accuracy(record: Record) -> float:
-    assert record.accuracy is not None
-    return record.accuracy.mean
-
-
-def _spread(found: Evaluation, metric: str, n: int) -> Spread | None:
-    return Spread.of(found.metrics[metric].expand(n)) if metric in found.metrics else None
-
-
-def _first(found: Evaluation, metric: str) -> float | None:
-    return float(found.metrics[metric][0]) if metric in found.metrics else None
-
-
-class _Clock:
-    """Seconds per phase since the last record."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - start
-
-    def taken(self) -> dict[str, float]:
-        """What was measured, and start again."""
-        seconds, self._seconds = self._seconds, {}
-        return {phase: round(value, 6) for phase, value in seconds.items()}

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 
 from epidemic.data.images import need
-from epidemic.engine.store import RECORDS, TIMINGS, read_json
 from epidemic.errors import BadInput
 from epidemic.experiment import WITHOUT_INFLUENCE, flat
+from epidemic.host.store import RECORDS, TIMINGS, read_json
 from epidemic.record import Record, Spread, Summary, read_records
 
 

@@ -1,4 +1,4 @@
-"""The exchange of a simulation: every node's mixture at once, W @ X, on all worker threads.
+"""The arithmetic of an exchange: the mixtures of the hosted nodes, W @ X, on all worker threads.
 
 Each piece of the result is computed by one thread from the same numbers in the same order, however many threads there are.
 """

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from epidemic.data import Dataset, Partition, Samples, stratified
-from epidemic.engine.round import Batches
 from epidemic.errors import BadInput
 from epidemic.experiment import Experiment
+from epidemic.host.round import Batches
 from epidemic.learner import LOSSES, SGD, Choice, Learner, Metric, Task, accuracy, choose
 from epidemic.models import Model
 from epidemic.rng import Streams
@@ -28,7 +28,7 @@ class Setup:
     seed: int
     streams: Streams
     data: Dataset
-    parts: list[NDArray[np.int64]]  # the training samples of each node
+    parts: list[NDArray[np.int64]]  # the training samples of each hosted node
     batches: Batches
     task: Task
     evaluated: tuple[Tensor, Tensor]  # the subset that is evaluated while training
@@ -36,13 +36,12 @@ class Setup:
     initial: Tensor  # (d,) the model that everybody starts from
 
 
-def prepare(experiment: Experiment, seed: int, data: Dataset | None = None) -> Setup:
-    """Load, split, build and check."""
+def prepare(experiment: Experiment, seed: int, data: Dataset | None = None, place: int | None = None) -> Setup:
+    """Load, split, build and check: for all nodes, or for the one at `place`."""
     data = experiment.load_data() if data is None else data
     streams = Streams(seed)
-    if not isinstance(experiment.partition, Partition):
-        raise BadInput(f"partition = {experiment.partition!r} must be a partition, for example Dirichlet()")
-    parts = experiment.partition.split(data.train, experiment.nodes, streams("partition"))
+    hosted = slice(None) if place is None else slice(place, place + 1)
+    parts = _shares(experiment, data, streams, hosted)
     module = initial_module(experiment, data, streams)
     metrics: dict[str, Metric] = {"accuracy": accuracy} if data.classes else {}
     task = Task(
@@ -56,7 +55,7 @@ def prepare(experiment: Experiment, seed: int, data: Dataset | None = None) -> S
         streams,
         data,
         parts,
-        Batches(parts, algorithm.local_steps, algorithm.batch_size),
+        Batches(parts, algorithm.local_steps, algorithm.batch_size, nodes=experiment.nodes, hosted=hosted),
         task,
         task.tensors(evaluation_subset(data.evaluated, experiment)),
         task.tensors(data.test),
@@ -64,12 +63,25 @@ def prepare(experiment: Experiment, seed: int, data: Dataset | None = None) -> S
     )
 
 
+def _shares(experiment: Experiment, data: Dataset, streams: Streams, hosted: slice) -> list[NDArray[np.int64]]:
+    """The training samples of the hosted nodes."""
+    if experiment.network.data == "own":
+        if hosted.start is None:
+            raise BadInput(
+                'network.data = "own" is for deployed nodes, each with the data of its place; a simulation splits one data set:'
+                ' use "partition"'
+            )
+        return [np.arange(len(data.train))]
+    if not isinstance(experiment.partition, Partition):
+        raise BadInput(f"partition = {experiment.partition!r} must be a partition, for example Dirichlet()")
+    return experiment.partition.split(data.train, experiment.nodes, streams("partition"))[hosted]
+
+
 def make_learner(setup: Setup, workers: Workers, known: Choice | None = None) -> tuple[Learner, Choice]:
     """The learner, by a strategy known from before or chosen now."""
     if known is None:
-        n = setup.experiment.nodes
         index = torch.from_numpy(setup.batches.index(setup.streams, 0)).to(setup.task.device)
-        x = setup.initial.expand(min(n, 1000), -1)
+        x = setup.initial.expand(min(len(index), 1000), -1)
         own = getattr(setup.experiment.algorithm, "step", None)
         step = own if isinstance(own, SGD) else SGD(0.01)
         try:

@@ -172,11 +172,12 @@ class Store:
             text = f"{WRITTEN}; seeds lists all that were started here.\n{to_toml(self._with_all_seeds())}"
             write_bytes(self.root / "experiment.toml", text.encode())
 
-    def begin(self, choice: Choice, data: str = "") -> None:
-        """Write down what is about to run."""
+    def begin(self, choice: Choice, data: str = "", node: int | None = None) -> None:
+        """Write down what is about to run: all nodes, or the one that is deployed here."""
         info = {
             "experiment": self._table(),
             "seed": self.seed,
+            **({} if node is None else {"node": node}),
             "data": data,
             "strategy": choice.strategy,
             "strategy_reason": choice.reason,

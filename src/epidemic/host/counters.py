@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epidemic.engine.round import Plan
+from epidemic.host.round import Plan
 from epidemic.record import CONTROL_BYTES, HEADER_BYTES, MeanMax, Traffic
 
 
@@ -39,6 +39,16 @@ class Counters:
         for degree in np.unique(received[delivery.alive]):
             nodes = self.degrees.setdefault(int(degree), np.zeros(len(received), dtype=np.int64))
             nodes += (received == degree) & delivery.alive
+
+    def sent(self, models: int, model_bytes: int, offers: int = 0) -> None:
+        """Add what the one hosted node really sent."""
+        self.model[0] += models * model_bytes
+        self.header[0] += models * HEADER_BYTES
+        self.control[0] += offers * CONTROL_BYTES
+
+    def received(self, models: int) -> None:
+        """Add a round in which the one hosted node received so many models."""
+        self.degrees.setdefault(models, np.zeros(1, dtype=np.int64))[0] += 1
 
     def traffic(self) -> Traffic:
         """Over the nodes."""

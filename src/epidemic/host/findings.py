@@ -1,0 +1,121 @@
+"""What is found out about the hosted nodes, as it is written down: records, the summary, a line per node, and the time it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from epidemic.host.counters import Counters
+from epidemic.host.setup import Setup
+from epidemic.learner import Evaluation
+from epidemic.record import OwnSpread, Record, Spread, Summary, Traffic
+
+
+def record_of(
+    setup: Setup,
+    found: Evaluation,
+    mean: Evaluation | None,
+    *,
+    hosted: int,
+    round: int,
+    alive: int,
+    train_loss: float | None,
+    disagreement: float | None,
+    bytes: Traffic,
+) -> Record:
+    """The record of a round: `found` of the hosted nodes (of one, if all are the same), `mean` of the average of all models."""
+    return Record(
+        round=round,
+        seed=setup.seed,
+        alive=alive,
+        accuracy=_spread(found, "accuracy", hosted),
+        loss=Spread.of(found.loss.expand(hosted)),
+        mean_model_accuracy=_first(mean, "accuracy"),
+        mean_model_loss=None if mean is None else float(mean.loss[0]),
+        train_loss=train_loss,
+        disagreement=disagreement,
+        bytes=bytes,
+        metrics={name: OwnSpread.of(found.metrics[name].expand(hosted)) for name in setup.experiment.own_metrics()},
+    )
+
+
+def summary_of(
+    setup: Setup, records: list[Record], final: Evaluation, mean: Evaluation | None, *, rounds: int, bytes: Traffic
+) -> Summary:
+    """What came out: `final` of the hosted nodes and `mean` of the average of all models, both on the full test set."""
+    best = max((r for r in records if r.accuracy), key=_accuracy, default=None)
+    lowest = min(records, key=lambda r: r.loss.mean)
+    hosted = len(final.loss)
+    return Summary(
+        name=setup.experiment.name,
+        seed=setup.seed,
+        rounds=rounds,
+        best_accuracy=None if best is None else _accuracy(best),
+        best_accuracy_round=None if best is None else best.round,
+        best_loss=lowest.loss.mean,
+        best_loss_round=lowest.round,
+        final_accuracy=_spread(final, "accuracy", hosted),
+        final_loss=Spread.of(final.loss),
+        final_mean_model_accuracy=_first(mean, "accuracy"),
+        final_mean_model_loss=None if mean is None else float(mean.loss[0]),
+        final_disagreement=records[-1].disagreement,
+        final_metrics={name: OwnSpread.of(final.metrics[name]) for name in setup.experiment.own_metrics()},
+        test_samples=len(setup.test[0]),
+        bytes=bytes,
+    )
+
+
+def nodes_of(setup: Setup, final: Evaluation, counters: Counters, first: int = 0) -> list[dict[str, Any]]:
+    """A line per hosted node, numbered from `first`."""
+    data = setup.data
+    nodes = []
+    for i, part in enumerate(setup.parts):
+        classes = np.bincount(data.train.targets[part], minlength=len(data.classes)).tolist() if data.classes else None
+        nodes.append(
+            {
+                "node": first + i,
+                "samples": len(part),
+                "classes": classes,
+                "bytes": {k: int(getattr(counters, k)[i]) for k in ("model", "header", "control")},
+                "in_degree": {str(k): int(v[i]) for k, v in sorted(counters.degrees.items()) if v[i]},
+                "final_loss": float(final.loss[i]),
+                "final_accuracy": float(final.metrics["accuracy"][i]) if "accuracy" in final.metrics else None,
+            }
+        )
+    return nodes
+
+
+def _accuracy(record: Record) -> float:
+    assert record.accuracy is not None
+    return record.accuracy.mean
+
+
+def _spread(found: Evaluation, metric: str, n: int) -> Spread | None:
+    return Spread.of(found.metrics[metric].expand(n)) if metric in found.metrics else None
+
+
+def _first(found: Evaluation | None, metric: str) -> float | None:
+    return float(found.metrics[metric][0]) if found is not None and metric in found.metrics else None
+
+
+class Clock:
+    """Seconds per phase since the last record."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Measure what happens inside."""
+        start = time.perf_counter()
+        yield
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - start
+
+    def taken(self) -> dict[str, float]:
+        """What was measured, and start again."""
+        seconds, self._seconds = self._seconds, {}
+        return {phase: round(value, 6) for phase, value in seconds.items()}

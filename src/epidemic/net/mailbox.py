@@ -1,0 +1,142 @@
+"""Mailbox: decides which letters count. No socket, no clock, no tensors; letters are opaque.
+
+A node works on one round at a time. A letter is for a round, from a sender:
+  counted     for the open round, from somebody who was expected (or anybody, where nobody knows whom to expect)
+  early       for one of the next rounds: kept until that round is open; never more than `room` of them
+  late        for a round that is closed
+  duplicate   the second of its sender for the same round
+  unexpected  from somebody who has nothing to send to this node in that round
+  beyond      too far ahead, or no room: not kept
+  skipped     counted, but its round was left for a later one
+Each letter is put away as exactly one of these when it comes; an early one counts (or turns out unexpected) when its round opens.
+
+A round is taken once: letters that come afterwards are late, so that none is averaged twice and none in another round.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+L = TypeVar("L")
+
+OUTCOMES = ("counted", "early", "late", "duplicate", "unexpected", "beyond")
+
+
+class Mailbox(Generic[L]):
+    """The letters of one node."""
+
+    def __init__(self, *, ahead: int = 8, room: int = 1024, cap: int | None = None) -> None:
+        """Keep letters of so many rounds ahead, and no more than `room` of them; with a cap, count only those promised a place."""
+        self.round = -1  # the last round that was opened
+        self.tally: Counter[str] = Counter()  # what became of the letters
+        self._ahead = ahead
+        self._room = room
+        self._taken = True
+        self._expected: frozenset[int] | None = frozenset()
+        self._cap = cap
+        self._promised: dict[int, set[int]] = {}  # by round: whose offers were accepted
+        self._letters: dict[int, L] = {}  # of the open round, by sender
+        self._early: dict[tuple[int, int], L] = {}  # by round and sender
+        self._reached: dict[int, int] = {}  # the furthest round that each sender has sent a letter of
+
+    def open(self, round: int, expected: Iterable[int] | None) -> None:
+        """Begin a round. None expected: anybody may send."""
+        if not self._taken:
+            raise ValueError(f"round {self.round} is still open")
+        if round <= self.round:
+            raise ValueError(f"round {round} was open before: the last one was {self.round}")
+        self.round, self._taken = round, False
+        self._expected = None if expected is None else frozenset(expected)
+        self._promised = {of: senders for of, senders in self._promised.items() if of >= round}
+        self._letters = {}
+        waiting, self._early = self._early, {}
+        for (of, sender), letter in waiting.items():
+            if of > round:
+                self._early[of, sender] = letter
+            else:
+                self.tally["early"] -= 1
+                self.tally[self._sort(of, sender, letter)] += 1
+
+    def put(self, round: int, sender: int, letter: L) -> str:
+        """Take a letter in, and say what becomes of it: one of OUTCOMES."""
+        self._reached[sender] = max(round, self._reached.get(sender, -1))
+        outcome = self._sort(round, sender, letter)
+        self.tally[outcome] += 1
+        return outcome
+
+    def _sort(self, round: int, sender: int, letter: L) -> str:
+        if round < self.round or (round == self.round and self._taken):
+            return "late"
+        if round == self.round:
+            if sender in self._letters:
+                return "duplicate"
+            if self._expected is not None and sender not in self._expected:
+                return "unexpected"
+            if self._cap is not None and sender not in self._promised.get(round, ()):
+                return "unexpected"
+            self._letters[sender] = letter
+            return "counted"
+        if (round, sender) in self._early:
+            return "duplicate"
+        if round > self.round + self._ahead or len(self._early) >= self._room:
+            return "beyond"
+        self._early[round, sender] = letter
+        return "early"
+
+    def promise(self, round: int, sender: int) -> bool:
+        """Whether a letter that is offered will be taken: a round has `cap` places, given in the order of the offers."""
+        if (
+            self._cap is None
+            or not self.round <= round <= self.round + self._ahead
+            or (round == self.round and self._taken)
+        ):
+            return False
+        promised = self._promised.setdefault(round, set())
+        if sender not in promised and len(promised) >= self._cap:
+            return False
+        promised.add(sender)
+        return True
+
+    def missing(self, alive: Iterable[int] | None = None) -> frozenset[int]:
+        """Who was expected (and is alive) but has not been heard in the open round."""
+        expected = (self._expected or frozenset()) - self._letters.keys()
+        return expected if alive is None else expected & frozenset(alive)
+
+    @property
+    def heard(self) -> int:
+        """How many letters count so far in the open round."""
+        return len(self._letters)
+
+    def take(self) -> dict[int, L]:
+        """Close the round: its letters, by sender in ascending order."""
+        if self._taken:
+            raise ValueError(f"round {self.round} was taken before")
+        self._taken = True
+        letters, self._letters = self._letters, {}
+        return {sender: letters[sender] for sender in sorted(letters)}
+
+    def skip(self) -> None:
+        """Leave the open round without taking its letters: none of them counts."""
+        skipped = len(self.take())
+        self.tally["counted"] -= skipped
+        self.tally["skipped"] += skipped
+
+    def front(self, alive: Iterable[int]) -> int:
+        """The furthest round that two of these nodes have reached, by their letters; one, where it is the only node."""
+        rounds = sorted((self._reached.get(i, -1) for i in alive), reverse=True)
+        return rounds[min(1, len(rounds) - 1)] if rounds else -1
+
+
+def closed(*, close: str, missing: int, heard: int, wanted: int, overdue: bool) -> bool:
+    """Whether a round is over.
+
+    barrier: nobody is missing, dead or alive. deadline: nobody alive is missing, or time is up. quorum: as many letters as
+    `wanted` were heard, or time is up. `missing` counts accordingly; -1 where nobody knows whom to expect.
+    """
+    if close == "barrier":
+        return missing == 0
+    if close == "quorum":
+        return heard >= wanted or missing == 0 or overdue
+    return missing == 0 or overdue

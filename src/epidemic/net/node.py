@@ -1,0 +1,715 @@
+"""Node: one deployed node, from its folder to its results.
+
+It trains, sends its model to the targets of its round, closes the round, mixes what arrived, goes on. Who dies is expected no more;
+who comes back asks a live node where the others are; who falls behind leaves rounds out. Nothing it does needs a server.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from epidemic.algorithm import Rows
+from epidemic.errors import BadInput, Interrupted, RunFailed
+from epidemic.experiment import Experiment, load
+from epidemic.host.counters import Counters
+from epidemic.host.findings import Clock, nodes_of, record_of, summary_of
+from epidemic.host.interrupt import Stop, gentle_stop
+from epidemic.host.setup import Setup, make_learner, prepare
+from epidemic.host.store import Progress, Store
+from epidemic.learner import Learner
+from epidemic.net.keys import Identity
+from epidemic.net.mailbox import Mailbox, closed
+from epidemic.net.member import Member, Turn, raw_bytes
+from epidemic.net.pace import Pace
+from epidemic.net.peers import Hello, Peers, seal_hello
+from epidemic.net.post import ACCEPTED, BUSY, Outgoing, Post
+from epidemic.net.terms import check_deployable, terms_of
+from epidemic.net.transport import Addresses, Transport, read_addresses
+from epidemic.net.wire import Format, Letter, Refused
+from epidemic.record import Record, Summary
+from epidemic.rng import Streams
+from epidemic.workers import Workers
+
+BEHIND = 3
+"""So many rounds behind two others, a node goes on where they are."""
+KEPT = 6
+"""Rounds whose letters are kept for those who ask again, with a barrier. Nodes are never further apart."""
+ASK_AGAIN = 2.0
+"""Seconds without a letter after which it is asked for again, with a barrier."""
+OWN_SETTINGS = ("data.", "runtime.", "checkpoint.", "network.patience")
+"""What may be set for a single node."""
+
+Say = Callable[[str], None]
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How a node is, for whoever asks."""
+
+    place: int
+    state: str
+    round: int
+    rounds: int
+    accuracy: float | None
+    loss: float | None
+    bytes: int  # sent so far
+    alive: int  # nodes, itself included
+    nodes: int
+    late: int
+    lost: int
+    refused: int
+    jumped: int
+    limit: float  # seconds that it would wait for letters now
+    letters: dict[str, int]
+    refusals: dict[str, int]
+
+
+def run_node(
+    folder: Path, settings: list[str] | None = None, *, insecure: bool = False, say: Say = lambda _: None
+) -> Summary | None:
+    """Run the node of this folder to its end; None if it had finished before."""
+    for setting in settings or []:
+        if not setting.startswith(OWN_SETTINGS):
+            raise BadInput(
+                f"--set {setting}: all nodes must have the same experiment; for one node, only"
+                f" {', '.join(s.rstrip('.') for s in OWN_SETTINGS)} can be set"
+            )
+    identity = Identity.load(folder)
+    addresses = read_addresses(folder / "node.toml")
+    experiment = load(folder / "experiment.toml", settings)
+    check_deployable(experiment)
+    if identity.place >= experiment.nodes:
+        raise BadInput(
+            f"{folder / 'node.pem'} is for place {identity.place}, but the experiment has nodes 0 to {experiment.nodes - 1}"
+        )
+    seed = experiment.seeds[0]
+    store = Store(folder / "run", experiment, seed)
+    workers = Workers(experiment.runtime.threads or 1)
+    try:
+        store.check(resume=True)
+        store.open()
+        if store.finished:
+            say(f"finished already: {store.path}")
+            return None
+        data = experiment.load_data()
+        setup = prepare(experiment, seed, data, identity.place)
+        if store.run_info() is None:
+            store.announce()
+        learner, choice = make_learner(setup, workers, store.known_choice())
+        if store.run_info() is None:
+            store.begin(choice, data.note, node=identity.place)
+        return Node(setup, learner, workers, store, identity, addresses, insecure=insecure, say=say).run()
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted before the first round; go on with: epidemic node {folder}") from None
+    finally:
+        store.close()
+        workers.close()
+
+
+class Node:
+    """One node, while it runs."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        learner: Learner,
+        workers: Workers,
+        store: Store,
+        identity: Identity,
+        addresses: Addresses,
+        *,
+        insecure: bool,
+        say: Say,
+    ) -> None:
+        self.setup = setup
+        self.experiment: Experiment = setup.experiment
+        self.network = setup.experiment.network
+        self.place = identity.place
+        self.identity = identity
+        self.addresses = addresses
+        self.insecure = insecure
+        self.learner = learner
+        self.store = store
+        self.say = say
+        self.member = Member(setup, learner, workers, self.place)
+        self.terms = terms_of(setup)
+        self.format = Format(self.terms.run, self.member.columns)
+        n = self.experiment.nodes
+        self.mailbox: Mailbox[tuple[Letter, float]] = Mailbox(room=max(64, 4 * n), cap=self.experiment.faults.cap)
+        self.peers = Peers(identity, self.terms, self.place, n)
+        self.pace = Pace(self.network.deadline)
+        self.changed = threading.Condition()  # guards mailbox, peers, tallies
+        self.refused: Counter[str] = Counter()
+        self.lost = self.jumped = 0
+        self.finished_places: set[int] = set()
+        self.state = "starting"
+        self.round = -1  # the round that it is in
+        self.clock = Clock()
+        self.stop = Stop()
+        self.secret = Streams(int.from_bytes(_random(7), "little")) if self.network.coin == "private" else None
+        self.done, self.recorded = 0, -1
+        self.train_loss: float | None = None
+        self.alive = n
+        self.counters = Counters.zero(1)
+        self.records: list[Record] = []
+        self.resumed = False
+        self._sent_before: list[Outgoing] = []
+        self._incoming: queue.Queue[bytes | None] = queue.Queue(max(256, 4 * n))
+        self._wishes: queue.SimpleQueue[Callable[[bytes], None]] = queue.SimpleQueue()  # who asks for a model
+        self._restore()
+
+    # -- from start to end --------------------------------------------------------------------------------------------
+
+    def run(self) -> Summary:
+        """All rounds, then the final evaluation."""
+        with gentle_stop() as stop:
+            self.stop = stop
+            try:
+                with self._connected():
+                    self._gather()
+                    self._rounds()
+                    return self._finish()
+            except KeyboardInterrupt:
+                raise self._interrupted(whole=not stop.broke) from None
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Open the network, and attend to it in the background."""
+        capped = self.experiment.faults.cap is not None
+        largest = self.format.frame_bytes
+        transport = Transport(
+            self.identity, self.addresses, nodes=self.experiment.nodes, largest=largest, insecure=self.insecure
+        )
+        barrier = self.network.close == "barrier"
+        self.transport, self.post = transport, Post(transport, self.place, kept=KEPT if barrier else 1)
+        for letter in self._sent_before:
+            self.post.keep(letter)
+        self._closing = threading.Event()
+        threads = [threading.Thread(target=work, daemon=True) for work in (self._read_letters, self._greet)]
+        try:
+            transport.receive(self.place, self._arrived, lambda: self._refuse("oversized"), largest)
+            transport.answer("hello", self.place, self._say_hello)
+            transport.answer("status", self.place, lambda _, respond: respond(msgspec.json.encode(self.status())))
+            transport.answer("model", self.place, self._asked_for_model)
+            if barrier:
+                transport.answer("again", self.place, self._asked_again)
+            if capped:
+                transport.answer("offer", self.place, self._offered)
+            transport.watch("alive", self._presence)
+            transport.watch("done", self._has_finished)
+            transport.appear("alive", self.place)
+            for thread in threads:
+                thread.start()
+            yield
+        finally:
+            self._closing.set()
+            with self.changed:
+                self.changed.notify_all()
+            self.post.close()
+            transport.close()
+            self._incoming.put(None)
+            for thread in threads:
+                thread.join(5)
+
+    def _gather(self) -> None:
+        """Wait for the others; where they have begun without this node, catch up with them."""
+        self.state = "looking for the others"
+        founders = {p for p in self.addresses.founders if p < self.experiment.nodes} - {self.place}
+        barrier = self.network.close == "barrier"
+        if barrier:
+            founders = set(range(self.experiment.nodes)) - {self.place}
+        start = said = time.monotonic()
+        while True:
+            with self.changed:
+                alive, front = self.peers.alive, self.peers.front
+                differing = dict(self.peers.differing)
+                waited = time.monotonic() - start
+                begun = front >= 0 and not barrier and waited > 1 and not self.peers.strangers()
+                if founders <= alive or begun or waited > self.network.patience:
+                    break
+                self._check_terms(differing, alive)
+                self.changed.wait(0.1)
+            if time.monotonic() - said > 5:
+                said = time.monotonic()
+                missing = sorted(founders - alive)
+                links = (
+                    "" if alive else f"; nobody answers at {', '.join(self.addresses.connect) or 'this address'} yet"
+                )
+                self.say(f"waiting for {_listed(missing)}{links}")
+        self._check_terms(differing, alive)
+        if not alive:
+            raise BadInput(
+                f"no other node was found within {self.network.patience:g} s (network.patience) at"
+                f" {', '.join(self.addresses.connect) or 'this address'}; look at the addresses in"
+                f" {self.identity.folder / 'node.toml'}, the others' certificates, and whether they run"
+            )
+        if barrier and not founders <= alive:
+            raise BadInput(
+                f"{_listed(sorted(founders - alive))} did not come within {self.network.patience:g} s (network.patience);"
+                ' with network.close = "barrier" everyone must be there'
+            )
+        self.say(f"{1 + len(alive)} of {self.experiment.nodes} nodes are there")
+        if not barrier and front > self.done:
+            self._rejoin(front, alive)
+
+    def _check_terms(self, differing: dict[int, list[str]], alive: frozenset[int]) -> None:
+        """Give up if most of the others do something else."""
+        if differing and len(differing) > len(alive):
+            place, different = sorted(differing.items())[0]
+            raise BadInput(
+                f"node {place} runs another experiment: {'; '.join(different[:4])}; use the same folder for all"
+            )
+
+    def _rejoin(self, front: int, alive: frozenset[int]) -> None:
+        """Go on where the others are, with one of their models or the own one."""
+        if self.experiment.faults.on_return == "adopt":
+            stream = Streams(int.from_bytes(_random(7), "little"))("adoption")
+            donors = sorted(alive)
+            for place in [donors[int(i)] for i in stream.permutation(len(donors))]:
+                wish = self.format.seal_offer(front, self.place, place, self.identity.key)
+                for answer in self.transport.ask("model", place, wish, self.network.deadline):
+                    with suppress(Refused), self.changed:
+                        letter = self.format.open(answer, self.peers.key_of)
+                        self.member.adopt(letter.tensors)
+                        front = max(front, letter.round, self.peers.front)
+                        self._go_to(front + 1, f"with the model of node {place}")
+                        return
+            self.say("nobody gave a model; going on with the own one")
+        self._go_to(front + 1, "with its own model")
+
+    def _go_to(self, round: int, how: str) -> None:
+        self.say(f"the others are in round {round - 1}: going on from {round} instead of {self.done}, {how}")
+        self.jumped += max(0, min(round, self.experiment.rounds) - self.done)
+        self.done = min(round, self.experiment.rounds)
+
+    def _rounds(self) -> None:
+        experiment, rounds = self.experiment, self.experiment.rounds
+        saved = time.monotonic()
+        while True:
+            due = self.done % experiment.eval.every == 0 or self.done == rounds
+            if due and self.recorded < self.done:
+                self._record()
+            by_rounds = experiment.checkpoint.rounds and self.done % experiment.checkpoint.rounds == 0
+            by_time = experiment.checkpoint.seconds and time.monotonic() - saved >= experiment.checkpoint.seconds
+            if self.done and (by_rounds or by_time or self.done == rounds):
+                with self.stop.held():
+                    self._save()
+                saved = time.monotonic()
+            if self.done == rounds:
+                return
+            self._round()
+
+    # -- one round ----------------------------------------------------------------------------------------------------
+
+    def _round(self) -> None:
+        began = time.monotonic()
+        barrier = self.network.close == "barrier"
+        if self.identity.refresh():
+            self.say(f"the list of revoked certificates has changed: {', '.join(self.identity.revoked.names)}")
+        turn = self._begin(self.done)
+        before = {name: rows.clone() for name, rows in self.member.state.items()}
+        self.state = "training"
+        with self.stop.held(), self.clock("train"):
+            message = self._train(turn.round)
+        if not barrier:
+            with self.changed:
+                front = self.mailbox.front(self.peers.alive)
+                if front >= turn.round + BEHIND:
+                    self.mailbox.skip()
+            if front >= turn.round + BEHIND:
+                self._go_to(front + 1, "with its own model")
+                if self.done >= self.experiment.rounds:
+                    return
+                turn = self._begin(self.done)
+        with self.clock("send"):
+            self._send(turn, message)
+        self.pace.worked(time.monotonic() - began)
+        self.state = "waiting for letters"
+        try:
+            with self.clock("wait"):
+                letters = self._wait(turn)
+        except KeyboardInterrupt:
+            self.member.state = before  # the round is done again when the node goes on
+            raise
+        self.state = "mixing"
+        with self.stop.held():
+            with self.clock("mix"):
+                self.member.absorb(turn, message, {sender: letter.tensors for sender, letter in letters.items()})
+            self.post.flush(self.pace.limit)
+            self._count_sent()
+            self.counters.received(len(letters))
+            self.done = turn.round + 1
+
+    def _begin(self, round: int) -> Turn:
+        """Plan a round and open the mailbox for it."""
+        turn = self.member.turn(round, self.secret)
+        with self.changed:
+            self.round = round
+            known = turn.expected is not None and self.experiment.faults.cap is None
+            self.mailbox.open(round, turn.expected.tolist() if known and turn.expected is not None else None)
+        return turn
+
+    def _train(self, round: int) -> Rows:
+        try:
+            message, loss = self.member.emit(round)
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as problem:
+            reason = " ".join(str(problem).split())
+            raise RunFailed(f"round {round}: training failed: {type(problem).__name__}: {reason}") from problem
+        self._check_finite("training loss", loss)
+        self.train_loss = loss
+        return message
+
+    def _check_finite(self, what: str, loss: float) -> None:
+        if loss != loss or loss in (float("inf"), float("-inf")):
+            kept = "; the last checkpoint is kept" if self.store.has_checkpoint else ""
+            raise RunFailed(f"round {self.round}: the {what} is no longer a finite number; lower algorithm.lr{kept}")
+
+    def _send(self, turn: Turn, message: Rows) -> None:
+        tensors = {name: raw_bytes(rows[0]) for name, rows in message.items()}
+        frame = self.format.seal(turn.round, self.place, turn.digest, tensors, self.identity.key)
+        letter = Outgoing(turn.round, frame, frozenset(turn.targets.tolist()))
+        with self.changed:
+            alive = self.peers.alive
+        faults = self.experiment.faults
+        if faults.cap is None:
+            self.post.send(letter, alive)
+            return
+        self.post.offer(
+            letter,
+            alive,
+            lambda place: self.format.seal_offer(turn.round, self.place, place, self.identity.key),
+            self.experiment.nodes if faults.max_retries == "unlimited" else faults.max_retries,
+            Streams(int.from_bytes(_random(7), "little"))("cap"),
+            self.pace.limit,
+        )
+
+    def _wait(self, turn: Turn) -> dict[int, Letter]:
+        """Wait until the round is over; its letters."""
+        start, limit = time.monotonic(), self.pace.limit
+        asked = start
+        barrier = self.network.close == "barrier"
+        cap = self.experiment.faults.cap
+        wanted = getattr(self.experiment.topology, "s", self.experiment.nodes) if cap is None else cap
+        unknown = turn.expected is None or cap is not None
+        while True:
+            self._grant_wishes(turn.round)
+            with self.changed:
+                alive = self.peers.alive
+                now = time.monotonic()
+                missing = self.mailbox.missing(None if barrier else alive)
+                silent = len(missing)
+                if unknown or (not alive and not barrier):  # nobody to expect: wait for the usual time
+                    silent = 0 if unknown and cap is not None and self.mailbox.heard >= cap else -1
+                if closed(
+                    close=self.network.close,
+                    missing=silent,
+                    heard=self.mailbox.heard,
+                    wanted=wanted,
+                    overdue=now - start >= limit,
+                ):
+                    letters = self.mailbox.take()
+                    break
+                self.changed.wait(min(0.2, max(0.001, limit - (now - start))) if not barrier else 0.2)
+            if barrier and missing and time.monotonic() - asked > ASK_AGAIN:
+                asked = time.monotonic()
+                self._ask_again(turn.round, sorted(missing & alive))
+        took = time.monotonic() - start
+        for _, arrived in letters.values():
+            self.pace.waited(arrived - start)
+        for _ in missing & alive:
+            self.pace.waited(took)
+            self.lost += 1
+        self.alive = 1 + len(alive)
+        found = {}
+        for sender, (letter, _) in letters.items():
+            if letter.graph == turn.digest:
+                found[sender] = letter
+            else:
+                self._refuse("wrong-graph")
+        return found
+
+    def _count_sent(self) -> None:
+        models, offers = self.post.taken()
+        self.counters.sent(models, self.format.body_bytes, offers)
+
+    # -- what comes in, in threads of the network's -------------------------------------------------------------------
+
+    def _arrived(self, frame: bytes) -> None:
+        try:
+            self._incoming.put_nowait(frame)
+        except queue.Full:
+            self._refuse("overflow")
+
+    def _refuse(self, reason: str) -> None:
+        with self.changed:
+            first = not self.refused[reason]
+            self.refused[reason] += 1
+        if first:
+            self.say(f"refused a letter: {reason} (further ones are counted only)")
+
+    def _read_letters(self) -> None:
+        """Look at letters one after the other, beside the training."""
+        while (frame := self._incoming.get()) is not None:
+            try:
+                letter = self.format.open(frame, self._key_of)
+            except Refused as refusal:
+                self._refuse(refusal.reason)
+                continue
+            with self.changed:
+                self.peers.heard_of(letter.sender, letter.round)
+                self.mailbox.put(letter.round, letter.sender, (letter, time.monotonic()))
+                self.changed.notify_all()
+
+    def _key_of(self, place: int) -> Any:
+        with self.changed:
+            return self.peers.key_of(place)
+
+    def _presence(self, place: int, token: str, there: bool) -> None:
+        with self.changed:
+            before = self.peers.alive
+            self.peers.present(place, token, there)
+            gone = place in before - self.peers.alive
+            self.changed.notify_all()
+        if gone and place not in self.finished_places:
+            self.say(f"round {self.round}: node {place} is gone")
+
+    def _has_finished(self, place: int, token: str, there: bool) -> None:
+        with self.changed:
+            if there:
+                self.finished_places.add(place)
+            self.changed.notify_all()
+
+    def _hello(self) -> bytes:
+        round = self.round if self.round >= 0 else -1
+        hello = Hello(self.place, self.transport.token, self.identity.encoded, self.terms, round)
+        return seal_hello(hello, self.identity)
+
+    def _say_hello(self, question: bytes, respond: Callable[[bytes], None]) -> None:
+        self._learn(question)
+        respond(self._hello())
+
+    def _learn(self, raw: bytes) -> None:
+        with self.changed:
+            apart = set(self.peers.differing)
+            hello = self.peers.learn(raw)
+            others = {p: d for p, d in self.peers.differing.items() if p not in apart}
+            self.changed.notify_all()
+        for place, different in others.items():
+            self.say(f"refused node {place}: it runs another experiment: {'; '.join(different[:4])}")
+        if hello is not None and self.round >= 0:
+            self.say(f"round {self.round}: node {hello.place} is there")
+
+    def _greet(self) -> None:
+        """Introduce this node to whoever appears."""
+        while not self._closing.is_set():
+            with self.changed:
+                strangers = self.peers.strangers()
+                if not strangers:
+                    self.changed.wait(0.5)
+            for place in strangers:
+                for answer in self.transport.ask("hello", place, self._hello(), 3.0):
+                    self._learn(answer)
+            if strangers and self._closing.wait(0.05):
+                return
+
+    def _asked_for_model(self, question: bytes, respond: Callable[[bytes], None]) -> None:
+        try:
+            self.format.open_offer(question, self._key_of)
+        except Refused as refusal:
+            self._refuse(refusal.reason)
+            respond(b"")
+        else:
+            self._wishes.put(respond)
+
+    def _grant_wishes(self, round: int) -> None:
+        """Give the current model to those who asked, while nothing changes it."""
+        while not self._wishes.empty():
+            respond = self._wishes.get()
+            tensors = {"x": raw_bytes(self.member.state["x"][0])}
+            respond(bytes(self.format.seal(round, self.place, bytes(8), tensors, self.identity.key)))
+            self.post.sent_model()
+
+    def _offered(self, question: bytes, respond: Callable[[bytes], None]) -> None:
+        try:
+            offer = self.format.open_offer(question, self._key_of)
+        except Refused as refusal:
+            self._refuse(refusal.reason)
+            respond(BUSY)
+            return
+        with self.changed:
+            promised = offer.receiver == self.place and self.mailbox.promise(offer.round, offer.sender)
+        respond(ACCEPTED if promised else BUSY)
+
+    # -- with a barrier: letters that got lost ------------------------------------------------------------------------
+
+    def _ask_again(self, round: int, places: list[int]) -> None:
+        for place in places:
+            wish = self.format.seal_offer(round, self.place, place, self.identity.key)
+            for answer in self.transport.ask("again", place, wish, 1.0):
+                if answer:
+                    self._arrived(answer)
+
+    def _asked_again(self, question: bytes, respond: Callable[[bytes], None]) -> None:
+        try:
+            wish = self.format.open_offer(question, self._key_of)
+            frame = self.post.again(wish.round, wish.sender) if wish.receiver == self.place else None
+            respond(b"" if frame is None else bytes(frame))
+        except Refused as refusal:
+            self._refuse(refusal.reason)
+            respond(b"")
+
+    # -- what is written down -----------------------------------------------------------------------------------------
+
+    def _record(self) -> None:
+        self.state = "evaluating"
+        with self.clock("evaluate"):
+            found = self.learner.evaluate(self.member.state["x"], self.setup.evaluated)
+            self._check_finite("loss", float(found.loss[0]))
+            record = record_of(
+                self.setup,
+                found,
+                None,
+                hosted=1,
+                round=self.done,
+                alive=self.alive,
+                train_loss=self.train_loss,
+                disagreement=None,
+                bytes=self.counters.traffic(),
+            )
+        with self.stop.held():
+            self.store.append(record, {"round": self.done, "seconds": self.clock.taken()})
+            self.records.append(record)
+            self.recorded = self.done
+        found_text = (
+            f"loss {record.loss.mean:.4f}" if record.accuracy is None else f"accuracy {record.accuracy.mean:.2%}"
+        )
+        self.say(f"round {self.done}: {found_text}, {self.alive} nodes alive")
+
+    def _finish(self) -> Summary:
+        """The full test set, everything written down, and a wait for those who may still need this node."""
+        self.post.flush(self.network.deadline)
+        self._count_sent()
+        self.round = self.experiment.rounds
+        self.transport.appear("done", self.place)
+        self.state = "final evaluation"
+        x = self.member.state["x"]
+        final = self.learner.evaluate(x, self.setup.test)
+        summary = summary_of(self.setup, self.records, final, None, rounds=self.done, bytes=self.counters.traffic())
+        entries = nodes_of(self.setup, final, self.counters, self.place)
+        status = self.status()
+        entries[0] |= {
+            "letters": status.letters,
+            "refusals": status.refusals,
+            "lost": status.lost,
+            "jumped": status.jumped,
+        }
+        self.store.finish(summary, entries, self.setup.task.layout, x)
+        self.state = "done"
+        with suppress(KeyboardInterrupt):
+            self._linger()
+        return summary
+
+    def _linger(self) -> None:
+        """Stay until the others have finished, too, for as long as a round may take."""
+        end = time.monotonic() + self.network.deadline
+        while time.monotonic() < end:
+            self._grant_wishes(self.experiment.rounds)
+            with self.changed:
+                if self.peers.alive <= self.finished_places:
+                    return
+                self.changed.wait(0.1)
+
+    def status(self) -> Status:
+        """How this node is."""
+        with self.changed:
+            last = self.records[-1] if self.records else None
+            refusals = self.refused + self.peers.tally
+            letters = {k: v for k, v in self.mailbox.tally.items() if v}
+            return Status(
+                place=self.place,
+                state=self.state,
+                round=max(self.round, self.done),
+                rounds=self.experiment.rounds,
+                accuracy=None if last is None or last.accuracy is None else last.accuracy.mean,
+                loss=None if last is None else last.loss.mean,
+                bytes=int(self.counters.model[0] + self.counters.header[0] + self.counters.control[0]),
+                alive=1 + len(self.peers.alive),
+                nodes=self.experiment.nodes,
+                late=letters.get("late", 0),
+                lost=self.lost,
+                refused=sum(refusals.values()),
+                jumped=self.jumped,
+                limit=round(self.pace.limit, 3),
+                letters=letters,
+                refusals=dict(refusals),
+            )
+
+    # -- stopping and going on ----------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        with self.clock("checkpoint"):
+            tensors = {f"state.{name}": rows for name, rows in self.member.state.items()} | self.counters.tensors()
+            if self.train_loss is not None:
+                tensors["train_loss"] = torch.tensor(self.train_loss, dtype=torch.float64)
+            tensors["alive"] = torch.tensor(self.alive)
+            if self.network.close == "barrier":
+                for letter in self.post.kept:
+                    tensors[f"sent.frame.{letter.round}"] = torch.frombuffer(letter.frame, dtype=torch.uint8)
+            self.store.save_checkpoint(Progress(round=self.done, recorded=self.recorded), tensors)
+
+    def _restore(self) -> None:
+        found = self.store.restore()
+        if found is None:
+            return
+        progress, tensors = found
+        device = self.setup.task.device
+        self.member.state = {
+            k.removeprefix("state."): t.to(device) for k, t in tensors.items() if k.startswith("state.")
+        }
+        self.counters = Counters.restored(tensors)
+        self.train_loss = float(tensors["train_loss"]) if "train_loss" in tensors else None
+        self.alive = int(tensors["alive"])
+        self.done, self.recorded = progress.round, progress.recorded
+        self.records = self.store.records()
+        self.resumed = True
+        for key, frame in sorted(tensors.items()):
+            if key.startswith("sent.frame."):
+                round = int(key.removeprefix("sent.frame."))
+                targets = self.member.turn(round, self.secret).targets
+                self._sent_before.append(Outgoing(round, bytearray(frame.numpy()), frozenset(targets.tolist())))
+        self._sent_before.sort(key=lambda letter: letter.round)
+        self.say(f"going on after round {self.done}")
+
+    def _interrupted(self, *, whole: bool) -> Interrupted:
+        """Save, unless the user was too impatient for the round to end: then the last checkpoint counts."""
+        if whole and self.recorded >= 0:
+            with suppress(KeyboardInterrupt), self.stop.held():
+                if hasattr(self, "post"):
+                    self._count_sent()
+                self._save()
+        return Interrupted(
+            f"interrupted after round {self.done} of {self.experiment.rounds}; go on with: epidemic node {self.identity.folder}"
+        )
+
+
+def _random(size: int) -> bytes:
+    import secrets
+
+    return secrets.token_bytes(size)
+
+
+def _listed(places: list[int]) -> str:
+    return (
+        ("node " if len(places) == 1 else "nodes ")
+        + ", ".join(map(str, places[:12]))
+        + (", ..." if len(places) > 12 else "")
+    )

@@ -1,0 +1,143 @@
+"""Peers: who the others are, whether they are there, and whether they do the same. No socket, no clock of its own.
+
+Nodes introduce themselves by a signed hello with their certificate and their terms. A peer is alive while the network shows a token of
+the start that its hello was of; after a restart it has to introduce itself again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from epidemic.net.keys import Identity, place_of
+from epidemic.net.terms import Terms, differences
+from epidemic.net.wire import Refused
+
+LARGEST_HELLO = 2**18
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """How a node introduces itself."""
+
+    place: int
+    token: str
+    certificate: bytes
+    terms: Terms
+    round: int  # the round that it is in; -1: not begun
+
+
+class _Signed(msgspec.Struct, frozen=True, array_like=True):
+    content: bytes
+    signature: bytes
+
+
+def seal_hello(hello: Hello, identity: Identity) -> bytes:
+    """A hello, signed."""
+    content = msgspec.msgpack.encode(hello)
+    return msgspec.msgpack.encode(_Signed(content, identity.key.sign(b"epidemic hello\0" + content)))
+
+
+def open_hello(raw: bytes, identity: Identity) -> tuple[Hello, str, Ed25519PublicKey]:
+    """The hello in these bytes, and the name and key of who says it; raises Refused."""
+    if len(raw) > LARGEST_HELLO:
+        raise Refused("oversized")
+    try:
+        signed = msgspec.msgpack.decode(raw, type=_Signed)
+        hello = msgspec.msgpack.decode(signed.content, type=Hello)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise Refused("malformed") from None
+    name, key = identity.recognise(hello.certificate)
+    try:
+        key.verify(signed.signature, b"epidemic hello\0" + signed.content)
+    except InvalidSignature:
+        raise Refused("wrong-signature") from None
+    if place_of(name) != hello.place:  # a member that gives itself out as another one
+        raise Refused("wrong-signature")
+    return hello, name, key
+
+
+@dataclass
+class _Peer:
+    token: str
+    name: str
+    key: Ed25519PublicKey
+    round: int
+
+
+class Peers:
+    """The other nodes, as one of them sees them."""
+
+    def __init__(self, identity: Identity, terms: Terms, place: int, nodes: int) -> None:
+        self._identity = identity
+        self._terms = terms
+        self._place = place
+        self._nodes = nodes
+        self._tokens: dict[int, set[str]] = {}
+        self._peers: dict[int, _Peer] = {}
+        self.differing: dict[int, list[str]] = {}  # what keeps others apart from this one
+        self.tally: Counter[str] = Counter()  # hellos that were refused, by reason
+
+    def present(self, place: int, token: str, there: bool) -> None:
+        """The network shows, or no longer shows, a token."""
+        if place != self._place and 0 <= place < self._nodes:
+            tokens = self._tokens.setdefault(place, set())
+            if not there:
+                tokens.discard(token)
+            elif len(tokens) < 16:
+                tokens.add(token)
+
+    def strangers(self) -> list[int]:
+        """Places where somebody is who has not been introduced."""
+        known = self.alive | {p for p in self.differing if self._tokens.get(p)}
+        return [place for place, tokens in sorted(self._tokens.items()) if tokens and place not in known]
+
+    def learn(self, raw: bytes) -> Hello | None:
+        """Listen to a hello; None, and counted, if it is not in order."""
+        try:
+            hello, name, key = open_hello(raw, self._identity)
+            if not 0 <= hello.place < self._nodes or hello.place == self._place:
+                raise Refused("unknown-sender")
+        except Refused as refusal:
+            self.tally[refusal.reason] += 1
+            return None
+        different = differences(self._terms, hello.terms)
+        if different or hello.terms.run != self._terms.run:
+            self.tally["wrong-run"] += 1
+            self.differing[hello.place] = different or ["the run differs"]
+            self._peers.pop(hello.place, None)
+            return None
+        self.differing.pop(hello.place, None)
+        self._peers[hello.place] = _Peer(hello.token, name, key, hello.round)
+        return hello
+
+    @property
+    def alive(self) -> frozenset[int]:
+        """Who is there and does the same."""
+        return frozenset(
+            place
+            for place, peer in self._peers.items()
+            if peer.token in self._tokens.get(place, ()) and peer.name not in self._identity.revoked.names
+        )
+
+    def heard_of(self, place: int, round: int) -> None:
+        """A peer was seen to be in this round."""
+        if place in self._peers:
+            self._peers[place].round = max(round, self._peers[place].round)
+
+    @property
+    def front(self) -> int:
+        """The furthest round of anybody alive, as far as is known; -1: nobody has begun."""
+        return max((self._peers[place].round for place in self.alive), default=-1)
+
+    def key_of(self, place: int) -> Ed25519PublicKey | None:
+        """The certified key of a peer, for letters."""
+        peer = self._peers.get(place)
+        if peer is None:
+            return None
+        if peer.name in self._identity.revoked.names:
+            raise Refused("revoked")
+        return peer.key

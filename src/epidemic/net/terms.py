@@ -1,0 +1,118 @@
+"""Terms: what nodes must have in common to learn together, and how they find out that they do not."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from typing import Any
+
+import msgspec
+import torch
+
+from epidemic import __version__
+from epidemic.errors import BadInput
+from epidemic.experiment import Experiment, flat
+from epidemic.faults import Faults
+from epidemic.host.setup import Setup
+from epidemic.topology import ELLocal
+
+PROTOCOL = 1
+"""The version of what nodes say to each other."""
+
+_LOCAL = ("name", "checkpoint", "runtime", "network.patience", "data.path")
+"""What each node may have its own way."""
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What nodes must have in common."""
+
+    experiment: dict[str, Any]  # by dotted keys
+    graphs: str  # digest of the first rounds' graphs, as this library draws them
+    model: str  # digest of the initial model, with names, shapes and types
+    data: str  # digest of the training labels, where all nodes share one data set
+    protocol: int = PROTOCOL
+    version: str = __version__  # told, not compared
+
+    @property
+    def run(self) -> bytes:
+        """16 bytes that name the run."""
+        same = msgspec.structs.replace(self, version="")
+        return hashlib.blake2b(msgspec.json.encode(same, order="sorted"), digest_size=16).digest()
+
+
+def terms_of(setup: Setup) -> Terms:
+    """The terms of this seed of this experiment, as computed here."""
+    experiment, streams = setup.experiment, setup.streams
+    own = experiment.network.data == "own"
+    table = flat(experiment.table())
+    drop = (*_LOCAL, "seeds", *(("data", "partition") if own else ()))
+    kept = {k: v for k, v in table.items() if not any(k == d or k.startswith(d + ".") for d in drop)}
+    graphs = hashlib.blake2b(digest_size=8)
+    for round in range(min(3, experiment.rounds)):
+        graphs.update(experiment.topology.graph(experiment.nodes, round, streams).digest().encode())
+    model = hashlib.blake2b(digest_size=8)
+    for entry in setup.task.layout.entries:
+        model.update(f"{entry.name}\0{tuple(entry.shape)}\0{setup.task.layout.dtype}\0".encode())
+    model.update(setup.initial.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    labels = hashlib.blake2b(digest_size=8)
+    if not own:
+        targets = setup.data.train.targets
+        labels.update(f"{setup.data.train.inputs.shape}\0{targets.dtype}\0{targets.shape}\0".encode())
+        labels.update(targets.astype(targets.dtype.newbyteorder("<")).tobytes())
+    return Terms({**kept, "seed": setup.seed}, graphs.hexdigest(), model.hexdigest(), "" if own else labels.hexdigest())
+
+
+def differences(here: Terms, there: Terms) -> list[str]:
+    """What keeps two nodes apart, for people; empty if nothing does."""
+    found = []
+    if here.protocol != there.protocol:
+        found.append(
+            f"protocol {here.protocol} here, {there.protocol} there (versions {here.version}, {there.version})"
+        )
+    for key in sorted({*here.experiment, *there.experiment}):
+        a, b = (t.experiment.get(key, "not set") for t in (here, there))
+        if a != b:
+            found.append(f"{key} = {_short(a)} here, {_short(b)} there")
+    if here.data != there.data:
+        found.append("the training data differs")
+    if not found:  # otherwise it is a consequence
+        if here.graphs != there.graphs:
+            found.append(f"the libraries draw different graphs (versions {here.version} here, {there.version} there)")
+        if here.model != there.model:
+            found.append("the initial models differ (perhaps another version of PyTorch)")
+    return found
+
+
+def _short(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def check_deployable(experiment: Experiment) -> None:
+    """Say why an experiment cannot be run by deployed nodes."""
+    if sys.byteorder != "little":
+        raise BadInput("this machine stores numbers in another byte order than the network's; use a little-endian one")
+    if not experiment.portable:
+        raise BadInput(
+            'an experiment with objects of your own cannot be deployed; name them in the file (kind = "python")'
+        )
+    if len(experiment.seeds) != 1:
+        raise BadInput(
+            f"seeds = {list(experiment.seeds)}: a deployed run has one seed; use --set 'seeds=[{experiment.seeds[0]}]'"
+        )
+    if experiment.nodes < 2:
+        raise BadInput(f"nodes = {experiment.nodes}: a deployed run needs at least 2")
+    drawn = ("crashes", "random_crashes", "blocked", "partitions", "loss")
+    for key in drawn:
+        if getattr(experiment.faults, key) != getattr(Faults(), key):
+            raise BadInput(
+                f"faults.{key} is drawn by the simulator only; on a network things go wrong by themselves: leave it out"
+            )
+    network, capped = experiment.network, experiment.faults.cap is not None
+    if network.coin == "private" and not isinstance(experiment.topology, ELLocal):
+        raise BadInput(
+            f'network.coin = "private" needs topology.kind = "el-local", where each node draws its targets by itself;'
+            f' this one is "{experiment.table()["topology"]["kind"]}"'
+        )
+    if network.close == "barrier" and capped:
+        raise BadInput('network.close = "barrier" cannot wait for models that faults.cap turns away; use "deadline"')

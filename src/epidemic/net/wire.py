@@ -1,0 +1,224 @@
+"""What travels between nodes, byte by byte.
+
+A frame is a model on its way: 256 bytes in front, then the raw little-endian numbers of its tensors.
+
+    0    4    magic and version
+    4    2    length of the header, little-endian
+    6   ...   header: msgpack of `Header`, then zeros up to byte 192
+    192  64   Ed25519 signature of bytes 0..192 by the sender's certified key; the header holds a BLAKE3 digest of the numbers
+
+An offer, where receivers have a cap, is 128 bytes: the same with 64 bytes in front of the signature and no numbers.
+
+Everything from the network is untrusted: `open_frame` checks size, form, run, tensors, signature, digest and finiteness in this
+order and raises `Refused` with one of REASONS, which is counted. Nothing is ever unpickled, and the numbers are not copied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from blake3 import blake3
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from epidemic.errors import BadInput
+from epidemic.record import CONTROL_BYTES, HEADER_BYTES
+
+MAGIC = b"EPL\x01"
+SIGNATURE_BYTES = 64
+
+WIDTH = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+"""Types of numbers that can travel, and their bytes."""
+
+REASONS = (
+    "malformed",  # not a frame of this protocol, or not in its one canonical form
+    "oversized",  # larger than any frame of this run
+    "wrong-run",  # of another experiment, seed, initial model or library
+    "wrong-shape",  # other tensors than this run's
+    "wrong-dtype",
+    "unknown-sender",  # nobody whose certificate was seen
+    "revoked",  # a certificate that the authority took back, or that has expired
+    "wrong-signature",  # signed by another key than the sender's, or changed on the way
+    "wrong-graph",  # the sender drew another graph for this round
+    "non-finite",  # infinite numbers, or none at all
+    "overflow",  # more than could be looked at
+)
+
+KeyOf = Callable[[int], Ed25519PublicKey | None]
+"""The certified key of the node at a place; None: not known. It raises Refused("revoked") for one that counts no more."""
+
+
+class Refused(Exception):
+    """A frame that does not count, and why."""
+
+    def __init__(self, reason: str) -> None:
+        assert reason in REASONS
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Column:
+    """One named tensor of a message."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """What its numbers take."""
+        return math.prod(self.shape) * WIDTH[self.dtype]
+
+
+class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What stands in front of the numbers."""
+
+    run: bytes  # 16 bytes
+    round: int
+    sender: int
+    graph: bytes  # 8 bytes: digest of the intended graph; zeros with a private coin
+    digest: bytes  # 32 bytes: BLAKE3 of the numbers
+    tensors: tuple[tuple[str, tuple[int, ...], str], ...]  # name, shape, type of numbers
+
+
+class Offer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A model for a receiver that may have enough of them."""
+
+    run: bytes
+    round: int
+    sender: int
+    receiver: int
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A frame that was found in order."""
+
+    round: int
+    sender: int
+    graph: bytes
+    tensors: Mapping[str, memoryview]  # raw bytes of each, within the frame
+
+
+class Format:
+    """The frames of one run: which tensors, how many bytes."""
+
+    def __init__(self, run: bytes, columns: tuple[Column, ...]) -> None:
+        for column in columns:
+            if column.dtype not in WIDTH:
+                raise BadInput(f"numbers of type {column.dtype} cannot be sent; use one of {', '.join(WIDTH)}")
+        self.run = run
+        self.columns = columns
+        self.tensors = tuple((c.name, c.shape, c.dtype) for c in columns)
+        self.body_bytes = sum(c.bytes for c in columns)
+        self.frame_bytes = HEADER_BYTES + self.body_bytes
+        room = len(msgspec.msgpack.encode(self._header(2**63 - 1, 2**31 - 1, bytes(8), bytes(32))))
+        if room > HEADER_BYTES - SIGNATURE_BYTES - 6:
+            raise BadInput(
+                f"a message of {len(columns)} tensors needs {room} bytes of header, more than"
+                f" {HEADER_BYTES - SIGNATURE_BYTES - 6}; send fewer, or give them shorter names"
+            )
+
+    def _header(self, round: int, sender: int, graph: bytes, digest: bytes) -> Header:
+        return Header(self.run, round, sender, graph, digest, self.tensors)
+
+    def seal(
+        self, round: int, sender: int, graph: bytes, tensors: Mapping[str, Any], key: Ed25519PrivateKey
+    ) -> bytearray:
+        """A signed frame with these numbers: for each tensor its raw bytes, as a NumPy array of bytes."""
+        frame = bytearray(self.frame_bytes)
+        start = HEADER_BYTES
+        for column in self.columns:
+            np.frombuffer(frame, np.uint8, column.bytes, start)[:] = tensors[column.name]
+            start += column.bytes
+        digest = blake3(memoryview(frame)[HEADER_BYTES:]).digest()
+        frame[:HEADER_BYTES] = _sealed(self._header(round, sender, graph, digest), HEADER_BYTES, key)
+        return frame
+
+    def open(self, frame: bytes, key_of: KeyOf) -> Letter:
+        """The letter in a frame; raises Refused."""
+        if len(frame) > self.frame_bytes:
+            raise Refused("oversized")
+        header, signed, signature = _parsed(frame, HEADER_BYTES, Header)
+        if header.run != self.run:
+            raise Refused("wrong-run")
+        if header.tensors != self.tensors:
+            shapes = [(name, shape) for name, shape, _ in header.tensors]
+            raise Refused("wrong-dtype" if shapes == [(n, s) for n, s, _ in self.tensors] else "wrong-shape")
+        if len(frame) != self.frame_bytes or len(header.graph) != 8 or header.round < 0:
+            raise Refused("malformed")
+        _verify(header.sender, signed, signature, key_of)
+        body = memoryview(frame)[HEADER_BYTES:]
+        if blake3(body).digest() != header.digest:
+            raise Refused("wrong-signature")
+        tensors, start = {}, 0
+        for column in self.columns:
+            tensors[column.name] = body[start : start + column.bytes]
+            start += column.bytes
+            if not _finite(tensors[column.name], column.dtype):
+                raise Refused("non-finite")
+        return Letter(header.round, header.sender, header.graph, tensors)
+
+    def seal_offer(self, round: int, sender: int, receiver: int, key: Ed25519PrivateKey) -> bytes:
+        """An offer, signed."""
+        return _sealed(Offer(self.run, round, sender, receiver), CONTROL_BYTES, key)
+
+    def open_offer(self, raw: bytes, key_of: KeyOf) -> Offer:
+        """The offer in these bytes; raises Refused."""
+        if len(raw) > CONTROL_BYTES:
+            raise Refused("oversized")
+        offer: Offer
+        offer, signed, signature = _parsed(raw, CONTROL_BYTES, Offer)
+        if offer.run != self.run:
+            raise Refused("wrong-run")
+        _verify(offer.sender, signed, signature, key_of)
+        return offer
+
+
+def _sealed(header: Header | Offer, size: int, key: Ed25519PrivateKey) -> bytes:
+    packed = msgspec.msgpack.encode(header)
+    front = (MAGIC + len(packed).to_bytes(2, "little") + packed).ljust(size - SIGNATURE_BYTES, b"\0")
+    assert len(front) == size - SIGNATURE_BYTES
+    return front + key.sign(front)
+
+
+def _parsed(raw: bytes, size: int, kind: type[Any]) -> tuple[Any, bytes, bytes]:
+    """Header, the signed bytes, the signature."""
+    front = raw[: size - SIGNATURE_BYTES]
+    if len(raw) < size or front[:4] != MAGIC:
+        raise Refused("malformed")
+    end = 6 + int.from_bytes(front[4:6], "little")
+    if end > len(front) or any(front[end:]):
+        raise Refused("malformed")
+    try:
+        header = msgspec.msgpack.decode(front[6:end], type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError):
+        raise Refused("malformed") from None
+    return header, front, raw[size - SIGNATURE_BYTES : size]
+
+
+def _verify(sender: int, signed: bytes, signature: bytes, key_of: KeyOf) -> None:
+    key = key_of(sender)
+    if key is None:
+        raise Refused("unknown-sender")
+    try:
+        key.verify(signature, signed)
+    except InvalidSignature:
+        raise Refused("wrong-signature") from None
+
+
+def _finite(raw: memoryview, dtype: str) -> bool:
+    """Whether all numbers are finite."""
+    if dtype == "bfloat16":
+        return not ((np.frombuffer(raw, "<u2") & 0x7F80) == 0x7F80).any()
+    x = np.frombuffer(raw, np.dtype(dtype).newbyteorder("<"))
+    with np.errstate(over="ignore", invalid="ignore"):
+        if dtype in ("float32", "float64") and math.isfinite(np.dot(x, x)):  # infinities and NaN would survive the sum
+            return True
+    return bool(np.isfinite(x).all())
