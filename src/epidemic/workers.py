@@ -1,5 +1,7 @@
 """Worker threads, each with a single thread inside PyTorch, so that results do not depend on how many there are.
 
+A deployed node, with one model to work on, has one worker with several threads inside PyTorch instead.
+
 Work is cut into pieces in a way that does not know the number of workers; a piece is computed by one thread.
 """
 
@@ -26,13 +28,13 @@ def available_threads() -> int:
 class Workers:
     """A pool of worker threads."""
 
-    def __init__(self, threads: int = 0) -> None:
-        """`threads` workers; 0 means one per core."""
+    def __init__(self, threads: int = 0, *, inside: int = 1) -> None:
+        """`threads` workers, 0 means one per core; each with so many threads `inside` PyTorch."""
         require_int("runtime.threads", threads, 0, 4096)
         self.threads = threads or available_threads()
         self._before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        self._pool = ThreadPoolExecutor(self.threads, "epidemic", initializer=torch.set_num_threads, initargs=(1,))
+        torch.set_num_threads(inside)
+        self._pool = ThreadPoolExecutor(self.threads, "epidemic", initializer=torch.set_num_threads, initargs=(inside,))
 
     def map(self, work: Callable[[A], B], pieces: Iterable[A]) -> list[B]:
         """`work` on every piece; results in order."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from epidemic import __version__
-from epidemic.cli import core, datasets, experiments, reports, studies
+from epidemic.cli import core, datasets, deploy, experiments, reports, studies
 from epidemic.errors import BadInput, Interrupted, RunFailed
 
 INTERRUPTED = 130
@@ -28,6 +28,7 @@ core.register(app)
 experiments.register(app)
 studies.register(app)
 reports.register(app)
+deploy.register(app)
 datasets.register(app)
 
 

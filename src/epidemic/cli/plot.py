@@ -121,7 +121,7 @@ def _standing(runs: Sequence[Result], what: str, colours: dict[str, str]) -> Tab
             name,
             f"{last.round}/{run.experiment['rounds']}",
             found,
-            f"{last.disagreement:.2e}",
+            "-" if last.disagreement is None else f"{last.disagreement:.2e}",
             size(last.bytes.total.mean),
             state,
         )

@@ -80,8 +80,8 @@ class Choice:
     draws_random_numbers: bool
 
 
-def probe(task: Task) -> tuple[bool, str | None]:
-    """Whether training draws random numbers, and why rows cannot be stacked (None if they can)."""
+def probe(task: Task, *, stacking: bool = True) -> tuple[bool, str | None]:
+    """Whether training draws random numbers, and why rows cannot be stacked (None if they can, or if nobody wants to know)."""
     module = copy.deepcopy(task.module).train()
     index = torch.arange(2, device=task.device) % len(task.train[0])
     inputs, _ = task.batch(index)
@@ -98,6 +98,8 @@ def probe(task: Task) -> tuple[bool, str | None]:
         return True, "the model draws random numbers"
     if any(not torch.equal(b, before[n]) for n, b in module.named_buffers()):
         return False, "the model changes its buffers while training"
+    if not stacking:
+        return False, None
     row = task.layout.row(task.module)
     workers = Workers(1)
     try:
@@ -113,7 +115,7 @@ def probe(task: Task) -> tuple[bool, str | None]:
 
 def choose(task: Task, workers: Workers, wanted: str, x: Tensor, index: Tensor, step: SGD) -> Choice:
     """The wanted strategy if there is one and it is possible; otherwise the one that is faster on the first batches."""
-    random, obstacle = probe(task)
+    random, obstacle = probe(task, stacking=wanted != "per-node")
     if wanted == "stacked" and obstacle is not None:
         raise BadInput(f'runtime.strategy = "stacked" is not possible: {obstacle}; use "per-node"')
     if wanted in STRATEGIES:

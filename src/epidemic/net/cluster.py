@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,13 +18,14 @@ from typing import Any
 import msgspec
 
 from epidemic.errors import BadInput, EpidemicError, Interrupted, RunFailed
-from epidemic.experiment import Experiment, to_toml
+from epidemic.experiment import Experiment, load, to_toml
 from epidemic.host.store import write_bytes
 from epidemic.net import transport
 from epidemic.net.keys import DAYS, Authority, Identity
 from epidemic.net.node import Status, run_node
 from epidemic.net.terms import check_deployable
 from epidemic.net.transport import Addresses, Transport, is_loopback, split_address
+from epidemic.workers import available_threads
 
 BOOTSTRAP = 3
 """How many others a node is told of; it finds the rest through them."""
@@ -88,6 +91,18 @@ def make_cluster(
     return folders
 
 
+def take_over(root: Path, base: str, folder: Path) -> None:
+    """Give a new certificate's folder what the one before it had: its addresses and the experiment."""
+    earlier = sorted(
+        p for p in root.glob(f"{base}*") if p != folder and (p.name == base or p.name.startswith(base + "."))
+    )
+    for name in ("node.toml", "experiment.toml"):
+        for other in [*reversed(earlier), root]:
+            if (other / name).is_file():
+                write_bytes(folder / name, (other / name).read_bytes())
+                break
+
+
 # -- asking -----------------------------------------------------------------------------------------------------------
 
 
@@ -95,14 +110,12 @@ class Observer:
     """Somebody who asks nodes how they are, with a certificate of its own."""
 
     def __init__(self, folder: Path, *, insecure: bool = False) -> None:
-        from epidemic.experiment import load
-
         self._identity = Identity.load(folder)
         addresses = transport.read_addresses(folder / "node.toml")
         if addresses.listen is not None:  # a node's own folder
-            addresses = Addresses(
-                None, (addresses.listen.replace("0.0.0.0", "127.0.0.1"), *addresses.connect), addresses.relay
-            )
+            host, port = split_address(addresses.listen)
+            here = f"127.0.0.1:{port}" if host == "0.0.0.0" else addresses.listen  # noqa: S104
+            addresses = Addresses(None, (here, *addresses.connect), addresses.relay)
         nodes = load(folder / "experiment.toml").nodes
         self._transport = Transport(self._identity, addresses, nodes=nodes, insecure=insecure)
 
@@ -150,10 +163,11 @@ class Child:
         return bool(self.process.is_alive())
 
 
-def _child(folder: str, insecure: bool, parent: int) -> None:
+def _child(folder: str, insecure: bool, threads: int) -> None:
     """The life of a node's process: its words go to node.log, the reason of its end to the exit code."""
     with suppress(AttributeError, PermissionError):
         os.setsid()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     path = Path(folder)
     with (path / "node.log").open("a", encoding="utf-8", buffering=1) as log:
         began = time.time()
@@ -161,11 +175,9 @@ def _child(folder: str, insecure: bool, parent: int) -> None:
         def say(text: str) -> None:
             with suppress(OSError, ValueError):
                 log.write(f"{time.time() - began:9.2f}  {text}\n")
-            if os.getppid() == 1 and parent != 1:
-                os.kill(os.getpid(), signal.SIGTERM)  # nobody is left to stop it
 
         try:
-            run_node(path, insecure=insecure, say=say)
+            run_node(path, insecure=insecure, threads=threads, say=say)
             code = 0
         except Interrupted as stop:
             say(str(stop))
@@ -184,18 +196,27 @@ def _child(folder: str, insecure: bool, parent: int) -> None:
     os._exit(code)  # Zenoh's threads need no farewell
 
 
+def _end_with_parent() -> None:
+    """Save and end when nobody is left to stop this process."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 class Cluster:
     """All nodes of a run as processes of this machine."""
 
     def __init__(self, folders: Sequence[Path], *, insecure: bool = False) -> None:
         self._insecure = insecure
-        self._context = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
-        if hasattr(os, "fork"):  # PyTorch is imported once for all
-            multiprocessing.set_forkserver_preload(["epidemic.net.node"])
+        self._context: Any = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
+        if hasattr(os, "fork"):  # PyTorch, with what vmap needs, is imported once for all
+            multiprocessing.set_forkserver_preload(["epidemic.net.node", "torch._dynamo"])
+        self._threads = max(1, available_threads() // max(1, len(folders)))
         self.children = [self._start(place, folder) for place, folder in enumerate(folders)]
 
     def _start(self, place: int, folder: Path) -> Child:
-        process = self._context.Process(target=_child, args=(str(folder), self._insecure, os.getpid()), daemon=False)
+        process = self._context.Process(target=_child, args=(str(folder), self._insecure, self._threads), daemon=False)
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             process.start()

@@ -38,7 +38,7 @@ from epidemic.net.transport import Addresses, Transport, read_addresses
 from epidemic.net.wire import Format, Letter, Refused
 from epidemic.record import Record, Summary
 from epidemic.rng import Streams
-from epidemic.workers import Workers
+from epidemic.workers import Workers, available_threads
 
 BEHIND = 3
 """So many rounds behind two others, a node goes on where they are."""
@@ -74,9 +74,14 @@ class Status(msgspec.Struct, frozen=True):
 
 
 def run_node(
-    folder: Path, settings: list[str] | None = None, *, insecure: bool = False, say: Say = lambda _: None
+    folder: Path,
+    settings: list[str] | None = None,
+    *,
+    insecure: bool = False,
+    threads: int = 0,
+    say: Say = lambda _: None,
 ) -> Summary | None:
-    """Run the node of this folder to its end; None if it had finished before."""
+    """Run the node of this folder to its end; None if it had finished before. It has `threads` unless its file says otherwise."""
     for setting in settings or []:
         if not setting.startswith(OWN_SETTINGS):
             raise BadInput(
@@ -93,7 +98,7 @@ def run_node(
         )
     seed = experiment.seeds[0]
     store = Store(folder / "run", experiment, seed)
-    workers = Workers(experiment.runtime.threads or 1)
+    workers = Workers(1, inside=experiment.runtime.threads or threads or available_threads())
     try:
         store.check(resume=True)
         store.open()

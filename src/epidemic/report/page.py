@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
@@ -14,7 +15,7 @@ from epidemic import __version__
 from epidemic.report import charts
 from epidemic.report.charts import Look, Series
 from epidemic.report.results import NodeResult, Result, Results, SeedResult
-from epidemic.report.statistics import Curve, Interval, best, curve, first_reaching, mean_reaching
+from epidemic.report.statistics import Curve, Interval, best, curve, disagreement_of, first_reaching, mean_reaching
 
 GIB, MIB = 2**30, 2**20
 NODES_SHOWN = 200
@@ -94,9 +95,13 @@ class _Page:
                 final = [s.final_accuracy.mean for s in done if s.final_accuracy is not None]
                 mean = [s.final_mean_model_accuracy for s in done if s.final_mean_model_accuracy is not None]
                 cells += [_interval(top, 100, 2), _mean(final, 100), _mean(mean, 100)]
-            apart = Interval.of([r[-1].disagreement for r in run.by_seed])
+            apart = Interval.of([disagreement_of(r[-1]) for r in run.by_seed])
             sent = Interval.of([r[-1].bytes.total.mean for r in run.by_seed])
-            cells += [_interval(low, 1, 3), f"{apart.mean:.3g}", f"{sent.mean / self.unit:.2f}"]
+            cells += [
+                _interval(low, 1, 3),
+                "-" if math.isnan(apart.mean) else f"{apart.mean:.3g}",
+                f"{sent.mean / self.unit:.2f}",
+            ]
             rows.append([self._name(run, look), *cells])
         note = "Accuracy and loss are those of the nodes' own models, averaged over nodes."
         return _section("Summary", f"{_table(heads, rows)}<p>{note}</p>")

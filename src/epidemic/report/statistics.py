@@ -43,20 +43,28 @@ def accuracy_of(record: Record) -> float:
     return record.accuracy.mean if record.accuracy is not None else math.nan
 
 
+def disagreement_of(record: Record) -> float:
+    """D(X); not a number where nobody knew it (records of deployed nodes)."""
+    return math.nan if record.disagreement is None else record.disagreement
+
+
 def curve(by_seed: list[list[Record]], value: str, *, partial: bool = False) -> Curve:
     """Of records by seed; `value` is accuracy, loss, their sd over nodes (accuracy_sd, loss_sd), disagreement or bytes.
 
-    Rounds that not all seeds have are left out or, if `partial`, are the mean of those that have them.
+    Rounds that not all seeds have are left out or, if `partial`, are the mean of those that have them. Rounds without a known
+    disagreement have none.
     """
     read: dict[str, Callable[[Record], float]] = {
         "accuracy": accuracy_of,
         "loss": lambda r: r.loss.mean,
         "accuracy_sd": lambda r: math.nan if r.accuracy is None else r.accuracy.sd,
         "loss_sd": lambda r: r.loss.sd,
-        "disagreement": lambda r: r.disagreement,
+        "disagreement": disagreement_of,
         "bytes": lambda r: r.bytes.total.mean,
     }
     tables = [{r.round: read[value](r) for r in records} for records in by_seed]
+    if value == "disagreement":
+        tables = [{t: v for t, v in table.items() if not math.isnan(v)} for table in tables]
     rounds = sorted((set.union if partial else set.intersection)(*(set(table) for table in tables)))
     found = [Interval.of([table[t] for table in tables if t in table]) for t in rounds]
     return Curve(rounds, [i.mean for i in found], [i.half_width or 0.0 for i in found])

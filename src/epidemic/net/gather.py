@@ -1,0 +1,126 @@
+"""Gather: the runs of deployed nodes as one run, with the same files as a simulation's, for reports and comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from epidemic.errors import BadInput
+from epidemic.experiment import Experiment, load, same_experiment
+from epidemic.host.findings import summary_of
+from epidemic.host.mixture import disagreement, mean_row
+from epidemic.host.setup import make_learner, prepare
+from epidemic.host.store import Store
+from epidemic.learner import Choice, Evaluation, Layout
+from epidemic.record import MeanMax, Record, Spread, Summary, Traffic
+from epidemic.workers import Workers
+
+
+class _Run:
+    """The finished run of one node."""
+
+    def __init__(self, folder: Path, experiment: Experiment) -> None:
+        self.store = Store(folder / "run", experiment, experiment.seeds[0])
+        self.info: dict[str, Any] = self.store.run_info() or {}
+        self.records = {record.round: record for record in self.store.records()}
+        self.summary = self.store.summary()
+        self.node: dict[str, Any] = msgspec.json.decode((self.store.path / "nodes.json").read_bytes())[0]
+        self.tensors = safetensors.torch.load_file(self.store.path / "models.safetensors")
+
+
+def gather(folders: Sequence[Path], out: Path) -> Summary:
+    """One run from those of the nodes that have finished, in `out`."""
+    finished = [folder for folder in folders if any((folder / "run").glob("seed-*/summary.json"))]
+    if not finished:
+        raise BadInput(f"none of {len(folders)} nodes has finished; nothing can be gathered yet")
+    experiments = [load(folder / "experiment.toml") for folder in finished]
+    experiment = experiments[0]
+    for folder, other in zip(finished, experiments, strict=True):
+        different = same_experiment(experiment.table(), other.table())
+        if different:
+            raise BadInput(f"{folder} holds another experiment than {finished[0]} (in {', '.join(different[:5])})")
+    store = Store(out, experiment, experiment.seeds[0])
+    store.check(resume=False)
+    store.open()
+    try:
+        runs = sorted((_Run(folder, experiment) for folder in finished), key=lambda run: int(run.node["node"]))
+        return _write(store, experiment, runs)
+    finally:
+        store.close()
+
+
+def _write(store: Store, experiment: Experiment, runs: list[_Run]) -> Summary:
+    info = runs[0].info
+    store.announce()
+    store.begin(Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"]), info.get("data", ""))
+    store.restore()
+    own = experiment.network.data == "own"
+    data = experiment.load_data()
+    place = int(runs[0].node["node"]) if own else None
+    setup = prepare(experiment, experiment.seeds[0], data, place)
+    workers = Workers(1)
+    try:
+        layout = setup.task.layout
+        x = _rows(layout, [run.tensors for run in runs])
+        learner, _ = make_learner(setup, workers, store.known_choice())
+        mean = None if own else learner.evaluate(mean_row(x, workers), setup.test)
+        common = sorted(set.intersection(*(set(run.records) for run in runs)))
+        records = [_record([run.records[round] for run in runs]) for round in common]
+        apart = disagreement(x, workers)
+    finally:
+        workers.close()
+    if records and records[-1].round == experiment.rounds:
+        records[-1] = msgspec.structs.replace(records[-1], disagreement=apart)
+    for record in records:
+        store.append(record, {"round": record.round, "seconds": {}})
+    final = Evaluation(
+        torch.tensor([run.summary.final_loss.mean for run in runs], dtype=torch.float64),
+        {"accuracy": torch.tensor([_mean(run.summary.final_accuracy) for run in runs], dtype=torch.float64)}
+        if runs[0].summary.final_accuracy is not None
+        else {},
+    )
+    summary = summary_of(setup, records, final, mean, rounds=experiment.rounds, bytes=records[-1].bytes)
+    store.finish(summary, [run.node for run in runs], layout, x)
+    return summary
+
+
+def _rows(layout: Layout, models: list[dict[str, Tensor]]) -> Tensor:
+    """Saved models as rows; buffers that are not saved are zero.   # (n, d)"""
+    x = torch.zeros(len(models), layout.size, dtype=layout.dtype)
+    for name, view in layout.views(x).items():
+        for i, tensors in enumerate(models):
+            if name in tensors:
+                view[i] = tensors[name][0]
+    return x
+
+
+def _record(parts: list[Record]) -> Record:
+    """The records of several nodes for one round, as one."""
+    accuracies = [part.accuracy.mean for part in parts if part.accuracy is not None]
+    losses = [part.train_loss for part in parts if part.train_loss is not None]
+
+    def over(what: str) -> MeanMax:
+        values = [getattr(part.bytes, what).max for part in parts]
+        return MeanMax(float(np.mean(values)), max(values))
+
+    return Record(
+        round=parts[0].round,
+        seed=parts[0].seed,
+        alive=min(part.alive for part in parts),
+        accuracy=Spread.of(accuracies) if accuracies else None,
+        loss=Spread.of([part.loss.mean for part in parts]),
+        train_loss=float(np.mean(losses)) if losses else None,
+        bytes=Traffic(*(over(what) for what in ("model", "header", "control", "total"))),
+    )
+
+
+def _mean(spread: Spread | None) -> float:
+    assert spread is not None
+    return spread.mean
