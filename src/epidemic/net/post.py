@@ -5,7 +5,9 @@ Where receivers have a cap a letter is offered first: a receiver that has enough
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -25,6 +27,7 @@ class Outgoing:
     round: int
     frame: bytes | bytearray
     targets: frozenset[int]
+    sent: float = -math.inf  # when, on the monotonic clock
 
 
 class Post:
@@ -109,11 +112,11 @@ class Post:
         with self._lock:
             return list(self._kept.values())
 
-    def again(self, round: int, place: int) -> bytes | bytearray | None:
-        """The letter of a round for somebody who did not get it; None if there is none."""
+    def again(self, round: int, place: int, after: float) -> bytes | bytearray | None:
+        """The letter of a round for somebody who did not get it; None if there is none, or it left less than `after` seconds ago."""
         with self._lock:
             letter = self._kept.get(round)
-            if letter is None or place not in letter.targets:
+            if letter is None or place not in letter.targets or time.monotonic() - letter.sent < after:
                 return None
             self._models += 1
             return letter.frame

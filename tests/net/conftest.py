@@ -1,0 +1,126 @@
+"""Real processes that learn together over real connections."""
+
+import json
+import os
+import time
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import epidemic as ep
+from epidemic.net.cluster import Cluster, Observer, make_cluster
+from epidemic.net.transport import free_addresses
+
+COMMON = {
+    "nodes": 16,
+    "rounds": 30,
+    "topology": ep.ELLocal(4),
+    "algorithm": ep.LocalSGD(lr=0.05, local_steps=3),
+    "eval": ep.Eval(every=10, samples=500),
+    "runtime": ep.Runtime(strategy="per-node", threads=1),
+}
+
+
+def experiment(**changed):
+    return ep.Experiment(**{**COMMON, **changed})
+
+
+class Deployment:
+    """A cluster of processes, with what tests ask of it."""
+
+    def __init__(self, what, root, hosts=None, **options):
+        self.experiment, self.root = what, root
+        self.folders = make_cluster(what, hosts or free_addresses(what.nodes), root, **options)
+        self.cluster = None
+        self.observer = None
+
+    def start(self, folders=None):
+        self.cluster = Cluster(self.folders if folders is None else folders)
+        return self
+
+    def statuses(self):
+        if self.observer is None:
+            self.observer = Observer(self.root / "observer")
+        return {status.place: status for status in self.observer.ask()}
+
+    def until(self, condition, patience=60):
+        """Wait until the statuses fulfil a condition."""
+        end = time.monotonic() + patience
+        while True:
+            found = self.statuses()
+            if condition(found):
+                return found
+            assert time.monotonic() < end, f"not within {patience} s: {found}"
+
+    def until_round(self, round, places=None, patience=60):
+        """Wait until all these nodes (default: one of them) are in a round."""
+        if places is None:
+            return self.until(lambda found: any(s.round >= round for s in found.values()), patience)
+        return self.until(lambda found: all(p in found and found[p].round >= round for p in places), patience)
+
+    def finish(self, patience=120):
+        """Wait for the end of all; nothing may hang."""
+        assert self.cluster.wait(patience), {p: self.log(p)[-3:] for p in range(len(self.folders))}
+        return self
+
+    def log(self, place):
+        return (self.folders[place] / "node.log").read_text().splitlines()
+
+    def run(self, place):
+        return self.folders[place] / "run" / f"seed-{self.experiment.seeds[0]}"
+
+    def node(self, place):
+        return json.loads((self.run(place) / "nodes.json").read_text())[0]
+
+    def summary(self, place):
+        return json.loads((self.run(place) / "summary.json").read_text())
+
+    def model(self, place):
+        return load_file(self.run(place) / "models.safetensors")
+
+    def close(self):
+        if self.observer is not None:
+            self.observer.close()
+        if self.cluster is not None:
+            for child in self.cluster.children:
+                child.process.kill()
+                child.process.join()
+
+
+@pytest.fixture
+def deploy(tmp_path):
+    """Makes deployments and ends them."""
+    made = []
+
+    def make(what, **options):
+        made.append(Deployment(what, tmp_path / f"cluster-{len(made)}", **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def furthest(deployment, simulated):
+    """The largest difference between deployed and simulated final models."""
+    return max(
+        float((deployment.model(i)[name][0] - value).abs().max())
+        for i in range(deployment.experiment.nodes)
+        for name, value in simulated.models[i].items()
+        if torch.is_floating_point(value)
+    )
+
+
+def with_network(what, **network):
+    return msgspec.structs.replace(what, network=ep.Network(**network))
+
+
+def pytest_terminal_summary(terminalreporter):
+    for report in terminalreporter.stats.get("skipped", []):
+        terminalreporter.section("NOT TESTED", sep="!", red=True, bold=True)
+        terminalreporter.write_line(f"{report.nodeid}: {report.longrepr[2]}")
+
+
+os.environ.setdefault("EPIDEMIC_DEBUG", "1")

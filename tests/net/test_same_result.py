@@ -1,0 +1,109 @@
+"""The same file and seed give the same result on real processes as in the simulator."""
+
+import msgspec
+import numpy as np
+import pytest
+
+import epidemic as ep
+from conftest import experiment, furthest
+
+BARRIER = ep.Network(close="barrier")
+
+
+@pytest.mark.parametrize("topology", [ep.ELLocal(4), ep.ELOracle(4)], ids=["el-local", "el-oracle"])
+def test_sixteen_processes_and_the_simulator_agree(deploy, topology):
+    what = experiment(topology=topology, network=BARRIER)
+    there = deploy(what).start().finish()
+    simulated = ep.simulate(what)
+    assert there.cluster.problems() == {}
+    assert furthest(there, simulated) < 1e-5
+    seed = simulated.seeds[0]
+    measured = [there.node(i)["bytes"] for i in range(16)]
+    per_node = what.nodes
+    for part in ("model", "header", "control"):
+        accounted = getattr(seed.summary.bytes, part)
+        assert np.mean([m[part] for m in measured]) == accounted.mean
+        assert max(m[part] for m in measured) == accounted.max
+    assert sum(m["control"] for m in measured) == 0  # not a single control message
+    for i in range(per_node):
+        assert there.node(i)["letters"]["counted"] == sum(int(k) * v for k, v in there.node(i)["in_degree"].items())
+        assert set(there.node(i)["letters"]) == {"counted"}
+        assert there.node(i)["refusals"] == {}
+    final = [there.summary(i)["final_accuracy"]["mean"] for i in range(16)]
+    assert np.mean(final) == pytest.approx(seed.summary.final_accuracy.mean, abs=1e-6)
+
+
+def test_gathered_results_are_those_of_a_simulation(deploy, tmp_path):
+    from epidemic.net.gather import gather
+
+    what = experiment(nodes=6, topology=ep.ELOracle(4), network=BARRIER)
+    there = deploy(what).start().finish()
+    summary = gather(there.folders, tmp_path / "together")
+    simulated = ep.simulate(what, tmp_path / "simulated")
+    here = simulated.seeds[0].summary
+    assert summary.final_accuracy == here.final_accuracy
+    assert summary.final_mean_model_accuracy == here.final_mean_model_accuracy
+    assert summary.final_disagreement == pytest.approx(here.final_disagreement, rel=1e-4)
+    assert summary.bytes == here.bytes
+    results = ep.read_results(tmp_path / "together", tmp_path / "simulated")
+    a, b = ([(r.round, r.accuracy, r.bytes) for r in run.by_seed[0]] for run in results.runs)
+    assert a == b
+
+
+def test_stopped_at_any_moment_and_started_again_it_is_still_the_same(deploy):
+    what = experiment(nodes=8, rounds=60, network=BARRIER)
+    there = deploy(what).start()
+    for at in (5, 20):
+        there.until_round(at)
+        there.cluster.stop()
+        assert all(child.process.exitcode in (0, 130) for child in there.cluster.children)
+        there.start()
+    there.finish()
+    assert furthest(there, ep.simulate(what)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda e: msgspec.structs.replace(e, algorithm=ep.LocalSGD(lr=0.2)), "algorithm.lr = 0.2 here, 0.05 there"),
+        (lambda e: msgspec.structs.replace(e, seeds=(2,)), "seed = 2 here, 1 there"),
+        (lambda e: msgspec.structs.replace(e, model=ep.MLP(hidden=(5,))), "model.hidden"),
+    ],
+    ids=["file", "seed", "model"],
+)
+def test_who_has_another_experiment_finds_out_and_the_others_go_on(deploy, change, said):
+    from epidemic.experiment import to_toml
+
+    what = experiment(nodes=4, topology=ep.ELLocal(2), network=ep.Network(patience=15))
+    there = deploy(what)
+    (there.folders[3] / "experiment.toml").write_text(to_toml(change(what)))
+    there.start().finish()
+    assert [child.process.exitcode for child in there.cluster.children] == [0, 0, 0, 2]
+    assert said in there.cluster.problems()[3]
+    assert any("refused node 3" in line for line in there.log(0))
+    assert there.node(0)["refusals"]["wrong-run"] >= 1
+
+
+@pytest.mark.parametrize("what", ["graphs", "model"])
+def test_libraries_that_draw_differently_find_out_at_the_handshake(deploy, what, monkeypatch):
+    """Terms as another version of the library would compute them."""
+    from epidemic.host.setup import prepare
+    from epidemic.net import terms
+
+    ours = terms.terms_of(prepare(experiment(nodes=4, topology=ep.ELLocal(2)), 1, None, 0))
+    theirs = msgspec.structs.replace(ours, **{what: "0123456789abcdef"}, version="9.9")
+    assert theirs.run != ours.run
+    (said,) = terms.differences(ours, theirs)
+    assert {"graphs": "draw different graphs", "model": "initial models differ"}[what] in said
+
+
+def test_an_interrupt_before_the_first_round_leaves_a_node_that_can_be_started(deploy):
+    what = experiment(nodes=3, rounds=5, topology=ep.ELLocal(1), network=BARRIER)
+    there = deploy(what)
+    there.start(there.folders[:2])
+    there.until(lambda found: len(found) == 2)
+    there.cluster.stop()
+    codes = [child.process.exitcode for child in there.cluster.children]
+    assert codes == [130, 130], [there.log(0), there.log(1)]
+    there.start().finish()
+    assert furthest(there, ep.simulate(what)) < 1e-5
