@@ -54,6 +54,7 @@ class Progress(msgspec.Struct, kw_only=True):
     recorded: int  # the last round that has a record; -1: none
     records_bytes: int = 0
     timings_bytes: int = 0
+    tallies: dict[str, int] = {}  # what a deployed node has counted, besides bytes
 
 
 @contextmanager

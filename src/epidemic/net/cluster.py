@@ -216,13 +216,16 @@ class Cluster:
         self.children = [self._start(place, folder) for place, folder in enumerate(folders)]
 
     def _start(self, place: int, folder: Path) -> Child:
-        process = self._context.Process(target=_child, args=(str(folder), self._insecure, self._threads), daemon=False)
+        process = self._process(place, folder)
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             process.start()
         finally:
             signal.signal(signal.SIGINT, before)
         return Child(place, folder, process)
+
+    def _process(self, place: int, folder: Path) -> Any:
+        return self._context.Process(target=_child, args=(str(folder), self._insecure, self._threads), daemon=False)
 
     def restart(self, place: int) -> None:
         """Start a node again."""

@@ -99,6 +99,11 @@ class Mailbox(Generic[L]):
         promised.add(sender)
         return True
 
+    def excuse(self, round: int, sender: int) -> None:
+        """Somebody who was expected has nothing to send in this round."""
+        if round == self.round and self._expected is not None:
+            self._expected -= {sender}
+
     def missing(self, alive: Iterable[int] | None = None) -> frozenset[int]:
         """Who was expected (and is alive) but has not been heard in the open round."""
         expected = (self._expected or frozenset()) - self._letters.keys()

@@ -9,9 +9,10 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from epidemic.net.mailbox import Mailbox, closed
 from epidemic.net.member import Member, Turn, raw_bytes
 from epidemic.net.pace import Pace
 from epidemic.net.peers import Hello, Peers, seal_hello
-from epidemic.net.post import ACCEPTED, BUSY, Outgoing, Post
+from epidemic.net.post import ACCEPTED, BUSY, NOT_YET, NOTHING, Outgoing, Post
 from epidemic.net.terms import check_deployable, terms_of
 from epidemic.net.transport import Addresses, Transport, read_addresses
 from epidemic.net.wire import Format, Letter, Refused
@@ -43,9 +44,11 @@ from epidemic.workers import Workers, available_threads
 BEHIND = 3
 """So many rounds behind two others, a node goes on where they are."""
 KEPT = 6
-"""Rounds whose letters are kept for those who ask again, with a barrier. Nodes are never further apart."""
-ASK_AGAIN = 3.0
-"""Seconds without a letter after which it is asked for again, with a barrier; and during which nobody sends it again."""
+"""Rounds whose letters are kept for those who ask again. With a barrier, nodes are never further apart."""
+ASK_AGAIN = 1.0
+"""Seconds without a letter after which its sender is asked for it."""
+SEND_AGAIN = 3.0
+"""Seconds during which a letter that was sent is taken to be on its way."""
 OWN_SETTINGS = ("data.", "runtime.", "checkpoint.", "network.patience")
 """What may be set for a single node."""
 
@@ -168,11 +171,13 @@ class Node:
         self.alive = n
         self.counters = Counters.zero(1)
         self.records: list[Record] = []
-        self.resumed = False
         self._sent_before: list[Outgoing] = []
+        self._ready: dict[int, float] = {}  # since when it waited for letters, of the last rounds
+        self._unknown: deque[bytes] = deque(maxlen=64)  # letters of senders who may still introduce themselves
         self._incoming: queue.Queue[bytes | None] = queue.Queue(max(256, 4 * n))
         self._wishes: queue.SimpleQueue[Callable[[bytes], None]] = queue.SimpleQueue()  # who asks for a model
         self._restore()
+        self.start = self.done  # the round that it takes part from
 
     # -- from start to end --------------------------------------------------------------------------------------------
 
@@ -197,8 +202,7 @@ class Node:
             transport = Transport(
                 self.identity, self.addresses, nodes=self.experiment.nodes, largest=largest, insecure=self.insecure
             )
-        barrier = self.network.close == "barrier"
-        self.transport, self.post = transport, Post(transport, self.place, kept=KEPT if barrier else 1)
+        self.transport, self.post = transport, Post(transport, self.place, kept=KEPT)
         for letter in self._sent_before:
             self.post.keep(letter)
         self._closing = threading.Event()
@@ -209,8 +213,7 @@ class Node:
                 transport.answer("hello", self.place, self._say_hello)
                 transport.answer("status", self.place, lambda _, respond: respond(msgspec.json.encode(self.status())))
                 transport.answer("model", self.place, self._asked_for_model)
-                if barrier:
-                    transport.answer("again", self.place, self._asked_again)
+                transport.answer("again", self.place, self._asked_again)
                 if capped:
                     transport.answer("offer", self.place, self._offered)
                 transport.watch("alive", self._presence)
@@ -240,7 +243,7 @@ class Node:
         start = said = time.monotonic()
         while True:
             with self.changed:
-                alive, front = self.peers.alive, self.peers.front
+                alive, front, late = self.peers.alive, self.peers.front, self.peers.began_without_us
                 differing = dict(self.peers.differing)
                 waited = time.monotonic() - start
                 begun = front >= 0 and not barrier and waited > 1 and not self.peers.strangers()
@@ -269,9 +272,10 @@ class Node:
                 ' with network.close = "barrier" everyone must be there'
             )
         self.say(f"{1 + len(alive)} of {self.experiment.nodes} nodes are there")
-        if not barrier and front > self.done:
+        if late and front > self.done and not barrier:
             with self.stop.held():
                 self._rejoin(front, alive)
+                self.transport.ask("hello", None, self._hello(), 1.0)  # tell the others from when to expect this node
 
     def _check_terms(self, differing: dict[int, list[str]], alive: frozenset[int]) -> None:
         """Give up if most of the others do something else."""
@@ -301,7 +305,7 @@ class Node:
     def _go_to(self, round: int, how: str) -> None:
         self.say(f"the others are in round {round - 1}: going on from {round} instead of {self.done}, {how}")
         self.jumped += max(0, min(round, self.experiment.rounds) - self.done)
-        self.done = min(round, self.experiment.rounds)
+        self.done = self.start = min(round, self.experiment.rounds)
 
     def _rounds(self) -> None:
         experiment, rounds = self.experiment, self.experiment.rounds
@@ -396,7 +400,7 @@ class Node:
     def _send(self, turn: Turn, message: Rows) -> None:
         tensors = {name: raw_bytes(rows[0]) for name, rows in message.items()}
         frame = self.format.seal(turn.round, self.place, turn.digest, tensors, self.identity.key)
-        letter = Outgoing(turn.round, frame, frozenset(turn.targets.tolist()), time.monotonic())
+        letter = Outgoing(turn.round, frame, frozenset(turn.targets.tolist()))
         with self.changed:
             alive = self.peers.alive
         faults = self.experiment.faults
@@ -425,7 +429,8 @@ class Node:
             with self.changed:
                 alive = self.peers.alive
                 now = time.monotonic()
-                missing = self.mailbox.missing(None if barrier else alive)
+                missing = self.mailbox.missing(None if barrier else self.peers.expected(turn.round))
+                moved_on = unknown and self.mailbox.front(alive) > turn.round
                 silent = len(missing)
                 if unknown or (not alive and not barrier):  # nobody to expect: wait for the usual time
                     silent = 0 if unknown and cap is not None and self.mailbox.heard >= cap else -1
@@ -434,22 +439,21 @@ class Node:
                     missing=silent,
                     heard=self.mailbox.heard,
                     wanted=wanted,
-                    overdue=now - start >= limit,
+                    overdue=now - start >= limit or moved_on,
                 ):
                     letters = self.mailbox.take()
                     break
                 self.changed.wait(min(0.2, max(0.001, limit - (now - start))) if not barrier else 0.2)
-            if barrier and missing and time.monotonic() - asked > ASK_AGAIN:
+            if missing & alive and time.monotonic() - asked > ASK_AGAIN:
                 asked = time.monotonic()
-                with self.stop.held():
-                    self._ask_again(turn.round, sorted(missing & alive))
+                self.post.background(partial(self._ask_again, turn.round, sorted(missing & alive)))
         took = time.monotonic() - start
         self.longest_wait = max(self.longest_wait, took)
         for _, arrived in letters.values():
             self.pace.waited(arrived - start)
-        for _ in missing & alive:
-            self.pace.waited(took)
-            self.lost += 1
+        self._ready[turn.round] = start
+        self._ready.pop(turn.round - 8, None)
+        self.lost += len(missing & alive)
         self.alive = 1 + len(alive)
         found = {}
         for sender, (letter, _) in letters.items():
@@ -482,14 +486,31 @@ class Node:
         """Look at letters one after the other, beside the training."""
         while (frame := self._incoming.get()) is not None:
             try:
-                letter = self.format.open(frame, self._key_of)
+                self._put(self.format.open(frame, self._key_of))
             except Refused as refusal:
                 self._refuse(refusal.reason)
-                continue
-            with self.changed:
-                self.peers.heard_of(letter.sender, letter.round)
-                self.mailbox.put(letter.round, letter.sender, (letter, time.monotonic()))
-                self.changed.notify_all()
+                if refusal.reason == "unknown-sender":
+                    self._unknown.append(frame)
+
+    def _put(self, letter: Letter) -> None:
+        with self.changed:
+            self.peers.heard_of(letter.sender, letter.round)
+            now = time.monotonic()
+            if self.mailbox.put(letter.round, letter.sender, (letter, now)) == "late" and letter.round in self._ready:
+                self.pace.waited(now - self._ready[letter.round])
+            self.changed.notify_all()
+
+    def _look_again(self) -> None:
+        """Somebody was introduced: a letter may have come before the introduction."""
+        for _ in range(len(self._unknown)):
+            frame = self._unknown.popleft()
+            try:
+                self._put(self.format.open(frame, self._key_of))
+                with self.changed:
+                    self.refused["unknown-sender"] -= 1
+            except Refused as refusal:
+                if refusal.reason == "unknown-sender":
+                    self._unknown.append(frame)
 
     def _key_of(self, place: int) -> Any:
         with self.changed:
@@ -512,7 +533,7 @@ class Node:
 
     def _hello(self) -> bytes:
         round = self.round if self.round >= 0 else -1
-        hello = Hello(self.place, self.transport.token, self.identity.encoded, self.terms, round)
+        hello = Hello(self.place, self.transport.token, self.identity.encoded, self.terms, round, self.start)
         return seal_hello(hello, self.identity)
 
     def _say_hello(self, question: bytes, respond: Callable[[bytes], None]) -> None:
@@ -527,6 +548,8 @@ class Node:
             self.changed.notify_all()
         for place, different in others.items():
             self.say(f"refused node {place}: it runs another experiment: {'; '.join(different[:4])}")
+        if hello is not None:
+            self._look_again()
         if hello is not None and self.round >= 0:
             self.say(f"round {self.round}: node {hello.place} is there")
 
@@ -571,23 +594,31 @@ class Node:
             promised = offer.receiver == self.place and self.mailbox.promise(offer.round, offer.sender)
         respond(ACCEPTED if promised else BUSY)
 
-    # -- with a barrier: letters that got lost ------------------------------------------------------------------------
+    # -- letters that do not come -------------------------------------------------------------------------------------
 
     def _ask_again(self, round: int, places: list[int]) -> None:
+        """Ask those who are missing for their letters: they send them again, or say that there will be none."""
         for place in places:
             wish = self.format.seal_offer(round, self.place, place, self.identity.key)
             for answer in self.transport.ask("again", place, wish, 1.0):
-                if answer:
+                if answer == NOTHING:
+                    with self.changed:
+                        self.mailbox.excuse(round, place)
+                        self.changed.notify_all()
+                elif answer not in (NOT_YET, b""):
                     self._arrived(answer)
 
     def _asked_again(self, question: bytes, respond: Callable[[bytes], None]) -> None:
         try:
             wish = self.format.open_offer(question, self._key_of)
-            frame = self.post.again(wish.round, wish.sender, ASK_AGAIN) if wish.receiver == self.place else None
-            respond(b"" if frame is None else bytes(frame))
         except Refused as refusal:
             self._refuse(refusal.reason)
-            respond(b"")
+            respond(NOTHING)
+            return
+        frame = self.post.again(wish.round, wish.sender, SEND_AGAIN) if wish.receiver == self.place else None
+        with self.changed:
+            past = self.round > wish.round or self.start > wish.round
+        respond(bytes(frame) if frame else NOTHING if frame is None and past else NOT_YET)
 
     # -- what is written down -----------------------------------------------------------------------------------------
 
@@ -688,7 +719,11 @@ class Node:
             if self.network.close == "barrier":
                 for letter in self.post.kept:
                     tensors[f"sent.frame.{letter.round}"] = torch.frombuffer(letter.frame, dtype=torch.uint8)
-            self.store.save_checkpoint(Progress(round=self.done, recorded=self.recorded), tensors)
+            with self.changed:
+                tallies = {f"letters.{k}": v for k, v in self.mailbox.tally.items()}
+                tallies |= {f"refused.{k}": v for k, v in (self.refused + self.peers.tally).items()}
+                tallies |= {"lost": self.lost, "jumped": self.jumped}
+            self.store.save_checkpoint(Progress(round=self.done, recorded=self.recorded, tallies=tallies), tensors)
 
     def _restore(self) -> None:
         found = self.store.restore()
@@ -704,7 +739,13 @@ class Node:
         self.alive = int(tensors["alive"])
         self.done, self.recorded = progress.round, progress.recorded
         self.records = self.store.records()
-        self.resumed = True
+        for key, count in progress.tallies.items():
+            kind, _, what = key.partition(".")
+            if kind == "letters" and what != "early":  # those are lost with the process
+                self.mailbox.tally[what] = count
+            elif kind == "refused":
+                self.refused[what] = count
+        self.lost, self.jumped = progress.tallies.get("lost", 0), progress.tallies.get("jumped", 0)
         for key, frame in sorted(tensors.items()):
             if key.startswith("sent.frame."):
                 round = int(key.removeprefix("sent.frame."))

@@ -2,6 +2,9 @@
 
 Nodes introduce themselves by a signed hello with their certificate and their terms. A peer is alive while the network shows a token of
 the start that its hello was of; after a restart it has to introduce itself again.
+
+Whose letters are waited for: of those alive, who takes part in the round (`start`), and knew of this node before it (who had begun when
+they met may have sent its letters for that round and the next before).
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ class Hello(msgspec.Struct, frozen=True):
     certificate: bytes
     terms: Terms
     round: int  # the round that it is in; -1: not begun
+    start: int  # the round that it takes part from
 
 
 class _Signed(msgspec.Struct, frozen=True, array_like=True):
@@ -65,7 +69,9 @@ class _Peer:
     token: str
     name: str
     key: Ed25519PublicKey
-    round: int
+    round: int  # the furthest that it was seen in
+    since: int  # the first round in which its letters can be expected
+    begun: bool  # whether it had begun when it introduced itself
 
 
 class Peers:
@@ -111,7 +117,13 @@ class Peers:
             self._peers.pop(hello.place, None)
             return None
         self.differing.pop(hello.place, None)
-        self._peers[hello.place] = _Peer(hello.token, name, key, hello.round)
+        before = self._peers.get(hello.place)
+        if before is not None and before.token == hello.token:
+            before.since = max(before.since, hello.start)
+            before.round = max(before.round, hello.round)
+        else:
+            since = max(hello.start, hello.round + 2 if hello.round >= 0 else 0)
+            self._peers[hello.place] = _Peer(hello.token, name, key, hello.round, since, hello.round >= 0)
         return hello
 
     @property
@@ -122,6 +134,15 @@ class Peers:
             for place, peer in self._peers.items()
             if peer.token in self._tokens.get(place, ()) and peer.name not in self._identity.revoked.names
         )
+
+    def expected(self, round: int) -> frozenset[int]:
+        """Who is alive and can be expected to send its letters of this round."""
+        return frozenset(place for place in self.alive if self._peers[place].since <= round)
+
+    @property
+    def began_without_us(self) -> bool:
+        """Whether somebody had begun before knowing of this node."""
+        return any(self._peers[place].begun for place in self.alive)
 
     def heard_of(self, place: int, round: int) -> None:
         """A peer was seen to be in this round."""

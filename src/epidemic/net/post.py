@@ -11,13 +11,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from epidemic.net.transport import Transport
 from epidemic.rng import Stream
 
 ACCEPTED, BUSY = b"accepted", b"busy"
+NOT_YET, NOTHING = b"not yet", b"nothing"
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Outgoing:
     round: int
     frame: bytes | bytearray
     targets: frozenset[int]
-    sent: float = -math.inf  # when, on the monotonic clock
+    sent: dict[int, float] = field(default_factory=dict)  # to whom already, and when on the monotonic clock
 
 
 class Post:
@@ -51,6 +52,7 @@ class Post:
         self.keep(letter)
         payload = self._transport.payload(letter.frame)
         for place in sorted(letter.targets & frozenset(alive)):
+            letter.sent[place] = time.monotonic()
             self._pending.append(self._threads.submit(self._deliver, place, payload))
 
     def offer(
@@ -113,13 +115,21 @@ class Post:
             return list(self._kept.values())
 
     def again(self, round: int, place: int, after: float) -> bytes | bytearray | None:
-        """The letter of a round for somebody who did not get it; None if there is none, or it left less than `after` seconds ago."""
+        """The letter of a round for somebody who did not get it; empty if it left less than `after` seconds ago; None: there is none."""
         with self._lock:
             letter = self._kept.get(round)
-            if letter is None or place not in letter.targets or time.monotonic() - letter.sent < after:
+            if letter is None or place not in letter.targets:
                 return None
+            now = time.monotonic()
+            if now - letter.sent.get(place, -math.inf) < after:
+                return b""
+            letter.sent[place] = now
             self._models += 1
             return letter.frame
+
+    def background(self, work: Callable[[], None]) -> None:
+        """Do something else beside the training."""
+        self._threads.submit(work)
 
     def sent_model(self) -> None:
         """A model left by another way: as the answer to a question."""

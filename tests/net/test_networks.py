@@ -1,0 +1,76 @@
+"""Two hosts whose connection splits and heals, loses packets and delays them."""
+
+import json
+import time
+
+import numpy as np
+from namespaces import ADDRESS, ClusterThere, link  # noqa: F401
+
+import epidemic as ep
+from conftest import experiment
+from test_faults import DEADLINE, accuracies, check_books
+
+SIDES = "aaaabbbb"
+HOSTS = [f"{ADDRESS[side]}:{7400 + i}" for i, side in enumerate(SIDES)]
+
+
+def start(there, link):  # noqa: F811
+    there.cluster = ClusterThere(there.folders, [link.names[side] for side in SIDES])
+    return there
+
+
+def rounds(there):
+    """The last evaluated round of each node."""
+    found = []
+    for i in range(len(there.folders)):
+        path = there.run(i) / "records.jsonl"
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        found.append(json.loads(lines[-1])["round"] if lines else -1)
+    return np.array(found)
+
+
+def until(condition, patience=60):
+    end = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.05)
+
+
+def said(there, place, words, after=0):
+    return sum(words in line for line in there.log(place)[after:])
+
+
+def test_halves_go_on_while_they_are_cut_off_and_find_each_other_again(deploy, link):  # noqa: F811
+    what = experiment(nodes=8, rounds=1500, eval=ep.Eval(every=10, samples=200), network=ep.Network(deadline=DEADLINE))
+    there = start(deploy(what, hosts=HOSTS), link)
+    until(lambda: rounds(there).min() >= 20)
+    link.cut = True
+    until(lambda: all(said(there, i, "is gone") == 4 for i in range(8)))  # everyone has noticed
+    cut = rounds(there)
+    until(lambda: (rounds(there) >= cut + 100).all())  # both halves go on
+    marks = [len(there.log(i)) for i in range(8)]
+    link.cut = False
+    until(lambda: all(said(there, i, "is there", marks[i]) >= 4 for i in range(8)))
+    healed = rounds(there)
+    assert healed.max() < 1400
+    there.finish()
+    assert there.cluster.problems() == {}
+    check_books(there, range(8))
+    last = [json.loads((there.run(i) / "records.jsonl").read_bytes().split(b"\n")[-2])["alive"] for i in range(8)]
+    assert max(last) == 8
+    assert np.std(accuracies(there, range(8))) < 0.1  # they agree again
+
+
+def test_five_percent_loss_and_fifty_milliseconds_delay(deploy, link):  # noqa: F811
+    what = experiment(nodes=8, rounds=40, network=ep.Network(deadline=DEADLINE))
+    link.loss, link.delay = 0.05, 0.05
+    there = start(deploy(what, hosts=HOSTS), link)
+    there.finish(200)
+    assert there.cluster.problems() == {}
+    assert link.dropped > 50
+    assert 0.03 < link.dropped / link.packets < 0.07
+    check_books(there, range(8))
+    counted = sum(there.node(i)["letters"]["counted"] for i in range(8))
+    assert counted > 0.8 * 8 * 40 * 4  # TCP repairs the loss; a few letters are too late
+    simulated = ep.simulate(what).seeds[0].summary.final_accuracy.mean
+    assert abs(np.mean(accuracies(there, range(8))) - simulated) < 0.05
