@@ -4,14 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench format clean
+.PHONY: demo test test-net lint bench format clean
 
 demo: $(READY)  ## six methods, 96 nodes, three seeds, on the embedded data: about a minute
 	rm -rf runs/demo
 	$(BIN)/epidemic compare --out runs/demo
 
 test: $(READY)  ## run the tests
-	$(BIN)/pytest -n auto --dist loadgroup
+	$(BIN)/pytest -n auto --dist loadgroup --ignore tests/net
+
+test-net: $(READY)  ## deployed nodes: real processes, real connections, crashes, attackers
+	$(BIN)/pytest tests/net
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +26,7 @@ CLONE_NEWNET = 0x40000000
 def enter(namespace):
     """Put the calling thread, and whatever it starts, into a namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
-    with open(f"/run/netns/{namespace}") as file:
+    with Path(f"/run/netns/{namespace}").open() as file:
         if libc.setns(file.fileno(), CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), "setns")
 

@@ -27,9 +27,6 @@ from epidemic.net.terms import check_deployable
 from epidemic.net.transport import Addresses, Transport, is_loopback, split_address
 from epidemic.workers import available_threads
 
-BOOTSTRAP = 3
-"""How many others a node is told of; it finds the rest through them."""
-
 
 def make_cluster(
     experiment: Experiment,
@@ -63,8 +60,11 @@ def make_cluster(
     for place in range(experiment.nodes):
         own = hosts[place] if place < len(hosts) else None
         folder = authority.issue(f"node-{place}", [split_address(own)[0]] if own else [], days)
-        others = [host for i, host in enumerate(hosts) if i != place][:BOOTSTRAP]
-        comments = ["Where this node listens and whom it looks for; one of them that answers is enough."]
+        others = [host for i, host in enumerate(hosts) if i != place]
+        comments = [
+            "Where this node listens and whom it looks for. One of them that answers is enough to find the others;",
+            "those named here are also looked for again when a connection breaks.",
+        ]
         if relay is not None:
             where = Addresses(None, (relay,), True, founders)
         elif own is None:

@@ -202,7 +202,7 @@ class Node:
             transport = Transport(
                 self.identity, self.addresses, nodes=self.experiment.nodes, largest=largest, insecure=self.insecure
             )
-        self.transport, self.post = transport, Post(transport, self.place, kept=KEPT)
+        self.transport, self.post = transport, Post(transport, self.place, nodes=self.experiment.nodes, kept=KEPT)
         for letter in self._sent_before:
             self.post.keep(letter)
         self._closing = threading.Event()
@@ -342,7 +342,6 @@ class Node:
         with self.stop.held():
             with self.clock("mix"):
                 self.member.absorb(turn, message, {sender: letter.tensors for sender, letter in letters.items()})
-            self.post.flush(self.pace.limit)
             self._count_sent()
             self.counters.received(len(letters))
             self.done = turn.round + 1
@@ -453,7 +452,9 @@ class Node:
             self.pace.waited(arrived - start)
         self._ready[turn.round] = start
         self._ready.pop(turn.round - 8, None)
-        self.lost += len(missing & alive)
+        with self.changed:
+            self.lost += len(missing & alive)
+            self.peers.missed(missing & alive)
         self.alive = 1 + len(alive)
         found = {}
         for sender, (letter, _) in letters.items():
@@ -517,13 +518,22 @@ class Node:
             return self.peers.key_of(place)
 
     def _presence(self, place: int, token: str, there: bool) -> None:
+        with self._telling():
+            self.peers.present(place, token, there)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Say who came and who went."""
         with self.changed:
             before = self.peers.alive
-            self.peers.present(place, token, there)
-            gone = place in before - self.peers.alive
+            yield
+            after = self.peers.alive
             self.changed.notify_all()
-        if gone and place not in self.finished_places:
-            self.say(f"round {self.round}: node {place} is gone")
+        if self.round >= 0:
+            for place in sorted(before - after - self.finished_places):
+                self.say(f"round {self.round}: node {place} is gone")
+            for place in sorted(after - before):
+                self.say(f"round {self.round}: node {place} is there")
 
     def _has_finished(self, place: int, token: str, there: bool) -> None:
         with self.changed:
@@ -541,17 +551,14 @@ class Node:
         respond(self._hello())
 
     def _learn(self, raw: bytes) -> None:
-        with self.changed:
+        with self._telling():
             apart = set(self.peers.differing)
             hello = self.peers.learn(raw)
             others = {p: d for p, d in self.peers.differing.items() if p not in apart}
-            self.changed.notify_all()
         for place, different in others.items():
             self.say(f"refused node {place}: it runs another experiment: {'; '.join(different[:4])}")
         if hello is not None:
             self._look_again()
-        if hello is not None and self.round >= 0:
-            self.say(f"round {self.round}: node {hello.place} is there")
 
     def _greet(self) -> None:
         """Introduce this node to whoever appears."""
@@ -624,6 +631,8 @@ class Node:
 
     def _record(self) -> None:
         self.state = "evaluating"
+        self.post.flush(self.pace.limit)
+        self._count_sent()
         with self.clock("evaluate"):
             found = self.learner.evaluate(self.member.state["x"], self.setup.evaluated)
             self._check_finite("loss", float(found.loss[0]))

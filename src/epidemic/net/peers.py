@@ -4,12 +4,14 @@ Nodes introduce themselves by a signed hello with their certificate and their te
 the start that its hello was of; after a restart it has to introduce itself again.
 
 Whose letters are waited for: of those alive, who takes part in the round (`start`), and knew of this node before it (who had begun when
-they met may have sent its letters for that round and the next before).
+they met may have sent its letters for that round and the next before); but nobody who has let this node wait in vain three times in a
+row, until it is heard again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -21,6 +23,8 @@ from epidemic.net.terms import Terms, differences
 from epidemic.net.wire import Refused
 
 LARGEST_HELLO = 2**18
+MOST_MISSED = 3
+"""Who was waited for in vain so often in a row is not waited for until it is heard again."""
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -72,6 +76,7 @@ class _Peer:
     round: int  # the furthest that it was seen in
     since: int  # the first round in which its letters can be expected
     begun: bool  # whether it had begun when it introduced itself
+    missed: int = 0  # how often it was waited for in vain since it was heard last
 
 
 class Peers:
@@ -137,7 +142,14 @@ class Peers:
 
     def expected(self, round: int) -> frozenset[int]:
         """Who is alive and can be expected to send its letters of this round."""
-        return frozenset(place for place in self.alive if self._peers[place].since <= round)
+        peers = ((place, self._peers[place]) for place in self.alive)
+        return frozenset(place for place, peer in peers if peer.since <= round and peer.missed < MOST_MISSED)
+
+    def missed(self, places: Iterable[int]) -> None:
+        """These were waited for in vain."""
+        for place in places:
+            if place in self._peers:
+                self._peers[place].missed += 1
 
     @property
     def began_without_us(self) -> bool:
@@ -148,6 +160,7 @@ class Peers:
         """A peer was seen to be in this round."""
         if place in self._peers:
             self._peers[place].round = max(round, self._peers[place].round)
+            self._peers[place].missed = 0
 
     @property
     def front(self) -> int:

@@ -34,11 +34,12 @@ class Outgoing:
 class Post:
     """The letters that leave a node."""
 
-    def __init__(self, transport: Transport, place: int, *, kept: int) -> None:
+    def __init__(self, transport: Transport, place: int, *, nodes: int, kept: int) -> None:
         """`kept`: of how many rounds the letters are kept, for those who ask for them again."""
         self._transport = transport
         self._place = place
-        self._threads = ThreadPoolExecutor(8, "post")
+        self._threads = ThreadPoolExecutor(min(64, nodes + 2), "post")
+        self._busy: set[int] = set()  # to whom a letter is just being sent
         self._lock = threading.Lock()
         self._pending: list[Future[None]] = []
         self._kept: OrderedDict[int, Outgoing] = OrderedDict()
@@ -52,7 +53,13 @@ class Post:
         self.keep(letter)
         payload = self._transport.payload(letter.frame)
         for place in sorted(letter.targets & frozenset(alive)):
-            letter.sent[place] = time.monotonic()
+            with self._lock:
+                blocked = place in self._busy
+                self.undelivered += blocked
+                if blocked:  # a link that is stuck must not hold up the others
+                    continue
+                self._busy.add(place)
+                letter.sent[place] = time.monotonic()
             self._pending.append(self._threads.submit(self._deliver, place, payload))
 
     def offer(
@@ -98,6 +105,7 @@ class Post:
     def _deliver(self, place: int, payload: Any) -> None:
         sent = self._transport.send(self._place, place, payload)
         with self._lock:
+            self._busy.discard(place)
             self._models += sent
             self.undelivered += not sent
 

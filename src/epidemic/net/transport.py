@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,9 @@ from epidemic.net.keys import Identity, names_of
 
 LEASE = 5.0
 """Seconds of silence after which a link counts as dead. A process that dies is noticed at once: its connections close."""
+
+STUCK = 2.0
+"""Seconds after which a link that takes nothing more (not even 64 kB) is closed."""
 
 Presence = Callable[[int, str, bool], None]
 """A place, the token of one start of it, whether it is there."""
@@ -100,6 +106,7 @@ def configuration(
     put("transport/link/protocols", [protocol])
     put("transport/shared_memory/enabled", False)
     put("transport/link/tx/lease", int(LEASE * 1000))
+    put("transport/link/tx/queue/congestion_control/block/wait_before_close", int(STUCK * 1e6))
     put("transport/link/tx/queue/size/data", 16)
     put("transport/link/tx/queue/allocation/mode", "init")
     put("transport/link/rx/max_message_size", 2 * largest + 2**20)
@@ -181,6 +188,7 @@ class Transport:
         config = configuration(identity, addresses, mode=mode, nodes=nodes, largest=largest, insecure=insecure)
         if addresses.listen is not None:
             _check_free(addresses.listen)
+        _enough_threads(nodes)
         zenoh.init_log_from_env_or("off")
         try:
             self._session = zenoh.open(config)
@@ -191,6 +199,9 @@ class Transport:
         self._publishers: dict[int, zenoh.Publisher] = {}
         self._lock = threading.Lock()
         self._declared: list[Any] = []  # what Zenoh would drop when nobody holds it
+        self._answering = ThreadPoolExecutor(
+            4, "answer"
+        )  # never answer in a thread of Zenoh's: it could block all links
 
     # -- letters ------------------------------------------------------------------------------------------------------
 
@@ -244,7 +255,10 @@ class Transport:
                 finally:
                     query.drop()  # type: ignore[no-untyped-call]
 
-            reply(question, respond)
+            try:
+                self._answering.submit(reply, question, respond)
+            except RuntimeError:  # it is closing
+                query.drop()  # type: ignore[no-untyped-call]
 
         self._declared.append(self._session.declare_queryable(key, asked))
 
@@ -258,7 +272,7 @@ class Transport:
                 timeout=timeout,
                 target=zenoh.QueryTarget.ALL,
                 consolidation=zenoh.ConsolidationMode.NONE,
-                congestion_control=zenoh.CongestionControl.BLOCK,
+                congestion_control=zenoh.CongestionControl.DROP,
             )
             return [reply.ok.payload.to_bytes() for reply in replies if reply.ok is not None]
         except zenoh.ZError:
@@ -288,7 +302,19 @@ class Transport:
 
     def close(self) -> None:
         """Leave."""
-        self._session.close()  # type: ignore[no-untyped-call]
+        self._answering.shutdown(wait=False, cancel_futures=True)
+        with suppress(zenoh.ZError):  # a link that is stuck; the process ends anyway
+            self._session.close()  # type: ignore[no-untyped-call]
+
+
+def _enough_threads(nodes: int) -> None:
+    """Threads for Zenoh's links, before it starts any.
+
+    Closing a link with unsent data (its other end was cut off) blocks a receiving thread for up to ten seconds, and with the usual two of
+    them the other links go silent.
+    """
+    threads = max(4, min(64, nodes))
+    os.environ.setdefault("ZENOH_RUNTIME", f"(rx: (worker_threads: {threads}), tx: (worker_threads: 2))")
 
 
 def _check_free(address: str) -> None:
