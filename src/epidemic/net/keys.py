@@ -93,7 +93,7 @@ class Authority:
             raise BadInput(f"{path} exists already; choose another directory, or use 'epidemic keys add {root}'")
         key = Ed25519PrivateKey.generate()
         name = _named("epidemic authority")
-        now = dt.datetime.now(dt.UTC)
+        now = _now()
         certificate = (
             x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
             .not_valid_before(now - dt.timedelta(hours=1))  # clocks differ
@@ -134,7 +134,7 @@ class Authority:
             raise BadInput(f"{base} has had {len(earlier)} certificates, the most there are; make a new authority")
         name = f"{base}.{len(earlier)}" if earlier else base
         key = Ed25519PrivateKey.generate()
-        now = dt.datetime.now(dt.UTC)
+        now = _now()
         expires = now + dt.timedelta(days=days)
         certificate = (
             x509.CertificateBuilder(
@@ -211,9 +211,9 @@ class Identity:
         if not _issued_by(certificate, authority):
             raise BadInput(f"{path} was not issued by {folder / 'authority.pem'}; copy the folder again")
         expires = certificate.not_valid_after_utc
-        if expires < dt.datetime.now(dt.UTC):
+        if expires < _now():
             raise BadInput(f"{path} expired on {expires:%Y-%m-%d}; issue a new one with 'epidemic keys add'")
-        if certificate.not_valid_before_utc > dt.datetime.now(dt.UTC):
+        if certificate.not_valid_before_utc > _now():
             raise BadInput(
                 f"{path} is good only from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on; set this machine's clock"
             )
@@ -272,9 +272,13 @@ class Identity:
             raise Refused("malformed") from None
         if not _issued_by(certificate, self.authority) or not isinstance(key, Ed25519PublicKey):
             raise Refused("unknown-sender")
-        if name in self.revoked.names or certificate.not_valid_after_utc < dt.datetime.now(dt.UTC):
+        if name in self.revoked.names or certificate.not_valid_after_utc < _now():
             raise Refused("revoked")
         return name, key
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
 
 
 def _issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:

@@ -49,6 +49,8 @@ ASK_AGAIN = 1.0
 """Seconds without a letter after which its sender is asked for it."""
 SEND_AGAIN = 3.0
 """Seconds during which a letter that was sent is taken to be on its way."""
+MOST_WAITING = 32
+"""Letters of one sender that may wait to be looked at; who sends more harms only itself."""
 OWN_SETTINGS = ("data.", "runtime.", "checkpoint.", "network.patience")
 """What may be set for a single node."""
 
@@ -174,7 +176,8 @@ class Node:
         self._sent_before: list[Outgoing] = []
         self._ready: dict[int, float] = {}  # since when it waited for letters, of the last rounds
         self._unknown: deque[bytes] = deque(maxlen=64)  # letters of senders who may still introduce themselves
-        self._incoming: queue.Queue[bytes | None] = queue.Queue(max(256, 4 * n))
+        self._incoming: queue.SimpleQueue[tuple[str, bytes] | None] = queue.SimpleQueue()
+        self._waiting: Counter[str] = Counter()  # how many letters in it are from whom
         self._wishes: queue.SimpleQueue[Callable[[bytes], None]] = queue.SimpleQueue()  # who asks for a model
         self._restore()
         self.start = self.done  # the round that it takes part from
@@ -470,11 +473,15 @@ class Node:
 
     # -- what comes in, in threads of the network's -------------------------------------------------------------------
 
-    def _arrived(self, frame: bytes) -> None:
-        try:
-            self._incoming.put_nowait(frame)
-        except queue.Full:
+    def _arrived(self, sender: str, frame: bytes) -> None:
+        with self.changed:
+            full = self._waiting[sender] >= MOST_WAITING or len(self._waiting) > 2 * self.experiment.nodes
+            if not full:
+                self._waiting[sender] += 1
+        if full:
             self._refuse("overflow")
+        else:
+            self._incoming.put((sender, frame))
 
     def _refuse(self, reason: str) -> None:
         with self.changed:
@@ -485,7 +492,12 @@ class Node:
 
     def _read_letters(self) -> None:
         """Look at letters one after the other, beside the training."""
-        while (frame := self._incoming.get()) is not None:
+        while (found := self._incoming.get()) is not None:
+            sender, frame = found
+            with self.changed:
+                self._waiting[sender] -= 1
+                if not self._waiting[sender]:
+                    del self._waiting[sender]
             try:
                 self._put(self.format.open(frame, self._key_of))
             except Refused as refusal:
@@ -613,7 +625,7 @@ class Node:
                         self.mailbox.excuse(round, place)
                         self.changed.notify_all()
                 elif answer not in (NOT_YET, b""):
-                    self._arrived(answer)
+                    self._arrived(str(place), answer)
 
     def _asked_again(self, question: bytes, respond: Callable[[bytes], None]) -> None:
         try:

@@ -134,7 +134,10 @@ def configuration(
 
 
 def _access(identity: Identity, nodes: int) -> dict[str, Any]:
-    """Who may say what: whoever is certified and not revoked; letters leave towards their receiver or a relay only."""
+    """Who may say what: whoever is certified and not revoked.
+
+    Letters leave towards their receiver and are taken from their sender only, or go through a relay.
+    """
     prefix = f"epidemic/{identity.cluster}"
     names = [n for n in names_of(nodes) if n not in identity.revoked.names]
     everything = [
@@ -150,8 +153,7 @@ def _access(identity: Identity, nodes: int) -> dict[str, Any]:
     rules = [
         rule("talk", both, everything, "ask/**", "alive/**", "done/**"),
         rule("listen", both, ["declare_subscriber"], "to/**"),
-        rule("hear", ["ingress"], ["put"], "to/**"),
-        rule("relay", ["egress"], ["put"], "to/**"),
+        rule("relay", both, ["put"], "to/**"),
     ]
     subjects, policies = [], []
     for base in [*(f"node-{i}" for i in range(nodes)), "observer", "relay"]:
@@ -159,13 +161,14 @@ def _access(identity: Identity, nodes: int) -> dict[str, Any]:
         if not known:
             continue
         subjects.append({"id": base, "cert_common_names": known})
-        own = ["talk", "listen", "hear"]
+        own = ["talk", "listen"]
         if base == "relay":
             own.append("relay")
         elif base != "observer":
             place = base.removeprefix("node-")
             rules.append(rule(f"to-{place}", ["egress"], ["put"], f"to/{place}/**"))
-            own.append(f"to-{place}")
+            rules.append(rule(f"from-{place}", ["ingress"], ["put"], f"to/*/{place}"))
+            own += [f"to-{place}", f"from-{place}"]
         policies.append({"rules": own, "subjects": [base]})
     return {"enabled": True, "default_permission": "deny", "rules": rules, "subjects": subjects, "policies": policies}
 
@@ -205,14 +208,14 @@ class Transport:
 
     # -- letters ------------------------------------------------------------------------------------------------------
 
-    def receive(self, place: int, take: Callable[[bytes], None], drop: Callable[[], None], limit: int) -> None:
-        """Hand every letter for `place` to `take`, in a thread of Zenoh's; larger ones than `limit` are not even copied."""
+    def receive(self, place: int, take: Callable[[str, bytes], None], drop: Callable[[], None], limit: int) -> None:
+        """Hand every letter for `place` to `take`, with who says to have sent it; larger ones than `limit` are not even copied."""
 
         def arrived(sample: zenoh.Sample) -> None:
             if len(sample.payload) > limit:
                 drop()
             else:
-                take(sample.payload.to_bytes())
+                take(str(sample.key_expr).rpartition("/")[2], sample.payload.to_bytes())
 
         self._declared.append(self._session.declare_subscriber(f"{self._prefix}/to/{place}/*", arrived))
 
