@@ -14,7 +14,7 @@ test: $(READY)  ## run the tests
 	$(BIN)/pytest -n auto --dist loadgroup --ignore tests/net
 
 test-net: $(READY)  ## deployed nodes: real processes, real connections, crashes, attackers
-	$(BIN)/pytest tests/net
+	$(BIN)/pytest -n 2 --dist loadfile tests/net
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 
     from epidemic.net.cluster import Cluster
     from epidemic.net.node import Status
+    from epidemic.net.transport import Transport
 
 keys_app = typer.Typer(help="Certificates for nodes: a private authority, one for each place.", no_args_is_help=True)
 cluster_app = typer.Typer(
     help="Nodes as real processes: prepare, start here, ask, gather results.", no_args_is_help=True
 )
+
+MOST_HERE = 512
+"""Processes that one machine is asked to run at most."""
 
 Insecure = Annotated[bool, typer.Option("--insecure", help="Without encryption; loopback addresses only.")]
 Days = Annotated[int, typer.Option(metavar="N", help="Days that a certificate is good for.")]
@@ -184,9 +188,10 @@ def node_command(
 
       epidemic node node-3 --set data.path=/srv/private/scans
     """
-    from epidemic.net.node import run_node
+    with _stop_by_signal():
+        from epidemic.net.node import run_node
 
-    summary = run_node(directory, settings, insecure=insecure, say=_speaker(quiet))
+        summary = run_node(directory, settings, insecure=insecure, say=_speaker(quiet))
     if summary is not None and not quiet:
         from epidemic.cli.show import percent, size
 
@@ -200,7 +205,8 @@ def node_command(
 def _speaker(quiet: bool) -> Any:
     def say(text: str) -> None:
         if not quiet:
-            print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
 
     return say
 
@@ -214,7 +220,7 @@ def relay_command(directory: Folder, insecure: Insecure = False, quiet: Quiet = 
     """
     from epidemic.experiment import load
     from epidemic.net.keys import Identity
-    from epidemic.net.transport import Transport, read_addresses
+    from epidemic.net.transport import read_addresses
 
     identity = Identity.load(directory)
     if not identity.name.startswith("relay"):
@@ -226,12 +232,17 @@ def relay_command(directory: Folder, insecure: Insecure = False, quiet: Quiet = 
         raise BadInput(f'{directory / "node.toml"} gives no address to listen on; add: listen = "0.0.0.0:7447"')
     nodes = load(directory / "experiment.toml").nodes
     say = _speaker(quiet)
-    transport = Transport(identity, addresses, nodes=nodes, largest=2**30, insecure=insecure, routes=True)
+    transport = _relay_transport(identity, addresses, nodes, insecure=insecure)
     say(f"listening on {addresses.listen}; Ctrl-C ends it")
     before = -1
     with _stop_by_signal():
         try:
             while True:
+                if identity.refresh():  # who was revoked is not served any more
+                    identity.still_good()
+                    say("the list of revoked certificates has changed; opening the network again")
+                    transport.close()
+                    transport = _relay_transport(identity, addresses, nodes, insecure=insecure)
                 now = transport.links()
                 if now != before:
                     say(f"{now} connected")
@@ -241,6 +252,12 @@ def relay_command(directory: Folder, insecure: Insecure = False, quiet: Quiet = 
             say("ended")
         finally:
             transport.close()
+
+
+def _relay_transport(identity: Any, addresses: Any, nodes: int, *, insecure: bool) -> Transport:
+    from epidemic.net.transport import Transport
+
+    return Transport(identity, addresses, nodes=nodes, largest=2**30, insecure=insecure, routes=True)
 
 
 @contextmanager
@@ -348,6 +365,9 @@ def cluster_up_command(
         experiment = experiment_from(with_settings(table, settings or []))
         assert isinstance(experiment, Experiment)
         where = Path("runs") / f"cluster-{directory_name(experiment.name)}" if out is None else own_directory(out)
+        require_int("nodes", experiment.nodes, 2, MOST_HERE)
+        if experiment.network.data == "own":
+            raise BadInput('network.data = "own" is for nodes with data of their own; on one machine use "partition"')
         folders = make_cluster(experiment, free_addresses(experiment.nodes), where)
     with _stop_by_signal():
         cluster: Cluster | None = None
@@ -493,6 +513,8 @@ def cluster_status_command(
     from epidemic.net.cluster import Observer
 
     require_real("--patience", patience, 0.1, 3600)
+    if watch and as_json:
+        raise BadInput("--watch shows a table that changes; leave out --json")
     folder = directory / "observer" if (directory / "observer").is_dir() else directory
     observer = Observer(folder, insecure=insecure)
     try:

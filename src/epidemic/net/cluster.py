@@ -17,11 +17,11 @@ from typing import Any
 
 import msgspec
 
-from epidemic.errors import BadInput, EpidemicError, Interrupted, RunFailed
+from epidemic.errors import BadInput, EpidemicError, Interrupted, RunFailed, require_int
 from epidemic.experiment import Experiment, load, to_toml
 from epidemic.host.store import write_bytes
 from epidemic.net import transport
-from epidemic.net.keys import DAYS, Authority, Identity
+from epidemic.net.keys import DAYS, Authority, Identity, host_name
 from epidemic.net.node import Status, run_node
 from epidemic.net.terms import check_deployable
 from epidemic.net.transport import Addresses, Transport, is_loopback, split_address
@@ -45,7 +45,8 @@ def make_cluster(
     if len(set(hosts)) < len(hosts):
         raise BadInput("--hosts names an address twice; every node needs its own")
     for host in (*hosts, *((relay,) if relay else ())):
-        split_address(host)
+        host_name(split_address(host)[0])
+    require_int("--days", days, 1, 3649)
     if experiment.network.close == "barrier" and len(hosts) < experiment.nodes:
         raise BadInput(
             f'network.close = "barrier" needs all {experiment.nodes} nodes from the start; --hosts names {len(hosts)}'
@@ -155,7 +156,6 @@ class Child:
     place: int
     folder: Path
     process: Any
-    problem: str | None = None  # why it ended early
 
     @property
     def running(self) -> bool:
@@ -168,6 +168,7 @@ def _child(folder: str, insecure: bool, threads: int) -> None:
     with suppress(AttributeError, PermissionError):
         os.setsid()
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node itself attends to it
     path = Path(folder)
     with (path / "node.log").open("a", encoding="utf-8", buffering=1) as log:
         began = time.time()
@@ -179,8 +180,8 @@ def _child(folder: str, insecure: bool, threads: int) -> None:
         try:
             run_node(path, insecure=insecure, threads=threads, say=say)
             code = 0
-        except Interrupted as stop:
-            say(str(stop))
+        except (Interrupted, KeyboardInterrupt) as stop:
+            say(str(stop) or "interrupted")
             code = 130
         except EpidemicError as problem:
             say(f"error: {' '.join(str(problem).split())}")
@@ -213,7 +214,13 @@ class Cluster:
         if hasattr(os, "fork"):  # PyTorch, with what vmap needs, is imported once for all
             multiprocessing.set_forkserver_preload(["epidemic.net.node", "torch._dynamo"])
         self._threads = max(1, available_threads() // max(1, len(folders)))
-        self.children = [self._start(place, folder) for place, folder in enumerate(folders)]
+        self.children: list[Child] = []
+        try:
+            for place, folder in enumerate(folders):
+                self.children.append(self._start(place, folder))
+        except BaseException:
+            self.stop(5)
+            raise
 
     def _start(self, place: int, folder: Path) -> Child:
         process = self._process(place, folder)
@@ -262,8 +269,10 @@ class Cluster:
         for child in self.children:
             code = child.process.exitcode
             if code not in (0, None):
-                last = (child.folder / "node.log").read_text(encoding="utf-8").strip().splitlines()[-1:]
-                said = last[0][11:].removeprefix("error: ") if last and code > 0 else f"killed by signal {-code}"
+                log = child.folder / "node.log"
+                last = log.read_text(encoding="utf-8").strip().splitlines()[-1:] if log.is_file() else []
+                ended = f"killed by signal {-code}" if code < 0 else f"ended with {code}"
+                said = last[0][11:].removeprefix("error: ") if last and code > 0 else ended
                 found[child.place] = said
         return found
 

@@ -46,6 +46,11 @@ def gather(folders: Sequence[Path], out: Path) -> Summary:
         different = same_experiment(experiment.table(), other.table())
         if different:
             raise BadInput(f"{folder} holds another experiment than {finished[0]} (in {', '.join(different[:5])})")
+    if experiment.network.data == "own":
+        raise BadInput(
+            "network.data = \"own\": the models cannot be evaluated together without the nodes' private data; show the nodes' own runs"
+            " instead: epidemic report node-*/run"
+        )
     store = Store(out, experiment, experiment.seeds[0])
     store.check(resume=False)
     store.open()
@@ -61,16 +66,13 @@ def _write(store: Store, experiment: Experiment, runs: list[_Run]) -> Summary:
     store.announce()
     store.begin(Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"]), info.get("data", ""))
     store.restore()
-    own = experiment.network.data == "own"
-    data = experiment.load_data()
-    place = int(runs[0].node["node"]) if own else None
-    setup = prepare(experiment, experiment.seeds[0], data, place)
+    setup = prepare(experiment, experiment.seeds[0])
     workers = Workers(1)
     try:
         layout = setup.task.layout
         x = _rows(layout, [run.tensors for run in runs])
         learner, _ = make_learner(setup, workers, store.known_choice())
-        mean = None if own else learner.evaluate(mean_row(x, workers), setup.test)
+        mean = learner.evaluate(mean_row(x, workers), setup.test)
         common = sorted(set.intersection(*(set(run.records) for run in runs)))
         records = [_record([run.records[round] for run in runs]) for round in common]
         apart = disagreement(x, workers)

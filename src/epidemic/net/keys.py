@@ -23,7 +23,7 @@ from typing import TypeVar
 
 import msgspec
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -147,16 +147,16 @@ class Authority:
                 x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
                 critical=False,
             )
-            .add_extension(x509.SubjectAlternativeName([_host_name(h) for h in hosts or ["localhost"]]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([host_name(h) for h in hosts or ["localhost"]]), critical=False)
             .sign(self._key, None)
         )
         folder = self.path.parent / name
         _private_directory(folder)
+        self._save([*self.issued, Issued(name, list(hosts), expires.isoformat(timespec="seconds"))], None)
         _write_secret(folder / "node.key", _pem(key))
         write_bytes(folder / "node.pem", certificate.public_bytes(serialization.Encoding.PEM))
         write_bytes(folder / "authority.pem", self.certificate.public_bytes(serialization.Encoding.PEM))
         write_bytes(folder / "revoked.json", msgspec.json.encode(self.revoked))
-        self._save([*self.issued, Issued(name, list(hosts), expires.isoformat(timespec="seconds"))], None)
         return folder
 
     def revoke(self, name: str) -> Revocations:
@@ -263,18 +263,29 @@ class Identity:
         self.revoked = found
         return True
 
-    def recognise(self, encoded: bytes) -> tuple[str, Ed25519PublicKey]:
-        """Name and key of somebody else's certificate; raises Refused."""
+    def recognise(self, encoded: bytes) -> tuple[str, Ed25519PublicKey, dt.datetime]:
+        """Name, key and end of somebody else's certificate; raises Refused."""
         try:
             certificate = x509.load_der_x509_certificate(encoded)
             name, key = _common_name(certificate), certificate.public_key()
-        except (ValueError, BadInput, x509.InvalidVersion):
+        except (ValueError, TypeError, BadInput, UnsupportedAlgorithm, x509.InvalidVersion):
             raise Refused("malformed") from None
         if not _issued_by(certificate, self.authority) or not isinstance(key, Ed25519PublicKey):
             raise Refused("unknown-sender")
         if name in self.revoked.names or certificate.not_valid_after_utc < _now():
             raise Refused("revoked")
-        return name, key
+        return name, key, certificate.not_valid_after_utc
+
+    def still_good(self) -> None:
+        """Say so if this certificate is good no longer."""
+        if self.name in self.revoked.names:
+            raise BadInput(
+                f"the certificate of this node ({self.name}) was revoked; issue a new one with 'epidemic keys add'"
+            )
+        if self.certificate.not_valid_after_utc < _now():
+            raise BadInput(
+                f"the certificate of this node ({self.name}) has expired; issue a new one with 'epidemic keys add'"
+            )
 
 
 def _now() -> dt.datetime:
@@ -282,7 +293,7 @@ def _now() -> dt.datetime:
 
 
 def _issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    with suppress(InvalidSignature, ValueError, TypeError):
+    with suppress(InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError):
         certificate.verify_directly_issued_by(authority)
         return True
     return False
@@ -299,7 +310,8 @@ def _common_name(certificate: x509.Certificate) -> str:
     return names[0].value
 
 
-def _host_name(host: str) -> x509.GeneralName:
+def host_name(host: str) -> x509.GeneralName:
+    """A host as it stands in a certificate."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

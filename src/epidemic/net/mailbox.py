@@ -59,6 +59,11 @@ class Mailbox(Generic[L]):
                 self.tally["early"] -= 1
                 self.tally[self._sort(of, sender, letter)] += 1
 
+    def begin_with(self, round: int) -> None:
+        """The next round to be opened is this one: letters for it and the following may come now."""
+        if self._taken:
+            self.round = max(self.round, round - 1)
+
     def put(self, round: int, sender: int, letter: L) -> str:
         """Take a letter in, and say what becomes of it: one of OUTCOMES."""
         self._reached[sender] = max(round, self._reached.get(sender, -1))
@@ -123,8 +128,8 @@ class Mailbox(Generic[L]):
         return {sender: letters[sender] for sender in sorted(letters)}
 
     def skip(self) -> None:
-        """Leave the open round without taking its letters: none of them counts."""
-        skipped = len(self.take())
+        """Leave the open round, if there is one, without taking its letters: none of them counts."""
+        skipped = 0 if self._taken else len(self.take())
         self.tally["counted"] -= skipped
         self.tally["skipped"] += skipped
 

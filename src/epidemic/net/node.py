@@ -7,6 +7,7 @@ who comes back asks a live node where the others are; who falls behind leaves ro
 from __future__ import annotations
 
 import queue
+import secrets
 import threading
 import time
 from collections import Counter, deque
@@ -35,7 +36,7 @@ from epidemic.net.pace import Pace
 from epidemic.net.peers import Hello, Peers, seal_hello
 from epidemic.net.post import ACCEPTED, BUSY, NOT_YET, NOTHING, Outgoing, Post
 from epidemic.net.terms import check_deployable, terms_of
-from epidemic.net.transport import Addresses, Transport, read_addresses
+from epidemic.net.transport import Addresses, Transport, Unreachable, read_addresses
 from epidemic.net.wire import Format, Letter, Refused
 from epidemic.record import Record, Summary
 from epidemic.rng import Streams
@@ -43,14 +44,13 @@ from epidemic.workers import Workers, available_threads
 
 BEHIND = 3
 """So many rounds behind two others, a node goes on where they are."""
-KEPT = 6
-"""Rounds whose letters are kept for those who ask again. With a barrier, nodes are never further apart."""
 ASK_AGAIN = 1.0
 """Seconds without a letter after which its sender is asked for it."""
 SEND_AGAIN = 3.0
 """Seconds during which a letter that was sent is taken to be on its way."""
 MOST_WAITING = 32
-"""Letters of one sender that may wait to be looked at; who sends more harms only itself."""
+"""Letters of one sender that may wait to be looked at, as long as they are not too many bytes; who sends more harms only itself."""
+WAITING_BYTES = 2**26
 OWN_SETTINGS = ("data.", "runtime.", "checkpoint.", "network.patience")
 """What may be set for a single node."""
 
@@ -155,10 +155,16 @@ class Node:
         self.terms = terms_of(setup)
         self.format = Format(self.terms.run, self.member.columns)
         n = self.experiment.nodes
-        self.mailbox: Mailbox[tuple[Letter, float]] = Mailbox(room=max(64, 4 * n), cap=self.experiment.faults.cap)
+        cap = self.experiment.faults.cap
+        self.cap = None if cap is None or cap >= n - 1 else cap  # as in the simulator
+        self.barrier = self.network.close == "barrier"
+        self.kept = min(n, 16) if self.barrier else 4  # rounds whose letters can be sent again
+        self.mailbox: Mailbox[tuple[Letter, float]] = Mailbox(
+            ahead=max(8, self.kept), room=max(64, 4 * n), cap=self.cap
+        )
         self.peers = Peers(identity, self.terms, self.place, n)
         self.pace = Pace(self.network.deadline)
-        self.changed = threading.Condition()  # guards mailbox, peers, tallies
+        self.changed = threading.Condition()  # (re-entrant) guards mailbox, peers, tallies
         self.refused: Counter[str] = Counter()
         self.lost = self.jumped = 0
         self.longest_wait = 0.0
@@ -167,20 +173,23 @@ class Node:
         self.round = -1  # the round that it is in
         self.clock = Clock()
         self.stop = Stop()
-        self.secret = Streams(int.from_bytes(_random(7), "little")) if self.network.coin == "private" else None
+        self.secret = _secret_streams() if self.network.coin == "private" else None
         self.done, self.recorded = 0, -1
         self.train_loss: float | None = None
         self.alive = n
         self.counters = Counters.zero(1)
         self.records: list[Record] = []
         self._sent_before: list[Outgoing] = []
+        self._warned = self._asking = False
+        self._broken = ""  # why a barrier can never be passed
         self._ready: dict[int, float] = {}  # since when it waited for letters, of the last rounds
-        self._unknown: deque[bytes] = deque(maxlen=64)  # letters of senders who may still introduce themselves
+        self._unknown: deque[bytes] = deque(maxlen=16)  # letters of senders who may still introduce themselves
         self._incoming: queue.SimpleQueue[tuple[str, bytes] | None] = queue.SimpleQueue()
         self._waiting: Counter[str] = Counter()  # how many letters in it are from whom
-        self._wishes: queue.SimpleQueue[Callable[[bytes], None]] = queue.SimpleQueue()  # who asks for a model
+        self._wishes: dict[int, Callable[[bytes], None]] = {}  # who asks for a model
         self._restore()
         self.start = self.done  # the round that it takes part from
+        self.mailbox.begin_with(self.done)
 
     # -- from start to end --------------------------------------------------------------------------------------------
 
@@ -189,6 +198,8 @@ class Node:
         with gentle_stop() as stop:
             self.stop = stop
             try:
+                if self.done == self.recorded == self.experiment.rounds:  # it was stopped in the final evaluation
+                    return self._conclude()
                 with self._connected():
                     self._gather()
                     self._rounds()
@@ -199,15 +210,12 @@ class Node:
     @contextmanager
     def _connected(self) -> Iterator[None]:
         """Open the network, and attend to it in the background."""
-        capped = self.experiment.faults.cap is not None
         largest = self.format.frame_bytes
-        with self.stop.held():
-            transport = Transport(
-                self.identity, self.addresses, nodes=self.experiment.nodes, largest=largest, insecure=self.insecure
-            )
-        self.transport, self.post = transport, Post(transport, self.place, nodes=self.experiment.nodes, kept=KEPT)
+        transport = self._open_transport(largest)
+        post = Post(transport, self.place, nodes=self.experiment.nodes, kept=self.kept)
         for letter in self._sent_before:
-            self.post.keep(letter)
+            post.keep(letter)
+        self.transport, self.post = transport, post
         self._closing = threading.Event()
         threads = [threading.Thread(target=work, daemon=True) for work in (self._read_letters, self._greet)]
         try:
@@ -217,7 +225,7 @@ class Node:
                 transport.answer("status", self.place, lambda _, respond: respond(msgspec.json.encode(self.status())))
                 transport.answer("model", self.place, self._asked_for_model)
                 transport.answer("again", self.place, self._asked_again)
-                if capped:
+                if self.cap is not None:
                     transport.answer("offer", self.place, self._offered)
                 transport.watch("alive", self._presence)
                 transport.watch("done", self._has_finished)
@@ -236,11 +244,32 @@ class Node:
                 if thread.ident is not None:
                     thread.join(5)
 
+    def _open_transport(self, largest: int) -> Transport:
+        """Open the network; a relay that is not there yet is tried again."""
+        end = time.monotonic() + self.network.patience
+        while True:
+            try:
+                with self.stop.held():
+                    return Transport(
+                        self.identity,
+                        self.addresses,
+                        nodes=self.experiment.nodes,
+                        largest=largest,
+                        insecure=self.insecure,
+                    )
+            except Unreachable as problem:
+                if time.monotonic() > end:
+                    raise BadInput(
+                        f"{problem}; given up after {self.network.patience:g} s (network.patience)"
+                    ) from None
+                self.say(f"{problem}; trying again")
+                time.sleep(1.0)
+
     def _gather(self) -> None:
         """Wait for the others; where they have begun without this node, catch up with them."""
         self.state = "looking for the others"
         founders = {p for p in self.addresses.founders if p < self.experiment.nodes} - {self.place}
-        barrier = self.network.close == "barrier"
+        barrier = self.barrier
         if barrier:
             founders = set(range(self.experiment.nodes)) - {self.place}
         start = said = time.monotonic()
@@ -250,7 +279,8 @@ class Node:
                 differing = dict(self.peers.differing)
                 waited = time.monotonic() - start
                 begun = front >= 0 and not barrier and waited > 1 and not self.peers.strangers()
-                if founders - differing.keys() <= alive or begun or waited > self.network.patience:
+                complete = founders - differing.keys() <= alive and (alive or differing)
+                if complete or begun or waited > self.network.patience:
                     break
                 if len(differing) > self.experiment.nodes // 2:
                     break
@@ -276,8 +306,8 @@ class Node:
             )
         self.say(f"{1 + len(alive)} of {self.experiment.nodes} nodes are there")
         if late and front > self.done and not barrier:
+            self._rejoin(front)
             with self.stop.held():
-                self._rejoin(front, alive)
                 self.transport.ask("hello", None, self._hello(), 1.0)  # tell the others from when to expect this node
 
     def _check_terms(self, differing: dict[int, list[str]], alive: frozenset[int]) -> None:
@@ -288,27 +318,37 @@ class Node:
                 f"node {place} runs another experiment: {'; '.join(different[:4])}; use the same folder for all"
             )
 
-    def _rejoin(self, front: int, alive: frozenset[int]) -> None:
+    def _rejoin(self, front: int) -> None:
         """Go on where the others are, with one of their models or the own one."""
         if self.experiment.faults.on_return == "adopt":
-            stream = Streams(int.from_bytes(_random(7), "little"))("adoption")
-            donors = sorted(alive)
-            for place in [donors[int(i)] for i in stream.permutation(len(donors))]:
+            with self.changed:
+                donors = self.peers.learning
+            for i in _secret_streams()("adoption").permutation(len(donors))[:5]:
+                place = donors[int(i)]
                 wish = self.format.seal_offer(front, self.place, place, self.identity.key)
-                for answer in self.transport.ask("model", place, wish, self.network.deadline):
-                    with suppress(Refused), self.changed:
-                        letter = self.format.open(answer, self.peers.key_of)
+                with self.stop.held():
+                    self.post.asked()
+                    answers = self.transport.ask("model", place, wish, min(5.0, self.network.deadline))
+                for answer in answers:
+                    try:
+                        letter = self.format.open(answer, self._key_of)
+                    except Refused as refusal:
+                        self._refuse(refusal.reason)
+                        continue
+                    with self.stop.held(), self.changed:
                         self.member.adopt(letter.tensors)
-                        front = max(front, letter.round, self.peers.front)
-                        self._go_to(front + 1, f"with the model of node {place}")
-                        return
+                        self._go_to(max(front, letter.round, self.peers.front) + 1, f"with the model of node {place}")
+                    return
             self.say("nobody gave a model; going on with the own one")
-        self._go_to(front + 1, "with its own model")
+        with self.stop.held():
+            self._go_to(front + 1, "with its own model")
 
     def _go_to(self, round: int, how: str) -> None:
         self.say(f"the others are in round {round - 1}: going on from {round} instead of {self.done}, {how}")
         self.jumped += max(0, min(round, self.experiment.rounds) - self.done)
-        self.done = self.start = min(round, self.experiment.rounds)
+        with self.changed:
+            self.done = self.start = min(round, self.experiment.rounds)
+            self.mailbox.begin_with(self.done)
 
     def _rounds(self) -> None:
         experiment, rounds = self.experiment, self.experiment.rounds
@@ -330,13 +370,14 @@ class Node:
     # -- one round ----------------------------------------------------------------------------------------------------
 
     def _round(self) -> None:
-        if self.identity.refresh():
-            self.say(f"the list of revoked certificates has changed: {', '.join(self.identity.revoked.names)}")
+        self._check_certificates()
         before = {name: rows.clone() for name, rows in self.member.state.items()}
         try:
             found = self._exchange()
         except KeyboardInterrupt:
             self.member.state = before  # the round is done again when the node goes on
+            with self.changed:
+                self.mailbox.skip()
             raise
         if found is None:
             return
@@ -349,6 +390,21 @@ class Node:
             self.counters.received(len(letters))
             self.done = turn.round + 1
 
+    def _check_certificates(self) -> None:
+        """Follow the list of revoked names; end if the own certificate counts no more."""
+        try:
+            with self.changed:
+                changed = self.identity.refresh()
+        except BadInput as problem:  # it is just being copied, perhaps
+            if not self._warned:
+                self.say(f"{problem}; the list read before counts")
+            self._warned = True
+            return
+        if changed:
+            self.say(f"the list of revoked certificates has changed: {', '.join(self.identity.revoked.names)}")
+        self._warned = False
+        self.identity.still_good()
+
     def _exchange(self) -> tuple[Turn, Rows, dict[int, Letter]] | None:
         """Train, send, wait for letters; None if the others have come to their end meanwhile."""
         began = time.monotonic()
@@ -356,7 +412,7 @@ class Node:
         self.state = "training"
         with self.stop.held(), self.clock("train"):
             message = self._train(turn.round)
-        if self.network.close != "barrier":
+        if not self.barrier:
             with self.changed:
                 front = self.mailbox.front(self.peers.alive)
                 behind = front >= turn.round + BEHIND
@@ -380,7 +436,7 @@ class Node:
         turn = self.member.turn(round, self.secret)
         with self.changed:
             self.round = round
-            known = turn.expected is not None and self.experiment.faults.cap is None
+            known = turn.expected is not None and self.cap is None
             self.mailbox.open(round, turn.expected.tolist() if known and turn.expected is not None else None)
         return turn
 
@@ -405,25 +461,25 @@ class Node:
         letter = Outgoing(turn.round, frame, frozenset(turn.targets.tolist()))
         with self.changed:
             alive = self.peers.alive
-        faults = self.experiment.faults
-        if faults.cap is None:
+        if self.cap is None:
             self.post.send(letter, alive)
             return
+        most = self.experiment.faults.max_retries
         self.post.offer(
             letter,
             alive,
             lambda place: self.format.seal_offer(turn.round, self.place, place, self.identity.key),
-            self.experiment.nodes if faults.max_retries == "unlimited" else faults.max_retries,
-            Streams(int.from_bytes(_random(7), "little"))("cap"),
-            self.pace.limit,
+            lambda: self.round > turn.round,
+            retries=self.experiment.nodes if most == "unlimited" else most,
+            stream=_secret_streams()("cap"),
+            patience=self.pace.limit,
         )
 
     def _wait(self, turn: Turn) -> dict[int, Letter]:
         """Wait until the round is over; its letters."""
         start, limit = time.monotonic(), self.pace.limit
         asked = start
-        barrier = self.network.close == "barrier"
-        cap = self.experiment.faults.cap
+        barrier, cap = self.barrier, self.cap
         wanted = getattr(self.experiment.topology, "s", self.experiment.nodes) if cap is None else cap
         unknown = turn.expected is None or cap is not None
         while True:
@@ -446,16 +502,18 @@ class Node:
                     letters = self.mailbox.take()
                     break
                 self.changed.wait(min(0.2, max(0.001, limit - (now - start))) if not barrier else 0.2)
-            if missing & alive and time.monotonic() - asked > ASK_AGAIN:
-                asked = time.monotonic()
+            if self._broken:
+                raise RunFailed(self._broken)
+            if missing & alive and time.monotonic() - asked > ASK_AGAIN and not self._asking:
+                asked, self._asking = time.monotonic(), True
                 self.post.background(partial(self._ask_again, turn.round, sorted(missing & alive)))
         took = time.monotonic() - start
         self.longest_wait = max(self.longest_wait, took)
         for _, arrived in letters.values():
             self.pace.waited(arrived - start)
-        self._ready[turn.round] = start
-        self._ready.pop(turn.round - 8, None)
         with self.changed:
+            self._ready = {round: since for round, since in self._ready.items() if round > turn.round - 8}
+            self._ready[turn.round] = start
             self.lost += len(missing & alive)
             self.peers.missed(missing & alive)
         self.alive = 1 + len(alive)
@@ -465,6 +523,8 @@ class Node:
                 found[sender] = letter
             else:
                 self._refuse("wrong-graph")
+                with self.changed:
+                    self.mailbox.tally["counted"] -= 1
         return found
 
     def _count_sent(self) -> None:
@@ -475,7 +535,8 @@ class Node:
 
     def _arrived(self, sender: str, frame: bytes) -> None:
         with self.changed:
-            full = self._waiting[sender] >= MOST_WAITING or len(self._waiting) > 2 * self.experiment.nodes
+            most = max(4, min(MOST_WAITING, WAITING_BYTES // self.format.frame_bytes))
+            full = self._waiting[sender] >= most or len(self._waiting) > 2 * self.experiment.nodes
             if not full:
                 self._waiting[sender] += 1
         if full:
@@ -503,27 +564,32 @@ class Node:
             except Refused as refusal:
                 self._refuse(refusal.reason)
                 if refusal.reason == "unknown-sender":
-                    self._unknown.append(frame)
+                    with self.changed:
+                        self._unknown.append(frame)
 
     def _put(self, letter: Letter) -> None:
         with self.changed:
             self.peers.heard_of(letter.sender, letter.round)
             now = time.monotonic()
-            if self.mailbox.put(letter.round, letter.sender, (letter, now)) == "late" and letter.round in self._ready:
-                self.pace.waited(now - self._ready[letter.round])
+            late = self.mailbox.put(letter.round, letter.sender, (letter, now)) == "late"
+            since = self._ready.get(letter.round)
+            if late and since is not None:
+                self.pace.waited(now - since)
             self.changed.notify_all()
 
     def _look_again(self) -> None:
-        """Somebody was introduced: a letter may have come before the introduction."""
-        for _ in range(len(self._unknown)):
-            frame = self._unknown.popleft()
+        """Look once more at letters of senders who were not known: they may have been introduced."""
+        with self.changed:
+            frames, self._unknown = self._unknown, deque(maxlen=self._unknown.maxlen)
+        for frame in frames:
             try:
                 self._put(self.format.open(frame, self._key_of))
                 with self.changed:
                     self.refused["unknown-sender"] -= 1
             except Refused as refusal:
                 if refusal.reason == "unknown-sender":
-                    self._unknown.append(frame)
+                    with self.changed:
+                        self._unknown.append(frame)
 
     def _key_of(self, place: int) -> Any:
         with self.changed:
@@ -565,7 +631,7 @@ class Node:
     def _learn(self, raw: bytes) -> None:
         with self._telling():
             apart = set(self.peers.differing)
-            hello = self.peers.learn(raw)
+            hello = self.peers.learn(raw, self.round)
             others = {p: d for p, d in self.peers.differing.items() if p not in apart}
         for place, different in others.items():
             self.say(f"refused node {place}: it runs another experiment: {'; '.join(different[:4])}")
@@ -573,31 +639,49 @@ class Node:
             self._look_again()
 
     def _greet(self) -> None:
-        """Introduce this node to whoever appears."""
+        """Introduce this node to whoever appears; who cannot be understood is asked less and less often."""
+        tries: Counter[int] = Counter()
+        when: dict[int, float] = {}
         while not self._closing.is_set():
             with self.changed:
-                strangers = self.peers.strangers()
+                now = time.monotonic()
+                strangers = [place for place in self.peers.strangers() if when.get(place, 0.0) <= now]
                 if not strangers:
-                    self.changed.wait(0.5)
+                    self.changed.wait(0.25)
             for place in strangers:
                 for answer in self.transport.ask("hello", place, self._hello(), 3.0):
                     self._learn(answer)
-            if strangers and self._closing.wait(0.05):
-                return
+                with self.changed:
+                    known = place in self.peers.alive
+                tries[place] = 0 if known else tries[place] + 1
+                when[place] = time.monotonic() + min(5.0, 0.05 * 2 ** tries[place])
+            if self._unknown:
+                self._look_again()
 
     def _asked_for_model(self, question: bytes, respond: Callable[[bytes], None]) -> None:
         try:
-            self.format.open_offer(question, self._key_of)
+            wish = self.format.open_offer(question, self._key_of)
         except Refused as refusal:
             self._refuse(refusal.reason)
             respond(b"")
-        else:
-            self._wishes.put(respond)
+            return
+        with self.changed:
+            meant = (
+                wish.receiver == self.place and abs(wish.round - self.round) <= 16
+            )  # not somebody's old wish, replayed
+            waiting = self._wishes.pop(wish.sender, None)
+            if meant:
+                self._wishes[wish.sender] = respond
+        if waiting is not None:
+            waiting(b"")
+        if not meant:
+            respond(b"")
 
     def _grant_wishes(self, round: int) -> None:
         """Give the current model to those who asked, while nothing changes it."""
-        while not self._wishes.empty():
-            respond = self._wishes.get()
+        with self.changed:
+            wishes, self._wishes = self._wishes, {}
+        for respond in wishes.values():
             tensors = {"x": raw_bytes(self.member.state["x"][0])}
             respond(bytes(self.format.seal(round, self.place, bytes(8), tensors, self.identity.key)))
             self.post.sent_model()
@@ -617,15 +701,30 @@ class Node:
 
     def _ask_again(self, round: int, places: list[int]) -> None:
         """Ask those who are missing for their letters: they send them again, or say that there will be none."""
-        for place in places:
-            wish = self.format.seal_offer(round, self.place, place, self.identity.key)
-            for answer in self.transport.ask("again", place, wish, 1.0):
-                if answer == NOTHING:
-                    with self.changed:
-                        self.mailbox.excuse(round, place)
-                        self.changed.notify_all()
-                elif answer not in (NOT_YET, b""):
-                    self._arrived(str(place), answer)
+        try:
+            for place in places:
+                if self.round != round:
+                    return
+                wish = self.format.seal_offer(round, self.place, place, self.identity.key)
+                self.post.asked()
+                for answer in self.transport.ask("again", place, wish, 1.0):
+                    if answer == NOTHING:
+                        self._will_not_come(round, place)
+                    elif answer not in (NOT_YET, b""):
+                        self._arrived(str(place), answer)
+        finally:
+            self._asking = False
+
+    def _will_not_come(self, round: int, place: int) -> None:
+        with self.changed:
+            if self.barrier:
+                self._broken = (
+                    f"round {round}: node {place} no longer has its letter for this node, so that the barrier cannot be passed:"
+                    ' a node was away for too long; start the run again, or use network.close = "deadline"'
+                )
+            else:
+                self.mailbox.excuse(round, place)
+            self.changed.notify_all()
 
     def _asked_again(self, question: bytes, respond: Callable[[bytes], None]) -> None:
         try:
@@ -669,11 +768,18 @@ class Node:
         self.say(f"round {self.done}: {found_text}, {self.alive} nodes alive")
 
     def _finish(self) -> Summary:
-        """The full test set, everything written down, and a wait for those who may still need this node."""
+        """Tell the others, write everything down, and wait for those who may still need this node."""
         self.post.flush(self.network.deadline)
         self._count_sent()
         self.round = self.experiment.rounds
         self.transport.appear("done", self.place)
+        summary = self._conclude()
+        with suppress(KeyboardInterrupt):
+            self._linger()
+        return summary
+
+    def _conclude(self) -> Summary:
+        """The full test set, and everything written down."""
         self.state = "final evaluation"
         x = self.member.state["x"]
         final = self.learner.evaluate(x, self.setup.test)
@@ -689,14 +795,12 @@ class Node:
         }
         self.store.finish(summary, entries, self.setup.task.layout, x)
         self.state = "done"
-        with suppress(KeyboardInterrupt):
-            self._linger()
         return summary
 
     def _linger(self) -> None:
         """Stay until the others have finished, too, for as long as a round may take."""
         end = time.monotonic() + self.network.deadline
-        while time.monotonic() < end:
+        while time.monotonic() < end or self.barrier:
             self._grant_wishes(self.experiment.rounds)
             with self.changed:
                 if self.peers.alive <= self.finished_places:
@@ -737,8 +841,8 @@ class Node:
             if self.train_loss is not None:
                 tensors["train_loss"] = torch.tensor(self.train_loss, dtype=torch.float64)
             tensors["alive"] = torch.tensor(self.alive)
-            if self.network.close == "barrier":
-                for letter in self.post.kept:
+            if self.barrier:
+                for letter in self.post.kept if hasattr(self, "post") else self._sent_before:
                     tensors[f"sent.frame.{letter.round}"] = torch.frombuffer(letter.frame, dtype=torch.uint8)
             with self.changed:
                 tallies = {f"letters.{k}": v for k, v in self.mailbox.tally.items()}
@@ -787,10 +891,9 @@ class Node:
         )
 
 
-def _random(size: int) -> bytes:
-    import secrets
-
-    return secrets.token_bytes(size)
+def _secret_streams() -> Streams:
+    """Randomness that nobody else can know."""
+    return Streams(int.from_bytes(secrets.token_bytes(7), "little"))
 
 
 def _listed(places: list[int]) -> str:

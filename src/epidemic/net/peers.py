@@ -10,6 +10,7 @@ row, until it is heard again.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -49,8 +50,8 @@ def seal_hello(hello: Hello, identity: Identity) -> bytes:
     return msgspec.msgpack.encode(_Signed(content, identity.key.sign(b"epidemic hello\0" + content)))
 
 
-def open_hello(raw: bytes, identity: Identity) -> tuple[Hello, str, Ed25519PublicKey]:
-    """The hello in these bytes, and the name and key of who says it; raises Refused."""
+def open_hello(raw: bytes, identity: Identity) -> tuple[Hello, str, Ed25519PublicKey, dt.datetime]:
+    """The hello in these bytes, and the name, key and end of the certificate of who says it; raises Refused."""
     if len(raw) > LARGEST_HELLO:
         raise Refused("oversized")
     try:
@@ -58,14 +59,14 @@ def open_hello(raw: bytes, identity: Identity) -> tuple[Hello, str, Ed25519Publi
         hello = msgspec.msgpack.decode(signed.content, type=Hello)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise Refused("malformed") from None
-    name, key = identity.recognise(hello.certificate)
+    name, key, expires = identity.recognise(hello.certificate)
     try:
         key.verify(signed.signature, b"epidemic hello\0" + signed.content)
     except InvalidSignature:
         raise Refused("wrong-signature") from None
     if place_of(name) != hello.place:  # a member that gives itself out as another one
         raise Refused("wrong-signature")
-    return hello, name, key
+    return hello, name, key, expires
 
 
 @dataclass
@@ -73,8 +74,9 @@ class _Peer:
     token: str
     name: str
     key: Ed25519PublicKey
+    expires: dt.datetime
     round: int  # the furthest that it was seen in
-    since: int  # the first round in which its letters can be expected
+    since: int | None  # the first round in which its letters can be expected; None: it has not said
     begun: bool  # whether it had begun when it introduced itself
     missed: int = 0  # how often it was waited for in vain since it was heard last
 
@@ -106,17 +108,23 @@ class Peers:
         known = self.alive | {p for p in self.differing if self._tokens.get(p)}
         return [place for place, tokens in sorted(self._tokens.items()) if tokens and place not in known]
 
-    def learn(self, raw: bytes) -> Hello | None:
-        """Listen to a hello; None, and counted, if it is not in order."""
+    def learn(self, raw: bytes, here: int = -1) -> Hello | None:
+        """Listen to a hello, in round `here`; None, and counted, if it is not in order."""
         try:
-            hello, name, key = open_hello(raw, self._identity)
+            hello, name, key, expires = open_hello(raw, self._identity)
             if not 0 <= hello.place < self._nodes or hello.place == self._place:
                 raise Refused("unknown-sender")
+            if hello.place in self.alive and hello.token not in self._tokens.get(hello.place, ()):
+                raise Refused("unknown-sender")  # an old one, said again by somebody else
+            try:
+                different = differences(self._terms, hello.terms)
+                other_run = hello.terms.run != self._terms.run
+            except (TypeError, ValueError, RecursionError, OverflowError):
+                raise Refused("malformed") from None
         except Refused as refusal:
             self.tally[refusal.reason] += 1
             return None
-        different = differences(self._terms, hello.terms)
-        if different or hello.terms.run != self._terms.run:
+        if different or other_run:
             self.tally["wrong-run"] += 1
             self.differing[hello.place] = different or ["the run differs"]
             self._peers.pop(hello.place, None)
@@ -124,11 +132,13 @@ class Peers:
         self.differing.pop(hello.place, None)
         before = self._peers.get(hello.place)
         if before is not None and before.token == hello.token:
-            before.since = max(before.since, hello.start)
+            before.since = max(before.since or 0, hello.start)
             before.round = max(before.round, hello.round)
         else:
-            since = max(hello.start, hello.round + 2 if hello.round >= 0 else 0)
-            self._peers[hello.place] = _Peer(hello.token, name, key, hello.round, since, hello.round >= 0)
+            begun = hello.round >= 0
+            late = here > hello.start and not begun  # it will say from when it takes part
+            since = None if late else max(hello.start, hello.round + 2 if begun else 0)
+            self._peers[hello.place] = _Peer(hello.token, name, key, expires, hello.round, since, begun)
         return hello
 
     @property
@@ -137,19 +147,32 @@ class Peers:
         return frozenset(
             place
             for place, peer in self._peers.items()
-            if peer.token in self._tokens.get(place, ()) and peer.name not in self._identity.revoked.names
+            if peer.token in self._tokens.get(place, ()) and not self._void(peer)
         )
+
+    def _void(self, peer: _Peer) -> bool:
+        """Whether its certificate counts no more."""
+        return peer.name in self._identity.revoked.names or peer.expires < dt.datetime.now(dt.UTC)
 
     def expected(self, round: int) -> frozenset[int]:
         """Who is alive and can be expected to send its letters of this round."""
         peers = ((place, self._peers[place]) for place in self.alive)
-        return frozenset(place for place, peer in peers if peer.since <= round and peer.missed < MOST_MISSED)
+        return frozenset(
+            place
+            for place, peer in peers
+            if peer.since is not None and peer.since <= round and peer.missed < MOST_MISSED
+        )
 
     def missed(self, places: Iterable[int]) -> None:
         """These were waited for in vain."""
         for place in places:
             if place in self._peers:
                 self._peers[place].missed += 1
+
+    @property
+    def learning(self) -> list[int]:
+        """Who is alive and has begun."""
+        return sorted(place for place in self.alive if self._peers[place].round >= 0)
 
     @property
     def began_without_us(self) -> bool:
@@ -161,6 +184,8 @@ class Peers:
         if place in self._peers:
             self._peers[place].round = max(round, self._peers[place].round)
             self._peers[place].missed = 0
+            if self._peers[place].since is None:
+                self._peers[place].since = round
 
     @property
     def front(self) -> int:
@@ -172,6 +197,6 @@ class Peers:
         peer = self._peers.get(place)
         if peer is None:
             return None
-        if peer.name in self._identity.revoked.names:
+        if self._void(peer):
             raise Refused("revoked")
         return peer.key

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -17,6 +17,8 @@ from typing import Any
 from epidemic.net.transport import Transport
 from epidemic.rng import Stream
 
+MOST_QUEUED = 3
+"""Letters that may wait for a receiver's link; of further ones it gets none, unless it asks."""
 ACCEPTED, BUSY = b"accepted", b"busy"
 NOT_YET, NOTHING = b"not yet", b"nothing"
 
@@ -39,39 +41,58 @@ class Post:
         self._transport = transport
         self._place = place
         self._threads = ThreadPoolExecutor(min(64, nodes + 2), "post")
-        self._busy: set[int] = set()  # to whom a letter is just being sent
+        self._queues: dict[int, deque[tuple[Outgoing, Any]]] = {}  # by receiver, while something is being sent to it
         self._lock = threading.Lock()
         self._pending: list[Future[None]] = []
         self._kept: OrderedDict[int, Outgoing] = OrderedDict()
         self._most_kept = kept
         self._models = self._offers = 0
-        self.refused = 0  # offers that were answered by "busy"
         self.undelivered = 0  # letters that nobody was there to take
 
     def send(self, letter: Outgoing, alive: Iterable[int]) -> None:
         """Send a letter to those of its targets who are there."""
         self.keep(letter)
         payload = self._transport.payload(letter.frame)
+        self._pending = [future for future in self._pending if not future.done()]
         for place in sorted(letter.targets & frozenset(alive)):
             with self._lock:
-                blocked = place in self._busy
-                self.undelivered += blocked
-                if blocked:  # a link that is stuck must not hold up the others
+                queue = self._queues.get(place)
+                if queue is None:
+                    self._queues[place] = deque([(letter, payload)])
+                elif len(queue) < MOST_QUEUED:
+                    queue.append((letter, payload))
+                else:  # a link that is stuck must not hold up the others, nor fill the memory
+                    self.undelivered += 1
                     continue
-                self._busy.add(place)
                 letter.sent[place] = time.monotonic()
-            self._pending.append(self._threads.submit(self._deliver, place, payload))
+            if queue is None:
+                self._pending.append(self._threads.submit(self._send_all, place))
+
+    def _send_all(self, place: int) -> None:
+        """Send what is queued for a receiver, one letter after the other."""
+        while True:
+            with self._lock:
+                if not self._queues[place]:
+                    del self._queues[place]
+                    return
+                _, payload = self._queues[place].popleft()
+            self._deliver(place, payload)
 
     def offer(
         self,
         letter: Outgoing,
         alive: frozenset[int],
         offer_to: Callable[[int], bytes],
+        over: Callable[[], bool],
+        *,
         retries: int,
         stream: Stream,
         patience: float,
     ) -> None:
-        """Offer a letter to those of its targets who are there, and send it to who accepts; others are tried instead of who does not."""
+        """Offer a letter to those of its targets who are there, and send it to who accepts.
+
+        Others are tried instead of who does not, until the round is over.
+        """
         payload = self._transport.payload(letter.frame)
         tried = set(letter.targets) | {self._place}
         choosing = threading.Lock()
@@ -88,9 +109,7 @@ class Post:
                     with self._lock:
                         self.undelivered += 1
                     return
-                with self._lock:
-                    self.refused += 1
-                if not left:
+                if not left or over():
                     return
                 with choosing:
                     others = sorted(alive - tried)
@@ -105,7 +124,6 @@ class Post:
     def _deliver(self, place: int, payload: Any) -> None:
         sent = self._transport.send(self._place, place, payload)
         with self._lock:
-            self._busy.discard(place)
             self._models += sent
             self.undelivered += not sent
 
@@ -138,6 +156,11 @@ class Post:
     def background(self, work: Callable[[], None]) -> None:
         """Do something else beside the training."""
         self._threads.submit(work)
+
+    def asked(self) -> None:
+        """A question left that the exchange itself does not need; it counts like an offer."""
+        with self._lock:
+            self._offers += 1
 
     def sent_model(self) -> None:
         """A model left by another way: as the answer to a question."""

@@ -13,6 +13,7 @@ a relay). Shared memory is off: it would carry models past the encryption.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import json
 import os
@@ -37,8 +38,16 @@ LEASE = 5.0
 STUCK = 2.0
 """Seconds after which a link that takes nothing more (not even 64 kB) is closed."""
 
+MOST_QUESTIONS = 64
+"""Questions that may wait for an answer; further ones get none."""
+LARGEST_QUESTION = 2**18
+
 Presence = Callable[[int, str, bool], None]
 """A place, the token of one start of it, whether it is there."""
+
+
+class Unreachable(BadInput):
+    """Nobody to connect to, so far."""
 
 
 class Addresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,7 +108,7 @@ def configuration(
     put("listen/endpoints", [f"{protocol}/{addresses.listen}"] if addresses.listen else [])
     put("connect/endpoints", [f"{protocol}/{address}" for address in addresses.connect])
     put("connect/exit_on_failure", False)
-    put("connect/timeout_ms", -1 if mode != "client" else 10_000)
+    put("connect/timeout_ms", -1 if mode != "client" else 3_000)
     put("connect/retry", {"period_init_ms": 500, "period_max_ms": 4000, "period_increase_factor": 1.5})
     put("scouting/multicast/enabled", False)
     put("scouting/gossip/enabled", True)
@@ -136,7 +145,8 @@ def configuration(
 def _access(identity: Identity, nodes: int) -> dict[str, Any]:
     """Who may say what: whoever is certified and not revoked.
 
-    Letters leave towards their receiver and are taken from their sender only, or go through a relay.
+    Letters leave towards their receiver and are taken from their sender only; a place is shown, and questions to it are answered, by its
+    own node only. A relay passes everything on. An observer may ask nodes how they are, and nothing else.
     """
     prefix = f"epidemic/{identity.cluster}"
     names = [n for n in names_of(nodes) if n not in identity.revoked.names]
@@ -151,9 +161,11 @@ def _access(identity: Identity, nodes: int) -> dict[str, Any]:
         return {"id": name, **allowed, "key_exprs": [f"{prefix}/{key}" for key in keys]}
 
     rules = [
-        rule("talk", both, everything, "ask/**", "alive/**", "done/**"),
-        rule("listen", both, ["declare_subscriber"], "to/**"),
-        rule("relay", both, ["put"], "to/**"),
+        rule("say", ["egress"], [m for m in everything if m != "put"], "ask/**", "alive/**", "done/**", "to/**"),
+        rule("ask", ["ingress"], ["query"], "ask/**"),
+        rule("watch", ["ingress"], ["liveliness_query", "declare_liveliness_subscriber"], "alive/**", "done/**"),
+        rule("ask-status", ["ingress"], ["query"], "ask/status/*"),
+        rule("pass-on", both, everything, "ask/**", "alive/**", "done/**", "to/**"),
     ]
     subjects, policies = [], []
     for base in [*(f"node-{i}" for i in range(nodes)), "observer", "relay"]:
@@ -161,14 +173,20 @@ def _access(identity: Identity, nodes: int) -> dict[str, Any]:
         if not known:
             continue
         subjects.append({"id": base, "cert_common_names": known})
-        own = ["talk", "listen"]
         if base == "relay":
-            own.append("relay")
-        elif base != "observer":
+            own = ["pass-on"]
+        elif base == "observer":
+            own = ["say", "ask-status"]
+        else:
             place = base.removeprefix("node-")
-            rules.append(rule(f"to-{place}", ["egress"], ["put"], f"to/{place}/**"))
-            rules.append(rule(f"from-{place}", ["ingress"], ["put"], f"to/*/{place}"))
-            own += [f"to-{place}", f"from-{place}"]
+            rules += [
+                rule(f"to-{place}", ["egress"], ["put"], f"to/{place}/**"),
+                rule(f"from-{place}", ["ingress"], ["put"], f"to/*/{place}"),
+                rule(f"hear-{place}", ["ingress"], ["declare_subscriber"], f"to/{place}/*"),
+                rule(f"answer-{place}", ["ingress"], ["declare_queryable", "reply"], f"ask/*/{place}"),
+                rule(f"alive-{place}", ["ingress"], ["liveliness_token"], f"alive/{place}/*", f"done/{place}/*"),
+            ]
+            own = ["say", "ask", "watch", *(f"{what}-{place}" for what in ("to", "from", "hear", "answer", "alive"))]
         policies.append({"rules": own, "subjects": [base]})
     return {"enabled": True, "default_permission": "deny", "rules": rules, "subjects": subjects, "policies": policies}
 
@@ -202,9 +220,8 @@ class Transport:
         self._publishers: dict[int, zenoh.Publisher] = {}
         self._lock = threading.Lock()
         self._declared: list[Any] = []  # what Zenoh would drop when nobody holds it
-        self._answering = ThreadPoolExecutor(
-            4, "answer"
-        )  # never answer in a thread of Zenoh's: it could block all links
+        self._answering = ThreadPoolExecutor(4, "answer")
+        self._questions = threading.Semaphore(MOST_QUESTIONS)
 
     # -- letters ------------------------------------------------------------------------------------------------------
 
@@ -248,7 +265,8 @@ class Transport:
         key = f"{self._prefix}/ask/{topic}/{place}"
 
         def asked(query: zenoh.Query) -> None:
-            question = query.payload.to_bytes() if query.payload is not None and len(query.payload) <= 2**20 else b""
+            asked_for = query.payload
+            question = asked_for.to_bytes() if asked_for is not None and len(asked_for) <= LARGEST_QUESTION else b""
 
             def respond(content: bytes) -> None:
                 try:
@@ -258,9 +276,19 @@ class Transport:
                 finally:
                     query.drop()  # type: ignore[no-untyped-call]
 
+            def work() -> None:
+                try:
+                    reply(question, respond)
+                finally:
+                    self._questions.release()
+
+            if not self._questions.acquire(blocking=False):  # somebody asks more than can be answered
+                query.drop()  # type: ignore[no-untyped-call]
+                return
             try:
-                self._answering.submit(reply, question, respond)
+                self._answering.submit(work)
             except RuntimeError:  # it is closing
+                self._questions.release()
                 query.drop()  # type: ignore[no-untyped-call]
 
         self._declared.append(self._session.declare_queryable(key, asked))
@@ -300,8 +328,7 @@ class Transport:
 
     def links(self) -> int:
         """How many others this one is connected to directly."""
-        info = self._session.info
-        return len(list(info.peers_zid())) + len(list(info.routers_zid()))
+        return len(self._session.info.transports())
 
     def close(self) -> None:
         """Leave."""
@@ -328,8 +355,9 @@ def _check_free(address: str) -> None:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
-    except OSError as problem:
-        reason = "the port is in use" if problem.errno == 98 else problem.strerror or str(problem)
+    except (OSError, UnicodeError) as problem:
+        used = isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE
+        reason = "the port is in use" if used else getattr(problem, "strerror", None) or str(problem)
         raise BadInput(f"cannot listen on {address}: {reason}; choose another one in node.toml") from None
 
 

@@ -1,0 +1,257 @@
+"""The commands, as a user runs them."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import epidemic as ep
+from conftest import experiment
+from epidemic.cli.app import main
+from epidemic.experiment import to_toml
+from epidemic.net.cluster import make_cluster
+from epidemic.net.transport import free_addresses
+
+EPIDEMIC = [sys.executable, "-m", "epidemic"]
+SMALL = {"nodes": 4, "topology": ep.ELLocal(2), "eval": ep.Eval(every=10, samples=200)}
+
+
+def start(*words, **options):
+    environment = {k: v for k, v in os.environ.items() if k != "EPIDEMIC_DEBUG"}
+    return subprocess.Popen(
+        [*EPIDEMIC, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment | options.pop("env", {}),
+        **options,
+    )
+
+
+def run(*words, timeout=120, **options):
+    process = start(*words, **options)
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out, err
+
+
+def one_line(err):
+    assert len(err.strip().splitlines()) == 1, err
+    assert err.startswith("error: ")
+    return err
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "experiment.toml"
+    path.write_text(to_toml(experiment(**SMALL)))
+    return path
+
+
+def until(condition, patience=60):
+    end = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.05)
+
+
+def test_cluster_up_runs_gathers_and_reports(file, tmp_path, capsys):
+    out = tmp_path / "up"
+    code, said, err = run("cluster", "up", file, "--nodes", 5, "--out", out, "--set", "rounds=20", "--json")
+    assert code == 0, err
+    found = json.loads(said)
+    assert found["summary"]["rounds"] == 20
+    assert found["failed"] == {}
+    assert len(json.loads((out / "together/seed-1/nodes.json").read_text())) == 5
+    for words in (
+        ("report", out / "together", out / "node-0/run", "-o", tmp_path / "page.html"),
+        ("report", out / "node-1/run", "-o", tmp_path / "alone.html"),  # nothing is known of disagreement
+        ("watch", "--once", out / "together"),
+        ("export", out / "together", "--mean", "-o", tmp_path / "m.safetensors"),
+    ):
+        assert main([str(word) for word in words]) == 0
+    assert main(["cluster", "up", str(file), "--out", str(out)]) == 2
+    assert "exists already" in one_line(capsys.readouterr().err)
+
+
+def test_cluster_up_is_stopped_cleanly_and_goes_on(file, tmp_path):
+    out = tmp_path / "up"
+    process = start("cluster", "up", file, "--out", out, "--set", "rounds=400")
+    until(lambda: any("round 20:" in p.read_text() for p in out.glob("node-*/node.log")))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"go on with: epidemic cluster up --resume {out}" in err
+    assert all((out / f"node-{i}/run/seed-1/checkpoint.safetensors").exists() for i in range(4))
+    code, said, err = run("cluster", "up", "--resume", out)
+    assert code == 0, err
+    assert "4 nodes, 400 rounds" in said
+    records = (out / "node-0/run/seed-1/records.jsonl").read_text().splitlines()
+    rounds = [json.loads(line)["round"] for line in records]
+    assert rounds[0] == 0
+    assert rounds[-1] == 400
+    assert rounds == sorted(set(rounds))
+
+
+def test_when_the_starter_is_killed_its_nodes_save_and_end(file, tmp_path):
+    out = tmp_path / "up"
+    process = start("cluster", "up", file, "--out", out, "--set", "rounds=100000")
+    until(lambda: any("round 20:" in p.read_text() for p in out.glob("node-*/node.log")))
+    process.kill()
+    process.communicate()
+    until(lambda: all("interrupted after round" in p.read_text() for p in out.glob("node-*/node.log")))
+
+
+def test_a_node_that_dies_is_reported_and_the_others_finish(file, tmp_path):
+    out = tmp_path / "up"
+    process = start("cluster", "up", file, "--out", out, "--set", "rounds=300", "--set", "network.deadline=5")
+    until(lambda: any("round 20:" in p.read_text() for p in out.glob("node-*/node.log")))
+    victims = subprocess.run(["pgrep", "-f", "forkserver"], capture_output=True, text=True, check=True).stdout.split()
+    children = [int(p) for p in victims if Path(f"/proc/{p}/cwd").exists() and _is_node(int(p), process.pid)]
+    os.kill(children[0], signal.SIGKILL)
+    said, err = process.communicate(timeout=100)
+    assert process.returncode == 1
+    assert "killed by signal 9" in err
+    assert "3 nodes, 300 rounds" in said
+
+
+def _is_node(pid, starter):
+    """Whether a process is a grandchild of the starter: a node forked by its fork server."""
+
+    def parent(p):
+        return int(Path(f"/proc/{p}/stat").read_text().rpartition(")")[2].split()[1])
+
+    try:
+        return parent(parent(pid)) == starter
+    except (OSError, ValueError):
+        return False
+
+
+def test_status_asks_the_running_nodes(file, tmp_path, capsys):
+    out = tmp_path / "up"
+    process = start("cluster", "up", file, "--out", out, "--set", "rounds=100000")
+    until(lambda: any("round 20:" in p.read_text() for p in out.glob("node-*/node.log")))
+    assert main(["cluster", "status", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [s["place"] for s in found] == [0, 1, 2, 3]
+    assert all(s["alive"] == 4 and s["round"] >= 20 for s in found)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    capsys.readouterr()
+    assert main(["cluster", "status", str(out), "--patience", "1"]) == 2
+    assert "no node" in one_line(capsys.readouterr().err)
+
+
+def test_single_nodes_by_command_with_private_data(tmp_path):
+    """Each node has data of its own, which nobody else ever sees."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    what = experiment(
+        nodes=3,
+        rounds=40,
+        topology=ep.ELLocal(2),
+        data=ep.Arrays(path="nowhere"),
+        model=ep.Logistic(),
+        eval=ep.Eval(every=20, samples="all"),
+        network=ep.Network(data="own"),
+    )
+    root = tmp_path / "cluster"
+    folders = make_cluster(what, free_addresses(3), root)
+    processes = []
+    for i, folder in enumerate(folders):
+        labels = rng.integers(0, 3, 150)
+        x = np.eye(3)[labels] @ np.eye(3, 5) * 3 + rng.normal(size=(150, 5))
+        keep = labels[:100] != i  # one class is missing at each node
+        np.savez(
+            tmp_path / f"private-{i}.npz",
+            train_x=x[:100][keep].astype("f4"),
+            train_y=labels[:100][keep],
+            test_x=x[100:].astype("f4"),
+            test_y=labels[100:],
+        )
+        processes.append(start("node", folder, "--set", f"data.path={tmp_path / f'private-{i}.npz'}"))
+    for process in processes:
+        said, err = process.communicate(timeout=100)
+        assert process.returncode == 0, err
+        assert "done: 40 rounds" in said
+    for folder in folders:
+        assert json.loads((folder / "run/seed-1/summary.json").read_text())["final_accuracy"]["mean"] > 0.8
+
+
+def test_through_a_relay_nodes_that_cannot_reach_each_other_learn_together(tmp_path):
+    what = experiment(nodes=3, rounds=30, topology=ep.ELLocal(2), network=ep.Network(close="barrier"))
+    root = tmp_path / "cluster"
+    address = free_addresses(1)[0]
+    folders = make_cluster(what, ["10.1.1.1:1", "10.1.1.2:1", "10.1.1.3:1"], root, relay=address)
+    relay = start("relay", root / "relay")
+    nodes = [start("node", folder) for folder in folders]
+    for process in nodes:
+        said, err = process.communicate(timeout=100)
+        assert process.returncode == 0, err
+    relay.send_signal(signal.SIGTERM)
+    _, err = relay.communicate(timeout=20)
+    assert relay.returncode == 0
+    assert "3 connected" in err
+    from conftest import Deployment, furthest
+
+    there = object.__new__(Deployment)
+    there.experiment, there.folders = what, folders
+    assert furthest(there, ep.simulate(what)) < 1e-5
+
+
+def test_a_port_in_use_is_one_clear_line(tmp_path):
+    hosts = free_addresses(2)
+    folders = make_cluster(experiment(nodes=2, topology=ep.ELLocal(1)), hosts, tmp_path / "c")
+    with socket.create_server(("127.0.0.1", int(hosts[0].split(":")[1]))):
+        code, _, err = run("node", folders[0], "-q")
+    assert code == 2
+    assert f"cannot listen on {hosts[0]}: the port is in use" in one_line(err)
+
+
+def test_others_that_cannot_be_reached_are_looked_for_and_then_given_up(tmp_path):
+    folders = make_cluster(experiment(nodes=2, topology=ep.ELLocal(1)), free_addresses(2), tmp_path / "c")
+    code, _, err = run("node", folders[0], "--set", "network.patience=7")
+    assert code == 2
+    assert "waiting for node 1; nobody answers at" in err
+    assert "no other node was found within 7 s (network.patience)" in err.splitlines()[-1]
+    assert err.splitlines()[-1].startswith("error: ")
+
+
+def test_a_full_disk_ends_a_node_with_its_checkpoint_kept(tmp_path):
+    """The results are on a file system of a megabyte."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1200k", "none", disk], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here: a full disk is not tested")
+    try:
+        what = experiment(nodes=2, rounds=200_000, topology=ep.ELLocal(1), checkpoint=ep.Checkpoint(rounds=5))
+        folders = make_cluster(what, free_addresses(2), tmp_path / "c")
+        (folders[0] / "run").symlink_to(disk)
+        nodes = [start("node", folder) for folder in folders]
+        until(lambda: (disk / "seed-1/checkpoint.safetensors").exists())
+        filler = disk / "filler"
+        filler.write_bytes(b"x" * (os.statvfs(disk).f_bavail * os.statvfs(disk).f_bsize))
+        _, err = nodes[0].communicate(timeout=60)
+        assert nodes[0].returncode == 1
+        assert "the last checkpoint is kept" in err.splitlines()[-1]
+        assert (disk / "seed-1/checkpoint.safetensors").exists()
+        filler.unlink()
+        records = (disk / "seed-1/records.jsonl").stat().st_size
+        again = start("node", folders[0])
+        until(lambda: (disk / "seed-1/records.jsonl").stat().st_size > records)
+        for process in (again, nodes[1]):
+            process.terminate()
+            process.communicate(timeout=60)
+            assert process.returncode == 130
+    finally:
+        subprocess.run(["umount", disk], check=False)
