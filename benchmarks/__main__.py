@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-ALL = ["drawing", "training", "small_models", "scaling", "memory"]
+ALL = ["drawing", "training", "small_models", "scaling", "memory", "network"]
 
 
 def main() -> int:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from epidemic.engine.counters import Counters
 
 import epidemic as ep
 from benchmarks.timing import best, verdict
 from epidemic.data import Dataset, Samples
+from epidemic.host.counters import Counters
 from epidemic.host.mixture import mix
 from epidemic.host.round import plan_round
 from epidemic.host.setup import prepare

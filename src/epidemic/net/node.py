@@ -44,8 +44,6 @@ from epidemic.workers import Workers, available_threads
 
 BEHIND = 3
 """So many rounds behind two others, a node goes on where they are."""
-ASK_AGAIN = 1.0
-"""Seconds without a letter after which its sender is asked for it."""
 SEND_AGAIN = 3.0
 """Seconds during which a letter that was sent is taken to be on its way."""
 MOST_WAITING = 32
@@ -395,6 +393,8 @@ class Node:
         try:
             with self.changed:
                 changed = self.identity.refresh()
+                if changed:
+                    self.peers.revocations_changed()
         except BadInput as problem:  # it is just being copied, perhaps
             if not self._warned:
                 self.say(f"{problem}; the list read before counts")
@@ -504,7 +504,7 @@ class Node:
                 self.changed.wait(min(0.2, max(0.001, limit - (now - start))) if not barrier else 0.2)
             if self._broken:
                 raise RunFailed(self._broken)
-            if missing & alive and time.monotonic() - asked > ASK_AGAIN and not self._asking:
+            if missing & alive and time.monotonic() - asked > self.pace.suspicious and not self._asking:
                 asked, self._asking = time.monotonic(), True
                 self.post.background(partial(self._ask_again, turn.round, sorted(missing & alive)))
         took = time.monotonic() - start

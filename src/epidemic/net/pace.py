@@ -41,3 +41,8 @@ class Pace:
         if len(self._waits) < WARM_UP or not self._work:
             return self.deadline
         return min(self.deadline, SLACK + median(self._work) + 3 * median(self._waits))
+
+    @property
+    def suspicious(self) -> float:
+        """Seconds without a letter after which its sender is asked for it: much more than a round's work."""
+        return max(1.0, 4 * max(self._work, default=0.0))

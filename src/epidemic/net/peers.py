@@ -1,4 +1,4 @@
-"""Peers: who the others are, whether they are there, and whether they do the same. No socket, no clock of its own.
+"""Peers: who the others are, whether they are there, and whether they do the same. No socket.
 
 Nodes introduce themselves by a signed hello with their certificate and their terms. A peer is alive while the network shows a token of
 the start that its hello was of; after a restart it has to introduce itself again.
@@ -11,6 +11,7 @@ row, until it is heard again.
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from epidemic.net.terms import Terms, differences
 from epidemic.net.wire import Refused
 
 LARGEST_HELLO = 2**18
+LOOK_AGAIN = 5.0
+"""Seconds after which it is looked whether certificates have expired."""
 MOST_MISSED = 3
 """Who was waited for in vain so often in a row is not waited for until it is heard again."""
 
@@ -93,9 +96,12 @@ class Peers:
         self._peers: dict[int, _Peer] = {}
         self.differing: dict[int, list[str]] = {}  # what keeps others apart from this one
         self.tally: Counter[str] = Counter()  # hellos that were refused, by reason
+        self._alive: frozenset[int] | None = None  # worked out, until something changes
+        self._looked = 0.0
 
     def present(self, place: int, token: str, there: bool) -> None:
         """The network shows, or no longer shows, a token."""
+        self._alive = None
         if place != self._place and 0 <= place < self._nodes:
             tokens = self._tokens.setdefault(place, set())
             if not there:
@@ -124,6 +130,7 @@ class Peers:
         except Refused as refusal:
             self.tally[refusal.reason] += 1
             return None
+        self._alive = None
         if different or other_run:
             self.tally["wrong-run"] += 1
             self.differing[hello.place] = different or ["the run differs"]
@@ -144,6 +151,16 @@ class Peers:
     @property
     def alive(self) -> frozenset[int]:
         """Who is there and does the same."""
+        now = time.monotonic()
+        if self._alive is None or now - self._looked > LOOK_AGAIN:  # certificates expire
+            self._alive, self._looked = self._who_is_alive(), now
+        return self._alive
+
+    def revocations_changed(self) -> None:
+        """Look at everybody's certificate again."""
+        self._alive = None
+
+    def _who_is_alive(self) -> frozenset[int]:
         return frozenset(
             place
             for place, peer in self._peers.items()
