@@ -81,7 +81,7 @@ def test_cluster_up_runs_gathers_and_reports(file, tmp_path, capsys):
 
 def test_cluster_up_is_stopped_cleanly_and_goes_on(file, tmp_path):
     out = tmp_path / "up"
-    process = start("cluster", "up", file, "--out", out, "--set", "rounds=400")
+    process = start("cluster", "up", file, "--out", out, "--set", "rounds=400", "--set", "algorithm.local_steps=30")
     until(lambda: any("round 20:" in p.read_text() for p in out.glob("node-*/node.log")))
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)

@@ -41,7 +41,7 @@ def said(there, place, words, after=0):
 
 
 def test_halves_go_on_while_they_are_cut_off_and_find_each_other_again(deploy, link):  # noqa: F811
-    what = experiment(nodes=8, rounds=1000, eval=ep.Eval(every=10, samples=200), network=ep.Network(deadline=DEADLINE))
+    what = experiment(nodes=8, rounds=700, eval=ep.Eval(every=10, samples=200), network=ep.Network(deadline=DEADLINE))
     there = start(deploy(what, hosts=HOSTS), link)
     until(lambda: rounds(there).min() >= 20)
     link.cut = True
@@ -51,7 +51,7 @@ def test_halves_go_on_while_they_are_cut_off_and_find_each_other_again(deploy, l
     marks = [len(there.log(i)) for i in range(8)]
     link.cut = False
     until(lambda: all(said(there, i, "is there", marks[i]) >= 4 for i in range(8)))
-    assert rounds(there).max() < 1000
+    assert rounds(there).max() < 700
     there.finish()
     assert there.cluster.problems() == {}
     check_books(there, range(8))

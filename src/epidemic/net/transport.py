@@ -347,11 +347,12 @@ class Transport:
 def _enough_threads(nodes: int) -> None:
     """Threads for Zenoh's links, before it starts any.
 
-    Closing a link with unsent data (its other end was cut off) blocks a receiving thread for up to ten seconds, and with the usual two of
-    them the other links go silent.
+    Closing a link with unsent data (its other end was cut off) blocks the thread that does it for up to ten seconds, and with the usual one
+    or two of each kind all links go silent.
     """
-    threads = max(4, min(64, nodes))
-    os.environ.setdefault("ZENOH_RUNTIME", f"(rx: (worker_threads: {threads}), tx: (worker_threads: 2))")
+    many = max(4, min(64, nodes))
+    kinds = ", ".join(f"{kind}: (worker_threads: {many})" for kind in ("rx", "tx", "net"))
+    os.environ.setdefault("ZENOH_RUNTIME", f"({kinds}, acc: (worker_threads: 4))")
 
 
 def _check_free(address: str) -> None:
