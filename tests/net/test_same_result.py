@@ -107,3 +107,17 @@ def test_an_interrupt_before_the_first_round_leaves_a_node_that_can_be_started(d
     assert codes == [130, 130], [there.log(0), there.log(1)]
     there.start().finish()
     assert furthest(there, ep.simulate(what)) < 1e-5
+
+
+def test_a_barrier_that_can_never_be_passed_exactly_is_a_failure_and_no_other_result(deploy):
+    """A node is killed and comes back from the beginning: the others no longer have their first letters."""
+    what = experiment(
+        nodes=3, rounds=100_000, topology=ep.ELLocal(2), network=BARRIER, checkpoint=ep.Checkpoint(seconds=0)
+    )
+    there = deploy(what).start()
+    there.until_round(60, range(3))
+    there.cluster.kill(1)
+    there.cluster.restart(1)
+    there.cluster.children[1].process.join(60)
+    assert there.cluster.children[1].process.exitcode == 1
+    assert "no longer has its letter for this node" in there.cluster.problems()[1]

@@ -269,6 +269,9 @@ def test_a_revoked_node_is_not_heard_any_more_and_cannot_come_back(deploy):
     what = msgspec.structs.replace(WHAT, rounds=100_000, nodes=4)
     there = deploy(what).start()
     there.until_round(20, range(4))
+    (there.folders[0] / "revoked.json").write_text("{")  # half of it is copied, so far
+    there.until_round(there.statuses()[0].round + 20, [0])
+    assert any("is damaged" in line and "the list read before counts" in line for line in there.log(0))
     Authority.load(there.root).revoke("node-2")  # writes the list into all folders here
     there.until(lambda found: all(found[i].alive == 3 for i in (0, 1, 3) if i in found) and 0 in found, 30)
     assert any("revoked certificates has changed" in line for line in there.log(0))

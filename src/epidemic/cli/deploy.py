@@ -359,7 +359,12 @@ def cluster_up_command(
         if "methods" in table:
             raise BadInput(f"{file} compares several methods; a cluster runs one")
         if file is None:
-            table = {"name": "embedded", "nodes": 16, "topology": {"kind": "el-local", "s": 4}}
+            table = {
+                "name": "embedded",
+                "nodes": 16,
+                "topology": {"kind": "el-local", "s": max(1, min(4, (nodes or 16) - 1))},
+                "algorithm": {"local_steps": 10},
+            }
         if nodes is not None:
             table = merged(table, {"nodes": nodes})
         experiment = experiment_from(with_settings(table, settings or []))
