@@ -407,8 +407,11 @@ def _attend(cluster: Cluster, where: Path, *, quiet: bool, insecure: bool) -> No
     try:
         if console.is_terminal:
             with Live(console=console, auto_refresh=False) as live:
-                while not cluster.wait(0.5):
-                    seen |= {status.place: status for status in observer.ask(1.0)}
+                ended = False
+                while not ended:
+                    ended = cluster.wait(0.5)
+                    seen |= {status.place: status for status in ([] if ended else observer.ask(1.0))}
+                    seen |= {status.place: status for status in map(cluster.final, seen.values()) if status is not None}
                     running = {child.place for child in cluster.children if child.running}
                     live.update(status_table(seen, running, str(where)), refresh=True)
             return

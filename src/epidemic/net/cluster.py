@@ -263,6 +263,19 @@ class Cluster:
                 child.process.kill()
                 child.process.join()
 
+    def final(self, status: Status) -> Status | None:
+        """The status of a node that has finished since; None if it has not."""
+        child = self.children[status.place]
+        if child.process.exitcode != 0:
+            return None
+        for path in (child.folder / "run").glob("seed-*/nodes.json"):
+            node = msgspec.json.decode(path.read_bytes())[0]
+            sent = sum(node["bytes"].values())
+            return msgspec.structs.replace(
+                status, state="done", round=status.rounds, accuracy=node["final_accuracy"], bytes=sent
+            )
+        return None
+
     def problems(self) -> dict[int, str]:
         """Why nodes did not come to their end, by place."""
         found = {}

@@ -70,7 +70,8 @@ class Status(msgspec.Struct, frozen=True):
     late: int
     lost: int
     refused: int
-    jumped: int
+    jumped: int  # rounds that it left out
+    undelivered: int  # letters that nobody was there to take, or whose link was stuck
     limit: float  # seconds that it would wait for letters now
     longest_wait: float  # seconds that it has waited for letters at most
     letters: dict[str, int]
@@ -792,6 +793,7 @@ class Node:
             "refusals": status.refusals,
             "lost": status.lost,
             "jumped": status.jumped,
+            "undelivered": status.undelivered,
         }
         self.store.finish(summary, entries, self.setup.task.layout, x)
         self.state = "done"
@@ -827,6 +829,7 @@ class Node:
                 lost=self.lost,
                 refused=sum(refusals.values()),
                 jumped=self.jumped,
+                undelivered=self.post.undelivered if hasattr(self, "post") else 0,
                 limit=round(self.pace.limit, 3),
                 longest_wait=round(self.longest_wait, 3),
                 letters=letters,
