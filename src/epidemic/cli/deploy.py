@@ -262,16 +262,17 @@ def _relay_transport(identity: Any, addresses: Any, nodes: int, *, insecure: boo
 
 @contextmanager
 def _stop_by_signal() -> Iterator[None]:
-    """SIGTERM like Ctrl-C."""
+    """SIGTERM like Ctrl-C; and Ctrl-C also where the shell has switched it off (in the background)."""
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # -- clusters ---------------------------------------------------------------------------------------------------------

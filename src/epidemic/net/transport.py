@@ -350,9 +350,13 @@ def _enough_threads(nodes: int) -> None:
     Closing a link with unsent data (its other end was cut off) blocks the thread that does it for up to ten seconds, and with the usual one
     or two of each kind all links go silent.
     """
-    many = max(4, min(64, nodes))
-    kinds = ", ".join(f"{kind}: (worker_threads: {many})" for kind in ("rx", "tx", "net"))
-    os.environ.setdefault("ZENOH_RUNTIME", f"({kinds}, acc: (worker_threads: 4))")
+    ours = "(acc: (worker_threads: 4), "
+    if os.environ.get("ZENOH_RUNTIME", ours).startswith(
+        ours
+    ):  # unless the user has set it; a parent process may have had fewer nodes
+        many = max(4, min(64, nodes))
+        kinds = ", ".join(f"{kind}: (worker_threads: {many})" for kind in ("rx", "tx", "net"))
+        os.environ["ZENOH_RUNTIME"] = f"{ours}{kinds})"
 
 
 def _check_free(address: str) -> None:
