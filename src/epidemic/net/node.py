@@ -6,16 +6,12 @@ who comes back asks a live node where the others are; who falls behind leaves ro
 
 from __future__ import annotations
 
-import queue
 import secrets
-import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
@@ -29,12 +25,12 @@ from epidemic.host.interrupt import Stop, gentle_stop
 from epidemic.host.setup import Setup, make_learner, prepare
 from epidemic.host.store import Progress, Store
 from epidemic.learner import Learner
+from epidemic.net.desk import Desk, Say
 from epidemic.net.keys import Identity
 from epidemic.net.mailbox import Mailbox, closed
 from epidemic.net.member import Member, Turn, raw_bytes
 from epidemic.net.pace import Pace
-from epidemic.net.peers import Hello, Peers, seal_hello
-from epidemic.net.post import ACCEPTED, BUSY, NOT_YET, NOTHING, Outgoing, Post
+from epidemic.net.post import Outgoing, Post
 from epidemic.net.terms import check_deployable, terms_of
 from epidemic.net.transport import Addresses, Transport, Unreachable, read_addresses
 from epidemic.net.wire import Format, Letter, Refused
@@ -44,15 +40,8 @@ from epidemic.workers import Workers, available_threads
 
 BEHIND = 3
 """So many rounds behind two others, a node goes on where they are."""
-SEND_AGAIN = 3.0
-"""Seconds during which a letter that was sent is taken to be on its way."""
-MOST_WAITING = 32
-"""Letters of one sender that may wait to be looked at, as long as they are not too many bytes; who sends more harms only itself."""
-WAITING_BYTES = 2**26
 OWN_SETTINGS = ("data.", "runtime.", "checkpoint.", "network.patience")
 """What may be set for a single node."""
-
-Say = Callable[[str], None]
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -158,18 +147,20 @@ class Node:
         self.cap = None if cap is None or cap >= n - 1 else cap  # as in the simulator
         self.barrier = self.network.close == "barrier"
         self.kept = min(n, 16) if self.barrier else 4  # rounds whose letters can be sent again
-        self.mailbox: Mailbox[tuple[Letter, float]] = Mailbox(
-            ahead=max(8, self.kept), room=max(64, 4 * n), cap=self.cap
-        )
-        self.peers = Peers(identity, self.terms, self.place, n)
         self.pace = Pace(self.network.deadline)
-        self.changed = threading.Condition()  # (re-entrant) guards mailbox, peers, tallies
-        self.refused: Counter[str] = Counter()
+        self.desk = Desk(
+            identity,
+            self.terms,
+            self.format,
+            Mailbox(ahead=max(8, self.kept), room=max(64, 4 * n), cap=self.cap),
+            self.pace,
+            nodes=n,
+            barrier=self.barrier,
+            say=say,
+        )
         self.lost = self.jumped = 0
         self.longest_wait = 0.0
-        self.finished_places: set[int] = set()
         self.state = "starting"
-        self.round = -1  # the round that it is in
         self.clock = Clock()
         self.stop = Stop()
         self.secret = _secret_streams() if self.network.coin == "private" else None
@@ -179,16 +170,10 @@ class Node:
         self.counters = Counters.zero(1)
         self.records: list[Record] = []
         self._sent_before: list[Outgoing] = []
-        self._warned = self._asking = False
-        self._broken = ""  # why a barrier can never be passed
-        self._ready: dict[int, float] = {}  # since when it waited for letters, of the last rounds
-        self._unknown: deque[bytes] = deque(maxlen=16)  # letters of senders who may still introduce themselves
-        self._incoming: queue.SimpleQueue[tuple[str, bytes] | None] = queue.SimpleQueue()
-        self._waiting: Counter[str] = Counter()  # how many letters in it are from whom
-        self._wishes: dict[int, Callable[[bytes], None]] = {}  # who asks for a model
+        self._warned = False
         self._restore()
-        self.start = self.done  # the round that it takes part from
-        self.mailbox.begin_with(self.done)
+        self.desk.start = self.done
+        self.desk.mailbox.begin_with(self.done)
 
     # -- from start to end --------------------------------------------------------------------------------------------
 
@@ -215,33 +200,15 @@ class Node:
         for letter in self._sent_before:
             post.keep(letter)
         self.transport, self.post = transport, post
-        self._closing = threading.Event()
-        threads = [threading.Thread(target=work, daemon=True) for work in (self._read_letters, self._greet)]
         try:
             with self.stop.held():  # an interrupt in the middle of Zenoh's code would get lost
-                transport.receive(self.place, self._arrived, lambda: self._refuse("oversized"), largest)
-                transport.answer("hello", self.place, self._say_hello)
                 transport.answer("status", self.place, lambda _, respond: respond(msgspec.json.encode(self.status())))
-                transport.answer("model", self.place, self._asked_for_model)
-                transport.answer("again", self.place, self._asked_again)
-                if self.cap is not None:
-                    transport.answer("offer", self.place, self._offered)
-                transport.watch("alive", self._presence)
-                transport.watch("done", self._has_finished)
-                transport.appear("alive", self.place)
-                for thread in threads:
-                    thread.start()
+                self.desk.open(transport, post, offers=self.cap is not None)
             yield
         finally:
-            self._closing.set()
-            with self.changed:
-                self.changed.notify_all()
-            self.post.close()
+            post.close()
             transport.close()
-            self._incoming.put(None)
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join(5)
+            self.desk.close()
 
     def _open_transport(self, largest: int) -> Transport:
         """Open the network; a relay that is not there yet is tried again."""
@@ -273,17 +240,17 @@ class Node:
             founders = set(range(self.experiment.nodes)) - {self.place}
         start = said = time.monotonic()
         while True:
-            with self.changed:
-                alive, front, late = self.peers.alive, self.peers.front, self.peers.began_without_us
-                differing = dict(self.peers.differing)
+            with self.desk.changed:
+                alive, front, late = self.desk.peers.alive, self.desk.peers.front, self.desk.peers.began_without_us
+                differing = dict(self.desk.peers.differing)
                 waited = time.monotonic() - start
-                begun = front >= 0 and not barrier and waited > 1 and not self.peers.strangers()
+                begun = front >= 0 and not barrier and waited > 1 and not self.desk.peers.strangers()
                 complete = founders - differing.keys() <= alive and (alive or differing)
                 if complete or begun or waited > self.network.patience:
                     break
                 if len(differing) > self.experiment.nodes // 2:
                     break
-                self.changed.wait(0.1)
+                self.desk.changed.wait(0.1)
             if time.monotonic() - said > 5:
                 said = time.monotonic()
                 missing = sorted(founders - alive)
@@ -307,7 +274,9 @@ class Node:
         if late and front > self.done and not barrier:
             self._rejoin(front)
             with self.stop.held():
-                self.transport.ask("hello", None, self._hello(), 1.0)  # tell the others from when to expect this node
+                self.transport.ask(
+                    "hello", None, self.desk.hello(), 1.0
+                )  # tell the others from when to expect this node
 
     def _check_terms(self, differing: dict[int, list[str]], alive: frozenset[int]) -> None:
         """Give up if most of the others do something else."""
@@ -320,8 +289,8 @@ class Node:
     def _rejoin(self, front: int) -> None:
         """Go on where the others are, with one of their models or the own one."""
         if self.experiment.faults.on_return == "adopt":
-            with self.changed:
-                donors = self.peers.learning
+            with self.desk.changed:
+                donors = self.desk.peers.learning
             for i in _secret_streams()("adoption").permutation(len(donors))[:5]:
                 place = donors[int(i)]
                 wish = self.format.seal_offer(front, self.place, place, self.identity.key)
@@ -330,13 +299,15 @@ class Node:
                     answers = self.transport.ask("model", place, wish, min(5.0, self.network.deadline))
                 for answer in answers:
                     try:
-                        letter = self.format.open(answer, self._key_of)
+                        letter = self.format.open(answer, self.desk.key_of)
                     except Refused as refusal:
-                        self._refuse(refusal.reason)
+                        self.desk.refuse(refusal.reason)
                         continue
-                    with self.stop.held(), self.changed:
+                    with self.stop.held(), self.desk.changed:
                         self.member.adopt(letter.tensors)
-                        self._go_to(max(front, letter.round, self.peers.front) + 1, f"with the model of node {place}")
+                        self._go_to(
+                            max(front, letter.round, self.desk.peers.front) + 1, f"with the model of node {place}"
+                        )
                     return
             self.say("nobody gave a model; going on with the own one")
         with self.stop.held():
@@ -345,9 +316,9 @@ class Node:
     def _go_to(self, round: int, how: str) -> None:
         self.say(f"the others are in round {round - 1}: going on from {round} instead of {self.done}, {how}")
         self.jumped += max(0, min(round, self.experiment.rounds) - self.done)
-        with self.changed:
-            self.done = self.start = min(round, self.experiment.rounds)
-            self.mailbox.begin_with(self.done)
+        with self.desk.changed:
+            self.done = self.desk.start = min(round, self.experiment.rounds)
+            self.desk.mailbox.begin_with(self.done)
 
     def _rounds(self) -> None:
         experiment, rounds = self.experiment, self.experiment.rounds
@@ -375,8 +346,8 @@ class Node:
             found = self._exchange()
         except KeyboardInterrupt:
             self.member.state = before  # the round is done again when the node goes on
-            with self.changed:
-                self.mailbox.skip()
+            with self.desk.changed:
+                self.desk.mailbox.skip()
             raise
         if found is None:
             return
@@ -392,10 +363,10 @@ class Node:
     def _check_certificates(self) -> None:
         """Follow the list of revoked names; end if the own certificate counts no more."""
         try:
-            with self.changed:
+            with self.desk.changed:
                 changed = self.identity.refresh()
                 if changed:
-                    self.peers.revocations_changed()
+                    self.desk.peers.revocations_changed()
         except BadInput as problem:  # it is just being copied, perhaps
             if not self._warned:
                 self.say(f"{problem}; the list read before counts")
@@ -414,11 +385,11 @@ class Node:
         with self.stop.held(), self.clock("train"):
             message = self._train(turn.round)
         if not self.barrier:
-            with self.changed:
-                front = self.mailbox.front(self.peers.alive)
+            with self.desk.changed:
+                front = self.desk.mailbox.front(self.desk.peers.alive)
                 behind = front >= turn.round + BEHIND
                 if behind:
-                    self.mailbox.skip()
+                    self.desk.mailbox.skip()
             if behind:
                 self._go_to(front + 1, "with its own model")
                 if self.done >= self.experiment.rounds:
@@ -435,10 +406,10 @@ class Node:
     def _begin(self, round: int) -> Turn:
         """Plan a round and open the mailbox for it."""
         turn = self.member.turn(round, self.secret)
-        with self.changed:
-            self.round = round
+        with self.desk.changed:
+            self.desk.round = round
             known = turn.expected is not None and self.cap is None
-            self.mailbox.open(round, turn.expected.tolist() if known and turn.expected is not None else None)
+            self.desk.mailbox.open(round, turn.expected.tolist() if known and turn.expected is not None else None)
         return turn
 
     def _train(self, round: int) -> Rows:
@@ -454,14 +425,16 @@ class Node:
     def _check_finite(self, what: str, loss: float) -> None:
         if loss != loss or loss in (float("inf"), float("-inf")):
             kept = "; the last checkpoint is kept" if self.store.has_checkpoint else ""
-            raise RunFailed(f"round {self.round}: the {what} is no longer a finite number; lower algorithm.lr{kept}")
+            raise RunFailed(
+                f"round {self.desk.round}: the {what} is no longer a finite number; lower algorithm.lr{kept}"
+            )
 
     def _send(self, turn: Turn, message: Rows) -> None:
         tensors = {name: raw_bytes(rows[0]) for name, rows in message.items()}
         frame = self.format.seal(turn.round, self.place, turn.digest, tensors, self.identity.key)
         letter = Outgoing(turn.round, frame, frozenset(turn.targets.tolist()))
-        with self.changed:
-            alive = self.peers.alive
+        with self.desk.changed:
+            alive = self.desk.peers.alive
         if self.cap is None:
             self.post.send(letter, alive)
             return
@@ -470,7 +443,7 @@ class Node:
             letter,
             alive,
             lambda place: self.format.seal_offer(turn.round, self.place, place, self.identity.key),
-            lambda: self.round > turn.round,
+            lambda: self.desk.round > turn.round,
             retries=self.experiment.nodes if most == "unlimited" else most,
             stream=_secret_streams()("cap"),
             patience=self.pace.limit,
@@ -485,259 +458,52 @@ class Node:
         unknown = turn.expected is None or cap is not None
         while True:
             self._grant_wishes(turn.round)
-            with self.changed:
-                alive = self.peers.alive
+            with self.desk.changed:
+                alive = self.desk.peers.alive
                 now = time.monotonic()
-                missing = self.mailbox.missing(None if barrier else self.peers.expected(turn.round))
-                moved_on = unknown and self.mailbox.front(alive) > turn.round
+                missing = self.desk.mailbox.missing(None if barrier else self.desk.peers.expected(turn.round))
+                moved_on = unknown and self.desk.mailbox.front(alive) > turn.round
                 silent = len(missing)
                 if unknown or (not alive and not barrier):  # nobody to expect: wait for the usual time
-                    silent = 0 if unknown and cap is not None and self.mailbox.heard >= cap else -1
+                    silent = 0 if unknown and cap is not None and self.desk.mailbox.heard >= cap else -1
                 if closed(
                     close=self.network.close,
                     missing=silent,
-                    heard=self.mailbox.heard,
+                    heard=self.desk.mailbox.heard,
                     wanted=wanted,
                     overdue=now - start >= limit or moved_on,
                 ):
-                    letters = self.mailbox.take()
+                    letters = self.desk.mailbox.take()
                     break
-                self.changed.wait(min(0.2, max(0.001, limit - (now - start))) if not barrier else 0.2)
-            if self._broken:
-                raise RunFailed(self._broken)
-            if missing & alive and time.monotonic() - asked > self.pace.suspicious and not self._asking:
-                asked, self._asking = time.monotonic(), True
-                self.post.background(partial(self._ask_again, turn.round, sorted(missing & alive)))
+                self.desk.changed.wait(min(0.2, max(0.001, limit - (now - start))) if not barrier else 0.2)
+            if self.desk.broken:
+                raise RunFailed(self.desk.broken)
+            if missing & alive and time.monotonic() - asked > self.pace.suspicious and not self.desk.asking:
+                asked, self.desk.asking = time.monotonic(), True
+                self.post.background(partial(self.desk.ask_again, turn.round, sorted(missing & alive)))
         took = time.monotonic() - start
         self.longest_wait = max(self.longest_wait, took)
         for _, arrived in letters.values():
             self.pace.waited(arrived - start)
-        with self.changed:
-            self._ready = {round: since for round, since in self._ready.items() if round > turn.round - 8}
-            self._ready[turn.round] = start
+        with self.desk.changed:
+            self.desk.ready = {round: since for round, since in self.desk.ready.items() if round > turn.round - 8}
+            self.desk.ready[turn.round] = start
             self.lost += len(missing & alive)
-            self.peers.missed(missing & alive)
+            self.desk.peers.missed(missing & alive)
         self.alive = 1 + len(alive)
         found = {}
         for sender, (letter, _) in letters.items():
             if letter.graph == turn.digest:
                 found[sender] = letter
             else:
-                self._refuse("wrong-graph")
-                with self.changed:
-                    self.mailbox.tally["counted"] -= 1
+                self.desk.refuse("wrong-graph")
+                with self.desk.changed:
+                    self.desk.mailbox.tally["counted"] -= 1
         return found
 
     def _count_sent(self) -> None:
         models, offers = self.post.taken()
         self.counters.sent(models, self.format.body_bytes, offers)
-
-    # -- what comes in, in threads of the network's -------------------------------------------------------------------
-
-    def _arrived(self, sender: str, frame: bytes) -> None:
-        with self.changed:
-            most = max(4, min(MOST_WAITING, WAITING_BYTES // self.format.frame_bytes))
-            full = self._waiting[sender] >= most or len(self._waiting) > 2 * self.experiment.nodes
-            if not full:
-                self._waiting[sender] += 1
-        if full:
-            self._refuse("overflow")
-        else:
-            self._incoming.put((sender, frame))
-
-    def _refuse(self, reason: str) -> None:
-        with self.changed:
-            first = not self.refused[reason]
-            self.refused[reason] += 1
-        if first:
-            self.say(f"refused a letter: {reason} (further ones are counted only)")
-
-    def _read_letters(self) -> None:
-        """Look at letters one after the other, beside the training."""
-        while (found := self._incoming.get()) is not None:
-            sender, frame = found
-            with self.changed:
-                self._waiting[sender] -= 1
-                if not self._waiting[sender]:
-                    del self._waiting[sender]
-            try:
-                self._put(self.format.open(frame, self._key_of))
-            except Refused as refusal:
-                self._refuse(refusal.reason)
-                if refusal.reason == "unknown-sender":
-                    with self.changed:
-                        self._unknown.append(frame)
-
-    def _put(self, letter: Letter) -> None:
-        with self.changed:
-            self.peers.heard_of(letter.sender, letter.round)
-            now = time.monotonic()
-            late = self.mailbox.put(letter.round, letter.sender, (letter, now)) == "late"
-            since = self._ready.get(letter.round)
-            if late and since is not None:
-                self.pace.waited(now - since)
-            self.changed.notify_all()
-
-    def _look_again(self) -> None:
-        """Look once more at letters of senders who were not known: they may have been introduced."""
-        with self.changed:
-            frames, self._unknown = self._unknown, deque(maxlen=self._unknown.maxlen)
-        for frame in frames:
-            try:
-                self._put(self.format.open(frame, self._key_of))
-                with self.changed:
-                    self.refused["unknown-sender"] -= 1
-            except Refused as refusal:
-                if refusal.reason == "unknown-sender":
-                    with self.changed:
-                        self._unknown.append(frame)
-
-    def _key_of(self, place: int) -> Any:
-        with self.changed:
-            return self.peers.key_of(place)
-
-    def _presence(self, place: int, token: str, there: bool) -> None:
-        with self._telling():
-            self.peers.present(place, token, there)
-
-    @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Say who came and who went."""
-        with self.changed:
-            before = self.peers.alive
-            yield
-            after = self.peers.alive
-            self.changed.notify_all()
-        if self.round >= 0:
-            for place in sorted(before - after - self.finished_places):
-                self.say(f"round {self.round}: node {place} is gone")
-            for place in sorted(after - before):
-                self.say(f"round {self.round}: node {place} is there")
-
-    def _has_finished(self, place: int, token: str, there: bool) -> None:
-        with self.changed:
-            if there:
-                self.finished_places.add(place)
-            self.changed.notify_all()
-
-    def _hello(self) -> bytes:
-        round = self.round if self.round >= 0 else -1
-        hello = Hello(self.place, self.transport.token, self.identity.encoded, self.terms, round, self.start)
-        return seal_hello(hello, self.identity)
-
-    def _say_hello(self, question: bytes, respond: Callable[[bytes], None]) -> None:
-        self._learn(question)
-        respond(self._hello())
-
-    def _learn(self, raw: bytes) -> None:
-        with self._telling():
-            apart = set(self.peers.differing)
-            hello = self.peers.learn(raw, self.round)
-            others = {p: d for p, d in self.peers.differing.items() if p not in apart}
-        for place, different in others.items():
-            self.say(f"refused node {place}: it runs another experiment: {'; '.join(different[:4])}")
-        if hello is not None:
-            self._look_again()
-
-    def _greet(self) -> None:
-        """Introduce this node to whoever appears; who cannot be understood is asked less and less often."""
-        tries: Counter[int] = Counter()
-        when: dict[int, float] = {}
-        while not self._closing.is_set():
-            with self.changed:
-                now = time.monotonic()
-                strangers = [place for place in self.peers.strangers() if when.get(place, 0.0) <= now]
-                if not strangers:
-                    self.changed.wait(0.25)
-            for place in strangers:
-                for answer in self.transport.ask("hello", place, self._hello(), 3.0):
-                    self._learn(answer)
-                with self.changed:
-                    known = place in self.peers.alive
-                tries[place] = 0 if known else tries[place] + 1
-                when[place] = time.monotonic() + min(5.0, 0.05 * 2 ** tries[place])
-            if self._unknown:
-                self._look_again()
-
-    def _asked_for_model(self, question: bytes, respond: Callable[[bytes], None]) -> None:
-        try:
-            wish = self.format.open_offer(question, self._key_of)
-        except Refused as refusal:
-            self._refuse(refusal.reason)
-            respond(b"")
-            return
-        with self.changed:
-            meant = (
-                wish.receiver == self.place and abs(wish.round - self.round) <= 16
-            )  # not somebody's old wish, replayed
-            waiting = self._wishes.pop(wish.sender, None)
-            if meant:
-                self._wishes[wish.sender] = respond
-        if waiting is not None:
-            waiting(b"")
-        if not meant:
-            respond(b"")
-
-    def _grant_wishes(self, round: int) -> None:
-        """Give the current model to those who asked, while nothing changes it."""
-        with self.changed:
-            wishes, self._wishes = self._wishes, {}
-        for respond in wishes.values():
-            tensors = {"x": raw_bytes(self.member.state["x"][0])}
-            respond(bytes(self.format.seal(round, self.place, bytes(8), tensors, self.identity.key)))
-            self.post.sent_model()
-
-    def _offered(self, question: bytes, respond: Callable[[bytes], None]) -> None:
-        try:
-            offer = self.format.open_offer(question, self._key_of)
-        except Refused as refusal:
-            self._refuse(refusal.reason)
-            respond(BUSY)
-            return
-        with self.changed:
-            promised = offer.receiver == self.place and self.mailbox.promise(offer.round, offer.sender)
-        respond(ACCEPTED if promised else BUSY)
-
-    # -- letters that do not come -------------------------------------------------------------------------------------
-
-    def _ask_again(self, round: int, places: list[int]) -> None:
-        """Ask those who are missing for their letters: they send them again, or say that there will be none."""
-        try:
-            for place in places:
-                if self.round != round:
-                    return
-                wish = self.format.seal_offer(round, self.place, place, self.identity.key)
-                self.post.asked()
-                for answer in self.transport.ask("again", place, wish, 1.0):
-                    if answer == NOTHING:
-                        self._will_not_come(round, place)
-                    elif answer not in (NOT_YET, b""):
-                        self._arrived(str(place), answer)
-        finally:
-            self._asking = False
-
-    def _will_not_come(self, round: int, place: int) -> None:
-        with self.changed:
-            if self.barrier:
-                self._broken = (
-                    f"round {round}: node {place} no longer has its letter for this node, so that the barrier cannot be passed:"
-                    ' a node was away for too long; start the run again, or use network.close = "deadline"'
-                )
-            else:
-                self.mailbox.excuse(round, place)
-            self.changed.notify_all()
-
-    def _asked_again(self, question: bytes, respond: Callable[[bytes], None]) -> None:
-        try:
-            wish = self.format.open_offer(question, self._key_of)
-        except Refused as refusal:
-            self._refuse(refusal.reason)
-            respond(NOTHING)
-            return
-        frame = self.post.again(wish.round, wish.sender, SEND_AGAIN) if wish.receiver == self.place else None
-        with self.changed:
-            past = self.round > wish.round or self.start > wish.round
-        respond(bytes(frame) if frame else NOTHING if frame is None and past else NOT_YET)
 
     # -- what is written down -----------------------------------------------------------------------------------------
 
@@ -772,7 +538,7 @@ class Node:
         """Tell the others, write everything down, and wait for those who may still need this node."""
         self.post.flush(self.network.deadline)
         self._count_sent()
-        self.round = self.experiment.rounds
+        self.desk.round = self.experiment.rounds
         self.transport.appear("done", self.place)
         summary = self._conclude()
         with suppress(KeyboardInterrupt):
@@ -799,31 +565,38 @@ class Node:
         self.state = "done"
         return summary
 
+    def _grant_wishes(self, round: int) -> None:
+        """Give the current model to those who asked, while nothing changes it."""
+        for respond in self.desk.wishes():
+            tensors = {"x": raw_bytes(self.member.state["x"][0])}
+            respond(bytes(self.format.seal(round, self.place, bytes(8), tensors, self.identity.key)))
+            self.post.sent_model()
+
     def _linger(self) -> None:
         """Stay until the others have finished, too, for as long as a round may take."""
         end = time.monotonic() + self.network.deadline
         while time.monotonic() < end or self.barrier:
             self._grant_wishes(self.experiment.rounds)
-            with self.changed:
-                if self.peers.alive <= self.finished_places:
+            with self.desk.changed:
+                if self.desk.peers.alive <= self.desk.finished_places:
                     return
-                self.changed.wait(0.1)
+                self.desk.changed.wait(0.1)
 
     def status(self) -> Status:
         """How this node is."""
-        with self.changed:
+        with self.desk.changed:
             last = self.records[-1] if self.records else None
-            refusals = self.refused + self.peers.tally
-            letters = {k: v for k, v in self.mailbox.tally.items() if v}
+            refusals = self.desk.refused + self.desk.peers.tally
+            letters = {k: v for k, v in self.desk.mailbox.tally.items() if v}
             return Status(
                 place=self.place,
                 state=self.state,
-                round=max(self.round, self.done),
+                round=max(self.desk.round, self.done),
                 rounds=self.experiment.rounds,
                 accuracy=None if last is None or last.accuracy is None else last.accuracy.mean,
                 loss=None if last is None else last.loss.mean,
                 bytes=int(self.counters.model[0] + self.counters.header[0] + self.counters.control[0]),
-                alive=1 + len(self.peers.alive),
+                alive=1 + len(self.desk.peers.alive),
                 nodes=self.experiment.nodes,
                 late=letters.get("late", 0),
                 lost=self.lost,
@@ -847,9 +620,9 @@ class Node:
             if self.barrier:
                 for letter in self.post.kept if hasattr(self, "post") else self._sent_before:
                     tensors[f"sent.frame.{letter.round}"] = torch.frombuffer(letter.frame, dtype=torch.uint8)
-            with self.changed:
-                tallies = {f"letters.{k}": v for k, v in self.mailbox.tally.items()}
-                tallies |= {f"refused.{k}": v for k, v in (self.refused + self.peers.tally).items()}
+            with self.desk.changed:
+                tallies = {f"letters.{k}": v for k, v in self.desk.mailbox.tally.items()}
+                tallies |= {f"refused.{k}": v for k, v in (self.desk.refused + self.desk.peers.tally).items()}
                 tallies |= {"lost": self.lost, "jumped": self.jumped}
             self.store.save_checkpoint(Progress(round=self.done, recorded=self.recorded, tallies=tallies), tensors)
 
@@ -870,9 +643,9 @@ class Node:
         for key, count in progress.tallies.items():
             kind, _, what = key.partition(".")
             if kind == "letters" and what != "early":  # those are lost with the process
-                self.mailbox.tally[what] = count
+                self.desk.mailbox.tally[what] = count
             elif kind == "refused":
-                self.refused[what] = count
+                self.desk.refused[what] = count
         self.lost, self.jumped = progress.tallies.get("lost", 0), progress.tallies.get("jumped", 0)
         for key, frame in sorted(tensors.items()):
             if key.startswith("sent.frame."):
