@@ -444,6 +444,7 @@ def status_table(seen: dict[int, Status], running: set[int], title: str) -> Tabl
     from epidemic.cli.show import percent, plain_table, size
 
     table = plain_table(title, "node", "round", "accuracy", "sent", "alive", "late", "lost", "refused", "state")
+    table.columns[0].min_width = 4
     table.columns[-1].justify = "left"
     for place in sorted(seen):
         s = seen[place]

@@ -233,7 +233,7 @@ class Node:
 
     def _gather(self) -> None:
         """Wait for the others; where they have begun without this node, catch up with them."""
-        self.state = "looking for the others"
+        self.state = "looking"
         founders = {p for p in self.addresses.founders if p < self.experiment.nodes} - {self.place}
         barrier = self.barrier
         if barrier:
@@ -398,7 +398,7 @@ class Node:
         with self.clock("send"):
             self._send(turn, message)
         self.pace.worked(time.monotonic() - began)
-        self.state = "waiting for letters"
+        self.state = "waiting"
         with self.clock("wait"):
             letters = self._wait(turn)
         return turn, message, letters
@@ -547,7 +547,7 @@ class Node:
 
     def _conclude(self) -> Summary:
         """The full test set, and everything written down."""
-        self.state = "final evaluation"
+        self.state = "final test"
         x = self.member.state["x"]
         final = self.learner.evaluate(x, self.setup.test)
         summary = summary_of(self.setup, self.records, final, None, rounds=self.done, bytes=self.counters.traffic())
