@@ -116,7 +116,7 @@ def test_who_lets_others_wait_in_vain_is_not_waited_for_until_it_is_heard(nodes,
     assert table.expected(5) == {1}
 
 
-def test_certificates_that_expire_or_are_revoked_count_no_more(nodes, table, monkeypatch):
+def test_certificates_that_expire_or_are_revoked_count_no_more(nodes, table):
     for i in (1, 2):
         table.present(i, "a", True)
         table.learn(hello(nodes[i]))

@@ -189,8 +189,7 @@ class Desk:
 
     def hello(self) -> bytes:
         """How this node introduces itself now."""
-        round = self.round if self.round >= 0 else -1
-        hello = Hello(self._place, self.transport.token, self._identity.encoded, self._terms, round, self.start)
+        hello = Hello(self._place, self.transport.token, self._identity.encoded, self._terms, self.round, self.start)
         return seal_hello(hello, self._identity)
 
     def _greeted(self, question: bytes, respond: Callable[[bytes], None]) -> None:

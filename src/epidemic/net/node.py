@@ -273,10 +273,8 @@ class Node:
         self.say(f"{1 + len(alive)} of {self.experiment.nodes} nodes are there")
         if late and front > self.done and not barrier:
             self._rejoin(front)
-            with self.stop.held():
-                self.transport.ask(
-                    "hello", None, self.desk.hello(), 1.0
-                )  # tell the others from when to expect this node
+            with self.stop.held():  # tell the others from when to expect this node
+                self.transport.ask("hello", None, self.desk.hello(), 1.0)
 
     def _check_terms(self, differing: dict[int, list[str]], alive: frozenset[int]) -> None:
         """Give up if most of the others do something else."""

@@ -41,7 +41,7 @@ class Post:
         self._transport = transport
         self._place = place
         self._threads = ThreadPoolExecutor(min(64, nodes + 2), "post")
-        self._queues: dict[int, deque[tuple[Outgoing, Any]]] = {}  # by receiver, while something is being sent to it
+        self._queues: dict[int, deque[Any]] = {}  # by receiver, while something is being sent to it
         self._lock = threading.Lock()
         self._pending: list[Future[None]] = []
         self._kept: OrderedDict[int, Outgoing] = OrderedDict()
@@ -58,9 +58,9 @@ class Post:
             with self._lock:
                 queue = self._queues.get(place)
                 if queue is None:
-                    self._queues[place] = deque([(letter, payload)])
+                    self._queues[place] = deque([payload])
                 elif len(queue) < MOST_QUEUED:
-                    queue.append((letter, payload))
+                    queue.append(payload)
                 else:  # a link that is stuck must not hold up the others, nor fill the memory
                     self.undelivered += 1
                     continue
@@ -75,7 +75,7 @@ class Post:
                 if not self._queues[place]:
                     del self._queues[place]
                     return
-                _, payload = self._queues[place].popleft()
+                payload = self._queues[place].popleft()
             self._deliver(place, payload)
 
     def offer(
