@@ -9,7 +9,7 @@ from torch import nn
 import epidemic as ep
 from benchmarks.timing import best, verdict
 from epidemic.host.mixture import mix
-from epidemic.host.round import plan_round
+from epidemic.host.plan import plan_round
 from epidemic.host.setup import prepare
 from epidemic.learner import Stacked
 from epidemic.workers import Workers

@@ -13,7 +13,7 @@ from benchmarks.timing import best, verdict
 from epidemic.data import Dataset, Samples
 from epidemic.host.counters import Counters
 from epidemic.host.mixture import mix
-from epidemic.host.round import plan_round
+from epidemic.host.plan import plan_round
 from epidemic.host.setup import prepare
 from epidemic.learner import PerNode
 from epidemic.record import Spread

@@ -13,7 +13,7 @@ from torch import nn
 
 import epidemic as ep
 from epidemic import theory
-from epidemic.algorithm import LocalSGD
+from epidemic.algorithms import LocalSGD
 from epidemic.engine import Observer
 from epidemic.errors import BadInput, RunFailed
 from epidemic.faults import Crash, Faults, Partition, RandomCrashes
@@ -345,22 +345,25 @@ class Star:
         return Graph.from_edges(n, np.concatenate([others, hub]), np.concatenate([hub, others]))
 
 
-class SignSGD:
+class SignSGD(ep.Defaults):
     """Only the signs of the gradient count; two columns are exchanged."""
 
     local_steps = 1
     batch_size = 8
 
+    def columns(self, size, dtype):
+        return ep.Column("x", (size,), dtype), ep.Column("mean", (size,), dtype)
+
     def init(self, x):
         return {"x": x, "mean": torch.zeros_like(x)}
 
-    def emit(self, state, learner, index, seeds):
-        loss, gradient = learner.gradients(state["x"], index[:, 0], seeds)
+    def emit(self, state, learner, turn):
+        loss, gradient = learner.gradients(state["x"], turn.index[:, 0], turn.seeds)
         x = state["x"] - 0.01 * gradient.sign()
         return {**state, "x": x}, {"x": x, "mean": gradient}, loss
 
-    def absorb(self, state, mixed):
-        return {"x": mixed["x"], "mean": mixed["mean"]}
+    def absorb(self, state, inbox):
+        return {"x": inbox.mean("x"), "mean": inbox.mean("mean")}
 
 
 def test_a_users_own_topology_algorithm_model_data_loss_and_metric():
@@ -572,7 +575,7 @@ def test_validation_samples_are_evaluated_while_training():
     assert run.seeds[0].summary.test_samples == 360
 
 
-class Hoarder:
+class Hoarder(ep.Defaults):
     """Keeps views of what it sent and of what it got."""
 
     local_steps = 1
@@ -581,13 +584,14 @@ class Hoarder:
     def init(self, x):
         return {"x": x, "sent": torch.zeros_like(x), "got": torch.zeros_like(x)}
 
-    def emit(self, state, learner, index, seeds):
+    def emit(self, state, learner, turn):
         x = state["x"].clone()
-        loss = learner.sgd(x, index, LocalSGD(lr=0.1).step, seeds)
+        loss = learner.sgd(x, turn.index, LocalSGD(lr=0.1).step, turn.seeds)
         return {**state, "sent": x[:]}, {"x": x}, loss
 
-    def absorb(self, state, mixed):
-        return {"x": mixed["x"].clone(), "sent": state["sent"], "got": mixed["x"][:]}
+    def absorb(self, state, inbox):
+        x = inbox.mean("x")
+        return {"x": x.clone(), "sent": state["sent"], "got": x[:]}
 
 
 def test_memory_that_an_algorithm_keeps_is_never_reused():
@@ -605,10 +609,10 @@ def test_memory_that_an_algorithm_keeps_is_never_reused():
     hoarder, check = Hoarder(), Check()
     original = hoarder.absorb
 
-    def absorb(state, mixed):
+    def absorb(state, inbox):
         if check.before is not None:  # what was got in the last round is untouched by this round's exchange
             assert torch.equal(state["got"], check.before["got"])
-        check.state = original(state, mixed)
+        check.state = original(state, inbox)
         return check.state
 
     hoarder.absorb = absorb
@@ -743,13 +747,17 @@ class Growing(SignSGD):
     def step(self):
         return None
 
-    def emit(self, state, learner, index, seeds):
-        state, message, loss = super().emit(state, learner, index, seeds)
+    def columns(self, size, dtype):
+        return ep.Column("x", (size,), dtype), ep.Column("y", (size,), dtype)
+
+    def emit(self, state, learner, turn):
+        state, message, loss = super().emit(state, learner, turn)
         return state, {"x": message["x"], "y": message["x"]}, loss
 
-    def absorb(self, state, mixed):
-        assert torch.equal(mixed["x"], mixed["y"])
-        return {"x": mixed["x"], "mean": state["mean"], "new": mixed["y"], "same": mixed["x"]}
+    def absorb(self, state, inbox):
+        x, y = inbox.mean("x"), inbox.mean("y")
+        assert torch.equal(x, y)
+        return {"x": x, "mean": state["mean"], "new": y, "same": x}
 
 
 def test_a_demanding_algorithm_with_crashes_resumes(tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import epidemic as ep
-from epidemic.algorithm import LocalSGD
+from epidemic.algorithms import LocalSGD
 from epidemic.engine import Observer
 from epidemic.faults import Crash, Faults
 from epidemic.rng import Streams

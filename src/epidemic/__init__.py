@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from epidemic.algorithm import LocalSGD
+    from epidemic.algorithms import Column, Defaults, LocalSGD, PushSum, PythonAlgorithm
     from epidemic.data import (
         CIFAR10,
         FEMNIST,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
-    "algorithm": "LocalSGD",
+    "algorithms": "Column Defaults LocalSGD PushSum PythonAlgorithm",
     "data": "CIFAR10 FEMNIST IID MNIST Arrays Dataset Digits Dirichlet DirichletHsu Explicit Fashion FashionMNIST ImageFolder"
     " Natural PythonData Samples Shards Synthetic",
     "engine": "Run SeedRun simulate",

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from epidemic.algorithm import Algorithm, LocalSGD
+from epidemic.algorithms import ALGORITHMS, MISSING, Algorithm, LocalSGD, algorithm_from, check_algorithm
 from epidemic.config import build, build_kind, call_own, import_object, parse_setting, parse_toml, to_table
 from epidemic.data import PARTITIONS, SOURCES, Dataset, Dirichlet, Fashion, Partition, Source, as_dataset, prepared
 from epidemic.errors import BadInput, require_choice, require_int, require_real, suggestion
@@ -157,8 +157,9 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if not isinstance(self.topology, GivesGraphs):
             raise BadInput(f"topology = {self.topology!r} must have a method graph(n, round, streams)")
         if not isinstance(self.algorithm, Algorithm):
-            raise BadInput(f"algorithm = {self.algorithm!r} must have init, emit, absorb, local_steps and batch_size")
+            raise BadInput(f"algorithm = {self.algorithm!r} is not an algorithm: {MISSING}")
         check_topology(self.topology, self.nodes)
+        check_algorithm(self.algorithm, self.topology, self.mixing)
         self.faults.check(self.nodes)
         rule = self.mixing_rule
         redirects = self.faults.cap is not None and self.faults.cap < self.nodes - 1 and self.faults.max_retries != 0
@@ -221,7 +222,7 @@ def _named_kind(value: Any) -> bool:
     """Whether a value is of a kind that a file can name (and not a user's own class, even one derived from ours)."""
     if isinstance(value, Every):
         return type(value) is Every and _named_kind(value.inner)
-    kinds = (*TOPOLOGIES.values(), LocalSGD, *SOURCES.values(), *PARTITIONS.values(), *MODELS.values(), *_SETTINGS)
+    kinds = (*TOPOLOGIES.values(), *ALGORITHMS.values(), *SOURCES.values(), *PARTITIONS.values(), *MODELS.values(), *_SETTINGS)
     return type(value) in kinds
 
 
@@ -281,7 +282,7 @@ def experiment_from(table: Mapping[str, Any]) -> Experiment:
             raise BadInput(f"{key} is not a known key{suggestion(key, known)}")
     parts: dict[str, Callable[[Any], Any]] = {
         "topology": lambda t: topology_from(t, "topology"),
-        "algorithm": lambda t: build(t, LocalSGD, "algorithm"),
+        "algorithm": lambda t: algorithm_from(t),
         "data": lambda t: build_kind(t, SOURCES, "data"),
         "partition": lambda t: _partition(t),
         "model": lambda t: build_kind(t, MODELS, "model"),
@@ -396,7 +397,11 @@ WITHOUT_INFLUENCE = ("seeds", "checkpoint", "runtime", "network")
 """What may differ between simulations of the same experiment."""
 
 
+MEANT = {"algorithm.kind": "local-sgd", "algorithm.sampling": "replacement"}
+"""What a file means that was written before these keys existed."""
+
+
 def same_experiment(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     """The dotted keys in which two experiments' tables differ, leaving out what has no influence on results."""
-    left, right = (flat({k: v for k, v in t.items() if k not in WITHOUT_INFLUENCE}) for t in (a, b))
+    left, right = (MEANT | flat({k: v for k, v in t.items() if k not in WITHOUT_INFLUENCE}) for t in (a, b))
     return sorted(key for key in {*left, *right} if left.get(key) != right.get(key))

@@ -133,10 +133,6 @@ class Graph:
         """The nodes that hear i, ascending."""
         return self.into(i) if self.clique is not None else self.receivers[self.senders == i]
 
-    def bytes_sent(self, model_bytes: int) -> IntArray:
-        """Bytes of model that each node sends.   # (n,)"""
-        return self.out_degree * model_bytes
-
     @property
     def undirected(self) -> bool:
         """Whether everybody hears exactly those who hear them."""

@@ -13,6 +13,7 @@ Shapes: n nodes, d model size, X is (n, d).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,35 +40,57 @@ class Weights:
     n: int
     matrix: scipy.sparse.csr_array | None  # (n, n), each row its own weight first, then the senders ascending
     clique: IntArray | None = None
-    share: float = 0.0  # a member i takes share * (sum over the clique) + (1 - share * |clique|) * own
+    share: float = 0.0  # a member i takes share * (sum over the clique) + own * its own
+    besides: float | None = None  # that `own`; None: what is left to 1
 
     def __matmul__(self, x: Any) -> Any:
-        """W @ X for a NumPy array or a torch tensor, (n, d) -> (n, d), in the precision of X."""
-        if type(x).__module__.partition(".")[0] == "torch":
-            return self._mix_torch(x)
+        """W @ X for a NumPy array, (n, d) -> (n, d), in its precision. Models are mixed by `host.mixture`, on all threads."""
         if self.matrix is not None:
             return self.matrix.astype(x.dtype) @ x
         assert self.clique is not None
         members = x[self.clique]
         mixed = x.copy()
-        mixed[self.clique] = self.share * members.sum(axis=0) + (1 - self.share * len(self.clique)) * members
+        mixed[self.clique] = self.share * members.sum(axis=0) + self.own * members
         return mixed
 
-    def _mix_torch(self, x: Any) -> Any:
-        import torch
+    @property
+    def own(self) -> float:
+        """What a member of a clique gives to its own model besides the share."""
+        assert self.clique is not None
+        return 1 - self.share * len(self.clique) if self.besides is None else self.besides
 
-        if x.device.type == "cpu":
-            return torch.from_numpy(self @ x.detach().numpy())
+    @property
+    def ones(self) -> Weights:
+        """The same letters, each counted whole: sums instead of means."""
+        if self.matrix is None:
+            return Weights(self.n, None, self.clique, 1.0, 0.0)
+        m = self.matrix
+        return Weights(self.n, scipy.sparse.csr_array((np.ones(len(m.data)), m.indices, m.indptr), shape=m.shape))
+
+    def among(self, who: IntArray) -> Weights:
+        """The weights of these nodes alone, who hear only each other; they are numbered anew in this order."""
         if self.matrix is None:
             assert self.clique is not None
-            who = torch.from_numpy(self.clique).to(x.device)
-            members = x[who]
-            mixed = x.clone()
-            mixed[who] = self.share * members.sum(dim=0) + (1 - self.share * len(self.clique)) * members
-            return mixed
-        parts = (self.matrix.indptr, self.matrix.indices, self.matrix.data)
-        indptr, indices, data = (torch.from_numpy(part).to(x.device) for part in parts)
-        return torch.sparse_csr_tensor(indptr, indices, data.to(x.dtype), size=(self.n, self.n)) @ x
+            return Weights(len(who), None, np.searchsorted(who, self.clique), self.share, self.besides)
+        number = np.zeros(self.n, dtype=self.matrix.indices.dtype)
+        number[who] = np.arange(len(who))
+        lengths = np.diff(self.matrix.indptr)[who]
+        indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(self.matrix.indptr.dtype)
+        at = np.arange(indptr[-1]) + np.repeat(self.matrix.indptr[who] - indptr[:-1], lengths)
+        parts = (self.matrix.data[at], number[self.matrix.indices[at]], indptr)
+        return Weights(len(who), scipy.sparse.csr_array(parts, shape=(len(who), len(who))))
+
+    def by_row(self) -> Iterator[tuple[IntArray, FloatArray]]:
+        """For each node, whom it listens to, itself first, and by which weights."""
+        for i in range(self.n):
+            if self.matrix is not None:
+                part = slice(self.matrix.indptr[i], self.matrix.indptr[i + 1])
+                yield self.matrix.indices[part].astype(np.int64), self.matrix.data[part]
+            elif self.clique is not None and i in self.clique:
+                others = self.clique[self.clique != i]
+                yield np.concatenate([[i], others]), np.array([self.share + self.own, *[self.share] * len(others)])
+            else:
+                yield np.array([i]), np.ones(1)
 
     def dense(self) -> FloatArray:
         """The whole (n, n) matrix, for small n."""

@@ -63,6 +63,14 @@ class Traffic(msgspec.Struct, frozen=True):
     total: MeanMax
 
 
+class Living(msgspec.Struct, frozen=True):
+    """Of the nodes that were up in the last round alone; the others' models stay as they were when they went down."""
+
+    accuracy: Spread | None
+    loss: Spread
+    disagreement: float
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of a run after `round` rounds."""
 
@@ -75,6 +83,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mean_model_loss: float | None = None  # a deployed node does not know the others' models
     train_loss: float | None = None  # mean over nodes in the last round
     disagreement: float | None = None  # D(X); a deployed node does not know it
+    living: Living | None = None  # the same of the nodes that are up, where some are not
     bytes: Traffic
     metrics: dict[str, OwnSpread] = msgspec.field(default_factory=dict)  # a user's own
 

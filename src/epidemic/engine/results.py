@@ -11,7 +11,7 @@ from torch import Tensor
 
 from epidemic.errors import BadInput
 from epidemic.experiment import Experiment
-from epidemic.host.round import Plan
+from epidemic.host.plan import Plan
 from epidemic.host.setup import Setup
 from epidemic.learner import Layout, Learner
 from epidemic.record import Record, Summary

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epidemic.host.round import Plan
+from epidemic.host.plan import Plan
 from epidemic.record import CONTROL_BYTES, HEADER_BYTES, MeanMax, Traffic
 
 

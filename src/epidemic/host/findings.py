@@ -8,11 +8,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from epidemic.host.counters import Counters
+from epidemic.host.mixture import disagreement as apart
 from epidemic.host.setup import Setup
 from epidemic.learner import Evaluation
-from epidemic.record import OwnSpread, Record, Spread, Summary, Traffic
+from epidemic.record import Living, OwnSpread, Record, Spread, Summary, Traffic
+from epidemic.workers import Workers
 
 
 def record_of(
@@ -26,6 +31,7 @@ def record_of(
     train_loss: float | None,
     disagreement: float | None,
     bytes: Traffic,
+    living: Living | None = None,
 ) -> Record:
     """The record of a round: `found` of the hosted nodes (of one, if all are the same), `mean` of the average of all models."""
     return Record(
@@ -38,9 +44,19 @@ def record_of(
         mean_model_loss=None if mean is None else float(mean.loss[0]),
         train_loss=train_loss,
         disagreement=disagreement,
+        living=living,
         bytes=bytes,
         metrics={name: OwnSpread.of(found.metrics[name].expand(hosted)) for name in setup.experiment.own_metrics()},
     )
+
+
+def living_of(found: Evaluation, x: Tensor, up: NDArray[np.bool_], workers: Workers) -> Living | None:
+    """The same of the nodes that are up alone; None where all are (or none is)."""
+    if up.all() or not up.any():
+        return None
+    part = Evaluation(found.loss[up], {name: values[up] for name, values in found.metrics.items()})
+    alive = int(up.sum())
+    return Living(_spread(part, "accuracy", alive), Spread.of(part.loss), apart(x[torch.from_numpy(up)], workers))
 
 
 def summary_of(
@@ -69,15 +85,19 @@ def summary_of(
     )
 
 
-def nodes_of(setup: Setup, final: Evaluation, counters: Counters, first: int = 0) -> list[dict[str, Any]]:
-    """A line per hosted node, numbered from `first`."""
+def nodes_of(
+    setup: Setup, final: Evaluation, counters: Counters, ids: NDArray[np.int64]
+) -> list[dict[str, Any]]:
+    """A line for each of these nodes."""
     data = setup.data
     nodes = []
-    for i, part in enumerate(setup.parts):
+    shares = dict(zip(setup.hosted.tolist(), setup.parts, strict=True))
+    for i, node in enumerate(ids.tolist()):
+        part = shares[node]
         classes = np.bincount(data.train.targets[part], minlength=len(data.classes)).tolist() if data.classes else None
         nodes.append(
             {
-                "node": first + i,
+                "node": node,
                 "samples": len(part),
                 "classes": classes,
                 "bytes": {k: int(getattr(counters, k)[i]) for k in ("model", "header", "control")},

@@ -19,7 +19,9 @@ COLUMNS = 1 << 14  # of a sum over all nodes per piece
 
 
 def mix(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
-    """W @ X, into `out`.   # (n, d) -> (n, d)"""
+    """W @ X, into `out`.   # (n, d) -> (n, d), or (n,) -> (n,)"""
+    if x.dim() == 1:
+        return mix(weights, x[:, None], workers, out[:, None])[:, 0]
     if weights.matrix is None:
         return _mix_clique(weights, x, workers, out)
     indptr = torch.from_numpy(weights.matrix.indptr).long()
@@ -65,7 +67,7 @@ def _mix_clique(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> T
     assert weights.clique is not None
     everyone = len(weights.clique) == weights.n
     who = torch.from_numpy(weights.clique).to(x.device)
-    own = 1 - weights.share * len(weights.clique)
+    own = weights.own
 
     def one(part: slice) -> None:
         members = x[:, part] if everyone else x[who, part]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from epidemic.data import Dataset, Partition, Samples, stratified
 from epidemic.errors import BadInput
 from epidemic.experiment import Experiment
-from epidemic.host.round import Batches
+from epidemic.host.batches import Batches
 from epidemic.learner import LOSSES, SGD, Choice, Learner, Metric, Task, accuracy, choose
 from epidemic.models import Model
 from epidemic.rng import Streams
@@ -27,6 +28,7 @@ class Setup:
     experiment: Experiment
     seed: int
     streams: Streams
+    hosted: NDArray[np.int64]  # (k,) the nodes that are hosted here
     data: Dataset
     parts: list[NDArray[np.int64]]  # the training samples of each hosted node
     batches: Batches
@@ -36,11 +38,13 @@ class Setup:
     initial: Tensor  # (d,) the model that everybody starts from
 
 
-def prepare(experiment: Experiment, seed: int, data: Dataset | None = None, place: int | None = None) -> Setup:
-    """Load, split, build and check: for all nodes, or for the one at `place`."""
+def prepare(
+    experiment: Experiment, seed: int, data: Dataset | None = None, places: Sequence[int] | None = None
+) -> Setup:
+    """Load, split, build and check: for all nodes, or for those at these places."""
     data = experiment.load_data() if data is None else data
     streams = Streams(seed)
-    hosted = slice(None) if place is None else slice(place, place + 1)
+    hosted = np.arange(experiment.nodes) if places is None else np.array(places, dtype=np.int64)
     parts = _shares(experiment, data, streams, hosted)
     module = initial_module(experiment, data, streams)
     metrics: dict[str, Metric] = {"accuracy": accuracy} if data.classes else {}
@@ -53,6 +57,7 @@ def prepare(experiment: Experiment, seed: int, data: Dataset | None = None, plac
         experiment,
         seed,
         streams,
+        hosted,
         data,
         parts,
         Batches(parts, algorithm.local_steps, algorithm.batch_size, nodes=experiment.nodes, hosted=hosted),
@@ -63,18 +68,21 @@ def prepare(experiment: Experiment, seed: int, data: Dataset | None = None, plac
     )
 
 
-def _shares(experiment: Experiment, data: Dataset, streams: Streams, hosted: slice) -> list[NDArray[np.int64]]:
+def _shares(
+    experiment: Experiment, data: Dataset, streams: Streams, hosted: NDArray[np.int64]
+) -> list[NDArray[np.int64]]:
     """The training samples of the hosted nodes."""
     if experiment.network.data == "own":
-        if hosted.start is None:
+        if len(hosted) != 1:
             raise BadInput(
-                'network.data = "own" is for deployed nodes, each with the data of its place; a simulation splits one data set:'
-                ' use "partition"'
+                'network.data = "own" is for deployed nodes, each in a process of its own with the data of its place;'
+                ' several nodes in one process share one data set: use "partition"'
             )
         return [np.arange(len(data.train))]
     if not isinstance(experiment.partition, Partition):
         raise BadInput(f"partition = {experiment.partition!r} must be a partition, for example Dirichlet()")
-    return experiment.partition.split(data.train, experiment.nodes, streams("partition"))[hosted]
+    parts = experiment.partition.split(data.train, experiment.nodes, streams("partition"))
+    return [parts[i] for i in hosted]
 
 
 def make_learner(setup: Setup, workers: Workers, known: Choice | None = None) -> tuple[Learner, Choice]:

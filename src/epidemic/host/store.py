@@ -4,6 +4,7 @@
     DIR/seed-N/run.json          resolved experiment, versions, strategy, machine
                records.jsonl     a line per evaluated round; the same bytes for the same experiment and seed
                timings.jsonl     seconds per phase
+               state.json        running, finished, stopped, or failed and why
                checkpoint.safetensors   the state of an unfinished run
                nodes.json, summary.json, models.safetensors     when finished
 
@@ -25,10 +26,11 @@ import numpy as np
 import safetensors
 import safetensors.torch
 import torch
+from blake3 import blake3
 from torch import Tensor
 
 from epidemic import __version__
-from epidemic.errors import BadInput, RunFailed
+from epidemic.errors import BadInput, EpidemicError, RunFailed
 from epidemic.experiment import Experiment, load, same_experiment, to_toml
 from epidemic.learner import Choice, Layout
 from epidemic.record import Record, Summary, encode, read_records
@@ -44,7 +46,7 @@ _NOT_HERE = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOENT, errno.EEXIST, errno.EISDIR,
 )  # fmt: skip
 
-CHECKPOINT, RECORDS, TIMINGS = "checkpoint.safetensors", "records.jsonl", "timings.jsonl"
+CHECKPOINT, RECORDS, TIMINGS, STATE = "checkpoint.safetensors", "records.jsonl", "timings.jsonl", "state.json"
 
 
 class Progress(msgspec.Struct, kw_only=True):
@@ -216,6 +218,12 @@ class Store:
         table: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self.experiment.table()))
         return table
 
+    def mark(self, state: str, why: str = "") -> None:
+        """Say how the run is: running, finished, stopped or failed."""
+        found = {"state": state, "why": why, "process": os.getpid()}
+        with suppress(EpidemicError):  # a full disk has been reported, or will be
+            write_bytes(self.path / STATE, msgspec.json.encode(found) + b"\n")
+
     # -- while it runs ------------------------------------------------------------------------------------------------
 
     def restore(self) -> tuple[Progress, dict[str, Tensor]] | None:
@@ -225,9 +233,12 @@ class Store:
         if path.is_file():
             try:
                 with safetensors.safe_open(path, "pt") as file:
-                    progress = msgspec.json.decode(file.metadata()["progress"], type=Progress)
+                    said = file.metadata()
+                    progress = msgspec.json.decode(said["progress"], type=Progress)
                     found = progress, {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
-            except (safetensors.SafetensorError, msgspec.DecodeError, KeyError, TypeError) as problem:
+                if _digest(said["progress"], found[1]) != said["digest"]:
+                    raise ValueError("its digest is another one")
+            except (safetensors.SafetensorError, msgspec.DecodeError, KeyError, TypeError, ValueError) as problem:
                 raise BadInput(f"{path} is damaged ({problem}); delete {self.path} to start this seed again") from None
         with full_disk(str(self.path), running=True):
             self._records = self._appending(RECORDS, found[0].records_bytes if found else 0)
@@ -263,7 +274,7 @@ class Store:
         with full_disk(str(self.path), running=True):
             os.fsync(self._records.fileno())
         progress.records_bytes, progress.timings_bytes = self._records.tell(), self._timings.tell()
-        metadata = {"progress": msgspec.json.encode(progress).decode()}
+        said = msgspec.json.encode(progress).decode()
         plain: dict[str, Tensor] = {}
         for key, value in tensors.items():  # one tensor under two names is saved twice
             rows = value.detach().cpu().contiguous()
@@ -271,6 +282,7 @@ class Store:
                 rows.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() for other in plain.values()
             )
             plain[key] = rows.clone() if shared else rows
+        metadata = {"progress": said, "digest": _digest(said, plain)}
         write_whole(
             self.path / CHECKPOINT, lambda part: safetensors.torch.save_file(plain, part, metadata), running=True
         )
@@ -280,6 +292,7 @@ class Store:
         save_models(self.path / "models.safetensors", layout, x)
         write_bytes(self.path / "nodes.json", msgspec.json.format(msgspec.json.encode(nodes), indent=1) + b"\n")
         write_bytes(self.path / "summary.json", msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+        self.mark("finished")
         (self.path / CHECKPOINT).unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -301,6 +314,15 @@ class Store:
             return msgspec.json.decode(path.read_bytes(), type=Summary)
         except (OSError, msgspec.DecodeError) as problem:
             raise BadInput(f"{path} cannot be read ({problem}); delete {self.path} to run this seed again") from None
+
+
+def _digest(said: str, tensors: dict[str, Tensor]) -> str:
+    """Of everything in a checkpoint: flipped bytes must not be gone on with."""
+    digest = blake3(said.encode())
+    for key, value in sorted(tensors.items()):
+        digest.update(f"{key}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy() if value.numel() else b"")
+    return digest.hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from epidemic.algorithm import Rows
+from epidemic.algorithms import Rows
 from epidemic.graph import FloatArray, Graph, IntArray
 from epidemic.host.mixture import mix
 from epidemic.host.setup import Setup

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from epidemic.algorithm import Rows
+from epidemic.algorithms import Rows
 from epidemic.errors import BadInput, Interrupted, RunFailed
 from epidemic.experiment import Experiment, load
 from epidemic.host.counters import Counters

@@ -1,10 +1,10 @@
-"""Mailbox: decides which letters count. No socket, no clock, no tensors; letters are opaque.
+"""Mailbox: decides which letters count. Letters are opaque.
 
 A node works on one round at a time. A letter is for a round, from a sender:
   counted     for the open round, from somebody who was expected (or anybody, where nobody knows whom to expect)
   early       for one of the next rounds: kept until that round is open; never more than `room` of them
-  late        for a round that is closed
-  duplicate   the second of its sender for the same round
+  late        for a round that is closed, the first of its sender for it
+  duplicate   a further one of its sender for the same round
   unexpected  from somebody who has nothing to send to this node in that round
   beyond      too far ahead, or no room: not kept
   skipped     counted, but its round was left for a later one
@@ -16,21 +16,28 @@ A round is taken once: letters that come afterwards are late, so that none is av
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
 L = TypeVar("L")
 
 OUTCOMES = ("counted", "early", "late", "duplicate", "unexpected", "beyond")
+REMEMBERED = 16
+"""Closed rounds of which it is remembered who was heard."""
 
 
 class Mailbox(Generic[L]):
     """The letters of one node."""
 
-    def __init__(self, *, ahead: int = 8, room: int = 1024, cap: int | None = None) -> None:
-        """Keep letters of so many rounds ahead, and no more than `room` of them; with a cap, count only those promised a place."""
+    def __init__(
+        self, *, ahead: int = 8, room: int = 1024, cap: int | None = None, tally: Mapping[str, int] | None = None
+    ) -> None:
+        """Keep letters of so many rounds ahead, and no more than `room` of them; with a cap, count only those promised a place.
+
+        `tally` is what was counted before a restart; what was early then is gone.
+        """
         self.round = -1  # the last round that was opened
-        self.tally: Counter[str] = Counter()  # what became of the letters
+        self.tally: Counter[str] = Counter({k: v for k, v in (tally or {}).items() if k != "early"})
         self._ahead = ahead
         self._room = room
         self._taken = True
@@ -39,7 +46,7 @@ class Mailbox(Generic[L]):
         self._promised: dict[int, set[int]] = {}  # by round: whose offers were accepted
         self._letters: dict[int, L] = {}  # of the open round, by sender
         self._early: dict[tuple[int, int], L] = {}  # by round and sender
-        self._reached: dict[int, int] = {}  # the furthest round that each sender has sent a letter of
+        self._seen: dict[int, set[int]] = {}  # by round: who was heard, of the open and the last rounds
 
     def open(self, round: int, expected: Iterable[int] | None) -> None:
         """Begin a round. None expected: anybody may send."""
@@ -50,6 +57,7 @@ class Mailbox(Generic[L]):
         self.round, self._taken = round, False
         self._expected = None if expected is None else frozenset(expected)
         self._promised = {of: senders for of, senders in self._promised.items() if of >= round}
+        self._seen = {of: senders for of, senders in self._seen.items() if of > round - REMEMBERED}
         self._letters = {}
         waiting, self._early = self._early, {}
         for (of, sender), letter in waiting.items():
@@ -66,14 +74,13 @@ class Mailbox(Generic[L]):
 
     def put(self, round: int, sender: int, letter: L) -> str:
         """Take a letter in, and say what becomes of it: one of OUTCOMES."""
-        self._reached[sender] = max(round, self._reached.get(sender, -1))
         outcome = self._sort(round, sender, letter)
         self.tally[outcome] += 1
         return outcome
 
     def _sort(self, round: int, sender: int, letter: L) -> str:
         if round < self.round or (round == self.round and self._taken):
-            return "late"
+            return "late" if self._first(round, sender) else "duplicate"
         if round == self.round:
             if sender in self._letters:
                 return "duplicate"
@@ -82,6 +89,7 @@ class Mailbox(Generic[L]):
             if self._cap is not None and sender not in self._promised.get(round, ()):
                 return "unexpected"
             self._letters[sender] = letter
+            self._first(round, sender)
             return "counted"
         if (round, sender) in self._early:
             return "duplicate"
@@ -89,6 +97,19 @@ class Mailbox(Generic[L]):
             return "beyond"
         self._early[round, sender] = letter
         return "early"
+
+    def _first(self, round: int, sender: int) -> bool:
+        """Whether this is the first letter of its sender for a round; of rounds long ago nothing is remembered."""
+        if round <= self.round - REMEMBERED:
+            return False
+        seen = self._seen.setdefault(round, set())
+        first = sender not in seen
+        seen.add(sender)
+        return first
+
+    def turn_away(self) -> None:
+        """A letter came from somebody who has nothing to send to this node in its round."""
+        self.tally["unexpected"] += 1
 
     def promise(self, round: int, sender: int) -> bool:
         """Whether a letter that is offered will be taken: a round has `cap` places, given in the order of the offers."""
@@ -132,11 +153,6 @@ class Mailbox(Generic[L]):
         skipped = 0 if self._taken else len(self.take())
         self.tally["counted"] -= skipped
         self.tally["skipped"] += skipped
-
-    def front(self, alive: Iterable[int]) -> int:
-        """The furthest round that two of these nodes have reached, by their letters; one, where it is the only node."""
-        rounds = sorted((self._reached.get(i, -1) for i in alive), reverse=True)
-        return rounds[min(1, len(rounds) - 1)] if rounds else -1
 
 
 def closed(*, close: str, missing: int, heard: int, wanted: int, overdue: bool) -> bool:

@@ -1,0 +1,190 @@
+"""What an algorithm is: two pure steps around one exchange, over the rows of the hosted nodes. Nothing in it asks where it runs.
+
+    init(x)                      -> state
+    emit(state, learner, turn)   -> state, message, loss     train locally, say what to send
+    absorb(state, inbox)         -> state                    take what arrived
+
+A message consists of the columns that the algorithm declares; wire format, byte counts and checkpoints follow from the declaration.
+State and message are mappings of named tensors with a leading axis of hosted nodes. `emit` and `absorb` may reuse the memory of
+what they are given.
+
+Shapes: k hosted nodes, d numbers of a model, r local steps, b samples of a batch, h letters heard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from epidemic.errors import require_choice, require_int, require_real
+from epidemic.learner import SGD, Learner
+
+Rows = dict[str, Tensor]
+"""Named tensors, one row per hosted node.   # (k, d) or (k,) each"""
+
+WIDTH = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+"""Types of numbers that can be sent, and their bytes."""
+
+SAMPLINGS = ("replacement", "epoch")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One named part of a message."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Of one node's part: (d,) for something like a model, () for a single number."""
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """What its numbers take."""
+        return math.prod(self.shape) * WIDTH[self.dtype]
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The type of its numbers in PyTorch."""
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """A round, as the hosted nodes that take part see it before it happens."""
+
+    round: int
+    index: Tensor  # (k, r, b) the samples to train on
+    seeds: Sequence[int]  # one for each, for models that draw random numbers
+    out_degree: Tensor  # (k,) to how many others each sends its message
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """What one receiver holds of one column after an exchange."""
+
+    own: Tensor  # (d,)
+    letters: Tensor  # (h, d) by ascending sender
+    senders: NDArray[np.int64]  # (h,)
+    weights: NDArray[np.float64]  # (1 + h,) of the round's average, its own first
+    ages: NDArray[np.int64]  # (h,) rounds between sending and hearing
+
+
+class Inbox(Protocol):
+    """What k receivers hold after an exchange. What is not asked for is never computed."""
+
+    def mean(self, column: str) -> Tensor:
+        """Everybody's own part and the letters it heard, averaged by the round's weights.   # (k, d)"""
+        ...
+
+    def sum(self, column: str) -> Tensor:
+        """Everybody's own part plus the letters it heard.   # (k, d)"""
+        ...
+
+    def each(self, column: str) -> Iterator[Heard]:
+        """The letters themselves, receiver by receiver."""
+        ...
+
+
+class Defaults:
+    """What is the same for most algorithms: the message is the model "x", and that is what is evaluated and adopted."""
+
+    __slots__ = ()
+
+    exact_exchange = False
+    """Whether a letter that does not arrive breaks it; nodes then need network.close = "barrier"."""
+    sampling: str = "replacement"
+
+    def columns(self, size: int, dtype: str) -> tuple[Column, ...]:
+        """What a letter consists of, for models of `size` numbers."""
+        return (Column("x", (size,), dtype),)
+
+    def model(self, state: Rows) -> Tensor:
+        """The models that are evaluated and kept at the end.   # (k, d)"""
+        return state["x"]
+
+    def give(self, state: Rows) -> Rows:
+        """What a node that returns is given by another one: the columns of a letter."""
+        return {"x": state["x"]}
+
+    def adopt(self, state: Rows, given: Rows) -> Rows:
+        """The state of nodes that take what others gave them; what is only their own (momentum) stays."""
+        return {**state, "x": given["x"]}
+
+
+@runtime_checkable
+class Algorithm(Protocol):
+    """What the engine and a deployed node ask of an algorithm; deriving from `Defaults` leaves init, emit and absorb to write."""
+
+    local_steps: int
+    batch_size: int
+
+    def columns(self, size: int, dtype: str) -> tuple[Column, ...]:
+        """What a letter consists of."""
+        ...
+
+    def init(self, x: Tensor) -> Rows:
+        """The state of nodes with these initial models.   # (k, d)"""
+        ...
+
+    def emit(self, state: Rows, learner: Learner, turn: Turn) -> tuple[Rows, Rows, Tensor]:
+        """Train: the new state, the message by column, the training loss of each.   # loss (k,)"""
+        ...
+
+    def absorb(self, state: Rows, inbox: Inbox) -> Rows:
+        """Take what arrived."""
+        ...
+
+    def model(self, state: Rows) -> Tensor:
+        """The models that are evaluated.   # (k, d)"""
+        ...
+
+    def give(self, state: Rows) -> Rows:
+        """What a node that returns is given by another one."""
+        ...
+
+    def adopt(self, state: Rows, given: Rows) -> Rows:
+        """Take what another node gave."""
+        ...
+
+
+class LocalTraining(Defaults, msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+    """The settings of every algorithm that trains by mini-batch SGD on the node's own data."""
+
+    lr: float = 0.05
+    local_steps: int = 1
+    batch_size: int = 8
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    sampling: Literal["replacement", "epoch"] = "replacement"
+    """replacement: every batch is drawn anew from the node's data, as the theory has it. epoch: the node goes through its data
+    in a random order, then through it again in another one, as the authors' program does."""
+
+    def __post_init__(self) -> None:
+        require_real("algorithm.lr", self.lr, above=0)
+        require_int("algorithm.local_steps", self.local_steps, 1)
+        require_int("algorithm.batch_size", self.batch_size, 1)
+        require_real("algorithm.momentum", self.momentum, 0, 1)
+        require_real("algorithm.weight_decay", self.weight_decay, 0)
+        require_choice("algorithm.sampling", self.sampling, SAMPLINGS)
+
+    @property
+    def step(self) -> SGD:
+        """One step of the optimiser."""
+        return SGD(self.lr, self.momentum, self.weight_decay)
+
+    def with_velocity(self, state: Rows) -> Rows:
+        """The state with a velocity for each node where there is momentum; it is each node's own and never sent."""
+        return {**state, "velocity": torch.zeros_like(state["x"])} if self.momentum else state
+
+    def train(self, x: Tensor, state: Rows, learner: Learner, turn: Turn) -> Tensor:
+        """The local steps, on the rows of x in place; the loss of each.   # (k, d) -> (k,)"""
+        return learner.sgd(x, turn.index, self.step, list(turn.seeds), state.get("velocity"))

@@ -1,0 +1,73 @@
+"""What is decided about a round before anything is computed: the same on whatever host decides it.
+
+Nothing here depends on which nodes are hosted, on models or on time, so a simulator and a deployed node plan alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from epidemic.experiment import Experiment
+from epidemic.faults import Delivery
+from epidemic.graph import FloatArray, Graph, IntArray
+from epidemic.mixing import Weights, weights
+from epidemic.rng import Streams
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The messages of a round, what happens to them, and how much each voice counts."""
+
+    round: int
+    delivery: Delivery
+    weights: Weights
+    returning: IntArray  # nodes that come back and take a model ...
+    donors: IntArray  # ... from these
+
+
+def intended_graph(experiment: Experiment, streams: Streams, round: int) -> Graph:
+    """Who means to send to whom in this round."""
+    graph: Graph = experiment.topology.graph(experiment.nodes, round, streams)
+    return graph
+
+
+def plan_round(experiment: Experiment, streams: Streams, round: int) -> Plan:
+    """Decide round `round` with everything that goes wrong in it, for a host of all nodes."""
+    n = experiment.nodes
+    intended = intended_graph(experiment, streams, round)
+    delivery = experiment.faults.deliver(intended, round, streams)
+    w = weights(experiment.mixing_rule, intended, delivery.graph)
+    return Plan(round, delivery, w, *experiment.faults.adoptions(n, round, streams))
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A round, as one deployed node sees it before it happens."""
+
+    round: int
+    intended: Graph | None  # None with a private coin: nobody knows it
+    digest: bytes  # of the graph, 8 bytes
+    targets: tuple[int, ...]  # whom it sends to
+    expected: frozenset[int] | None  # whom it hears; None: not known
+
+
+def view_round(experiment: Experiment, streams: Streams, round: int, place: int, *, private: bool = False) -> View:
+    """What a round has in store for one place; with a private coin the streams are its own secret, and nobody else knows."""
+    graph = intended_graph(experiment, streams, round)
+    targets = tuple(graph.out_of(place).tolist())
+    if private:
+        return View(round, None, bytes(8), targets, None)
+    return View(round, graph, bytes.fromhex(graph.digest()), targets, frozenset(graph.into(place).tolist()))
+
+
+def shares(experiment: Experiment, view: View, place: int, senders: list[int]) -> FloatArray:
+    """How much each voice counts for one node that heard these (ascending), its own first.   # (1 + h,)"""
+    if experiment.mixing_rule == "uniform":
+        return np.full(1 + len(senders), 1 / (1 + len(senders)))
+    arrived = Graph.from_edges(experiment.nodes, np.array(senders, dtype=np.int64), np.full(len(senders), place))
+    matrix = weights(experiment.mixing_rule, arrived if view.intended is None else view.intended, arrived).matrix
+    assert matrix is not None
+    found: FloatArray = matrix.data[matrix.indptr[place] : matrix.indptr[place + 1]]
+    return found

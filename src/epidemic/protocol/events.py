@@ -1,0 +1,255 @@
+"""What happens to a node, and what it wants done.
+
+Letters, replies and questions' askers are opaque here: whoever drives the protocol knows what they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+SECOND = 1_000_000
+"""Microseconds."""
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The node has its place in the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """The network shows, or no longer shows, that somebody is at a place; the token is another one for each start."""
+
+    place: int
+    token: str
+    there: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Introduced:
+    """A node introduced itself, and its signature is in order."""
+
+    place: int
+    carrier: int  # the place whose connection carries its letters; its own, unless one process has several nodes
+    token: str
+    round: int  # the round that it says to be in; -1: not begun
+    start: int  # the round that it takes part from
+    differs: tuple[str, ...] = ()  # what keeps it apart from this node
+
+
+@dataclass(frozen=True, slots=True)
+class Ungreeted:
+    """Somebody who was greeted did not answer in an intelligible way."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Void:
+    """The certificates of these places count no more."""
+
+    places: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A place shows that it has come to its end."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A letter came whose signature, form and numbers are in order, over the connection of its sender."""
+
+    sender: int
+    round: int
+    graph: bytes
+    letter: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The training of a round is done."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """What was heard in a round is mixed, and everything that was due is written down."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """The model that was given is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Somebody asks: "again" (its letter of a round), "model" (the current model) or "offer" (whether a letter is welcome)."""
+
+    topic: str
+    by: int
+    round: int
+    reply: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What came back to a question: ACCEPTED, BUSY, NOTHING, NOT_YET, a given model, or None for nothing intelligible in time."""
+
+    topic: str
+    by: int
+    round: int
+    answer: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """The time has come that was asked for."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Concluded:
+    """The final test is done and written down."""
+
+
+ACCEPTED, BUSY, NOTHING, NOT_YET = "accepted", "busy", "nothing", "not yet"
+
+# -- actions ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Tell people."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Greet:
+    """Introduce this node to whoever is at a place; None: to everybody."""
+
+    place: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Let a Timer of this name come at this time, instead of any that was asked for before."""
+
+    name: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Train for a round; the message will go to so many others."""
+
+    round: int
+    targets: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send the letter of a round to these places."""
+
+    round: int
+    to: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Close a round: mix these letters, by ascending sender."""
+
+    round: int
+    letters: tuple[tuple[int, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask somebody; exactly one Answered must follow."""
+
+    topic: str
+    to: int
+    round: int
+    patience: int  # microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer a question with a word."""
+
+    reply: Any
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLetter:
+    """Answer a question with the letter of a round."""
+
+    reply: Any
+    round: int
+    to: int
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """Answer a question with the current model, when nothing changes it."""
+
+    reply: Any
+    to: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Take the model that somebody gave."""
+
+    letter: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Letters of rounds before this one need not be kept."""
+
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Open the connections anew: somebody is heard whom the network does not show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """All rounds are done: show it, test the model, write everything down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Nobody needs this node any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """This node cannot go on; what it has is saved."""
+
+    reason: str
+    bad_input: bool = False
+
+
+Event = (
+    Started | Present | Introduced | Ungreeted | Void | Finished | Arrived | Trained | Mixed | Adopted | Asked | Answered
+    | Timer | Concluded
+)  # fmt: skip
+Action = (
+    Say | Greet | SetTimer | Train | Send | Mix | Ask | Answer | AnswerLetter | Give | Adopt | Forget | Renew | Conclude
+    | Leave | Fail
+)  # fmt: skip

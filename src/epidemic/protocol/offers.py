@@ -1,0 +1,57 @@
+"""Offers: where receivers have a cap, a letter is offered first; another random node is tried instead of one that has enough."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from epidemic.protocol.events import ACCEPTED, BUSY, SECOND, Answer, Answered, Asked, Send
+
+if TYPE_CHECKING:
+    from epidemic.protocol.rounds import Rounds
+
+
+class Offers:
+    """The offers of one node in one round."""
+
+    def __init__(self, node: Rounds) -> None:
+        self._node = node
+        self._round = -1
+        self._tried: set[int] = set()
+        self._alive: frozenset[int] = frozenset()
+        self._left: dict[int, int] = {}  # by who has been offered a letter: how often another one may be tried instead
+        self.undelivered = 0
+
+    def begin(self, round: int, targets: tuple[int, ...], alive: frozenset[int]) -> None:
+        """Offer the letter of a round to those of its targets who are there."""
+        self._round, self._alive = round, alive
+        self._tried = {*targets, self._node.rules.place}
+        self._left = {}
+        for place in targets:
+            if place in alive:
+                self._offer(place, self._node.rules.retries)
+
+    def _offer(self, place: int, retries: int) -> None:
+        self._left[place] = retries
+        self._node.ask("offer", place, self._round, max(SECOND, self._node.pace.limit))
+
+    def answered(self, event: Answered) -> None:
+        """Somebody accepts, or has enough."""
+        if event.round != self._round or event.by not in self._left:
+            return
+        retries = self._left.pop(event.by)
+        if event.answer == ACCEPTED:
+            self._node.act(Send(self._round, (event.by,)))
+            return
+        if event.answer != BUSY:
+            self.undelivered += 1
+            return
+        others = sorted(self._alive - self._tried)
+        if retries and others and self._node.round == self._round:
+            place = others[self._node.draw(len(others))]
+            self._tried.add(place)
+            self._offer(place, retries - 1)
+
+    def asked(self, event: Asked) -> None:
+        """Somebody offers a letter to this node."""
+        promised = self._node.mailbox.promise(event.round, event.by)
+        self._node.act(Answer(event.reply, ACCEPTED if promised else BUSY))

@@ -1,0 +1,55 @@
+"""Pace: how long to wait for letters, learnt from what rounds really take. It is told times, in microseconds.
+
+The limit is the median of what a round took up to the wait, plus three times the median of how long letters let themselves be waited
+for, plus a little for the network; never more than the deadline. Until enough has been seen, the deadline itself counts.
+
+Waiting spreads: who waits for a slow node is waited for in the next round. If a share f of the nodes is held up so in a round, at most
+f (1 - f) <= 1/4 of all letters are late for that reason, so the median does not see it, and waits do not feed on themselves. Letters
+that come too late are seen, too, so that the limit grows when half of them do; letters that never come are not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+from epidemic.protocol.events import SECOND
+
+WARM_UP = 12
+"""Letters to see before trusting what was seen."""
+SLACK = SECOND // 4
+"""Time that is always granted."""
+
+
+class Pace:
+    """What the last rounds took."""
+
+    def __init__(self, deadline: int) -> None:
+        self.deadline = deadline
+        self._work: deque[int] = deque(maxlen=15)
+        self._waits: deque[int] = deque(maxlen=128)
+        self._limit: int | None = None  # worked out, until something is told
+
+    def worked(self, took: int) -> None:
+        """A round was computed and sent, in this time."""
+        self._work.append(took)
+        self._limit = None
+
+    def waited(self, took: int) -> None:
+        """A letter came so long after this node was ready for it; 0: it was there already."""
+        self._waits.append(max(0, took))
+        self._limit = None
+
+    @property
+    def limit(self) -> int:
+        """How long to wait for letters before closing a round."""
+        if self._limit is None:
+            if len(self._waits) < WARM_UP or not self._work:
+                return self.deadline
+            self._limit = min(self.deadline, int(SLACK + median(self._work) + 3 * median(self._waits)))
+        return self._limit
+
+    @property
+    def suspicious(self) -> int:
+        """How long without a letter until its sender is asked for it: much more than a round's work."""
+        return max(SECOND, 4 * max(self._work, default=0))

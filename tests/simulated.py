@@ -1,0 +1,595 @@
+"""Simulated schedules: a population of round protocols over a fake network and a fake clock, reproducible from a seed.
+
+A schedule draws how many nodes there are, how rounds close, how long trainings and letters take, and what goes wrong: letters lost, doubled,
+delayed and reordered; crashes with a restart from a checkpoint or from nothing; processes stopped for a while; clocks that jump; networks
+that split and heal; nodes that are slow or come late; a member that lies. `run(seed)` plays it to its end and checks the laws.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import lru_cache
+from random import Random
+
+from epidemic.protocol import events as e
+from epidemic.protocol.rounds import Rounds, Rules, View
+from epidemic.rng import Streams
+from epidemic.topology import ELLocal, ELOracle, Ring
+
+SECOND = e.SECOND
+LEASE = 5 * SECOND  # until a silent connection counts as dead
+GREETING = 3 * SECOND  # how long a hello is waited for
+
+
+@lru_cache(maxsize=4096)
+def views(kind, n, s, seed, round):
+    """Every node's view of a round."""
+    topology = {"el-local": ELLocal(s), "el-oracle": ELOracle(s), "ring": Ring()}[kind]
+    graph = topology.graph(n, round, Streams(seed))
+    digest = bytes([round % 251]) * 8
+    return tuple(
+        View(tuple(graph.out_of(i).tolist()), frozenset(graph.into(i).tolist()), digest) for i in range(n)
+    )
+
+
+@dataclass
+class Schedule:
+    """What a seed stands for."""
+
+    seed: int
+    n: int
+    rounds: int
+    topology: str
+    s: int
+    close: str
+    private: bool
+    cap: int | None
+    deadline: int
+    patience: int
+    compute: list  # microseconds a training takes, by node
+    delay: tuple  # least and most microseconds of a letter
+    loss: float
+    doubling: float
+    faults: list = field(default_factory=list)  # (time, what, ...)
+    late: dict = field(default_factory=dict)  # spare places: when they start
+    save_every: int = 2
+    liar: int | None = None
+    amnesia: float = 0.0  # how often a token that was lost is not shown again
+
+    @property
+    def calm(self):
+        """Whether nothing is ever late: no faults, and everything is quick."""
+        return not (self.faults or self.late or self.loss or self.liar is not None) and self.delay[1] < SECOND // 10
+
+    @property
+    def crashes(self):
+        return any(fault[1] == "crash" for fault in self.faults)
+
+
+def drawn(seed):
+    """The schedule of a seed."""
+    r = Random(seed)
+    n = r.choice([2, 3, 3, 4, 4, 5, 5, 6, 7, 8, 10, 12] + ([16, 24] if seed % 16 == 0 else []))
+    topology = r.choice(["el-local", "el-local", "el-oracle", "ring"]) if n > 2 else "el-local"
+    s = r.randint(1, min(4, n - 1))
+    if topology == "el-oracle" and n * s % 2:
+        s = 2
+    close = r.choice(["deadline", "deadline", "quorum", "barrier"])
+    private = close != "barrier" and topology == "el-local" and r.random() < 0.2
+    cap = r.randint(1, 3) if close != "barrier" and r.random() < 0.15 else None
+    compute = [r.randint(20_000, 60_000) for _ in range(n)]
+    made = Schedule(
+        seed, n, r.choice([1, 3, 5, 8, 8]), topology, s, close, private, cap,
+        deadline=r.choice([2, 5]) * SECOND, patience=r.choice([4, 20]) * SECOND, compute=compute,
+        delay=r.choice([(1_000, 2_000), (1_000, 30_000), (5_000, 400_000)]),
+        loss=r.choice([0.0, 0.0, 0.0, 0.02, 0.2]), doubling=r.choice([0.0, 0.0, 0.1]),
+    )  # fmt: skip
+    made.save_every = r.choice([1, 2, 5])
+    if r.random() < 0.3:
+        return made
+    if r.random() < 0.3:
+        compute[r.randrange(n)] *= r.choice([5, 30])
+    if close != "barrier" and n > 3 and r.random() < 0.2:
+        made.late[n - 1] = r.randint(0, 4 * SECOND)
+    if n > 3 and close != "barrier" and r.random() < 0.25:
+        made.liar = r.randrange(n - 1)
+    for _ in range(r.choice([0, 1, 1, 2, 3])):
+        at, who = r.randint(0, 3 * SECOND), r.randrange(n)
+        what = r.choice(["crash", "crash", "stop", "jump", "split"])
+        if what == "crash":
+            back = None if r.random() < 0.3 else at + r.randint(0, 3 * SECOND)
+            made.faults.append((at, "crash", who, back, r.random() < 0.3))
+        elif what == "stop":
+            made.faults.append((at, "stop", who, r.choice([SECOND // 2, 3 * SECOND, 9 * SECOND])))
+        elif what == "jump":
+            made.faults.append((at, "jump", who, r.choice([SECOND, 30 * SECOND])))
+        else:
+            group = frozenset(i for i in range(n) if r.random() < 0.5)
+            made.faults.append((at, "split", group, r.choice([SECOND, 3 * SECOND, 12 * SECOND])))
+    made.amnesia = r.choice([0.0, 0.0, 0.5])
+    return made
+
+
+class Node:
+    """A place, through its lives."""
+
+    def __init__(self, place):
+        self.place = place
+        self.life = 0
+        self.protocol = None
+        self.saved = None  # done, kept, tally, count
+        self.waiting = []  # events while the process is stopped
+        self.stopped_until = 0
+        self.skew = 0
+        self.timers = {}
+        self.arrivals = 0
+        self.base = 0  # letters that were tallied in earlier lives
+        self.inboxes = {}
+        self.outcome = None  # "left", or why it failed
+        self.dead_for_good = False
+
+    @property
+    def running(self):
+        return self.protocol is not None
+
+    @property
+    def token(self):
+        return f"{self.place}/{self.life}"
+
+
+class World:
+    """Time, the network, and all nodes."""
+
+    def __init__(self, schedule, protocol=Rounds):
+        self.what = schedule
+        self.make = protocol
+        self.random = Random(schedule.seed + 1)
+        self.now = 0
+        self.heap = []
+        self.order = 0
+        self.nodes = [Node(i) for i in range(schedule.n)]
+        self.splits = []  # groups that are cut off from the rest
+        self.shown = set()  # (viewer, place, token) that the network shows
+        self.letters = Counter()  # what the network did with letters
+        self.last_fault = 0
+        self.asked = 0
+        self.pending_starts = 0
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def at(self, time, do, *args):
+        self.order += 1
+        heapq.heappush(self.heap, (time, self.order, do, args))
+
+    def play(self):
+        for place in range(self.what.n):
+            self.at_start(self.what.late.get(place, self.random.randint(0, SECOND // 2)), place, False)
+        for time, what, *rest in self.what.faults:
+            self.at(time, getattr(self, f"do_{what}"), *rest)
+        self.last_fault = max([0, *self.what.late.values(), *(fault[0] for fault in self.what.faults)])
+        if self.what.liar is not None:
+            for _ in range(40):
+                self.at(self.random.randint(0, 6 * SECOND), self.lie)
+        limit = self.limit()
+        while self.heap:
+            time, _, do, args = heapq.heappop(self.heap)
+            self.now = time
+            if time > self.last_fault + limit:
+                break
+            do(*args)
+            if all(not node.running for node in self.nodes) and not self.pending_starts:
+                break
+        return self
+
+    def at_start(self, time, place, from_nothing):
+        self.pending_starts += 1
+
+        def go():
+            self.pending_starts -= 1
+            self.start(place, from_nothing)
+
+        self.at(time, go)
+
+    def limit(self):
+        """A stated time after the last fault within which every live node has come to its end."""
+        w = self.what
+        a_round = w.deadline + max(w.compute) + SECOND
+        return 2 * w.patience + (w.rounds + 3) * a_round + 60 * SECOND
+
+    def step(self, node, event):
+        if node.protocol is None:
+            return
+        if self.now < node.stopped_until:
+            node.waiting.append(event)
+            return
+        for action in node.protocol.step(event, self.now + node.skew):
+            self.carry_out(node, action)
+
+    def later(self, delay, node, event):
+        self.at(self.now + delay, self.arrive, node, node.life, event)
+
+    def arrive(self, node, life, event):
+        if node.life == life and node.running:
+            self.step(node, event)
+
+    # -- lives --------------------------------------------------------------------------------------------------------
+
+    def start(self, place, from_nothing):
+        node, w = self.nodes[place], self.what
+        if node.running:
+            return
+        node.life += 1
+        node.outcome = None
+        saved = None if from_nothing else node.saved
+        founders = frozenset(i for i in range(w.n) if i != place and i not in w.late)
+        rules = Rules(
+            place, w.n, w.rounds, close=w.close, deadline=w.deadline, patience=w.patience, founders=founders,
+            adopt=self.random.random() < 0.7, cap=w.cap, retries=self.random.choice([0, 1, 5]),
+        )  # fmt: skip
+        secret = Random(self.random.random())
+        drawing = {}
+
+        def view(round):
+            if not w.private:
+                return views(w.topology, w.n, w.s, w.seed % 7, round)[place]
+            if round not in drawing:
+                others = [i for i in range(w.n) if i != place]
+                drawing[round] = View(tuple(secret.sample(others, w.s)), None, bytes(8))
+            return drawing[round]
+
+        done, kept, tally, count = saved or (0, {}, {}, None)
+        node.protocol = self.make(
+            rules, view, secret.randrange, node.token, done=done, kept=kept, tally=tally,
+            count=None if count is None else type(count)(**{**vars(count), "refused": Counter(count.refused)}),
+        )  # fmt: skip
+        node.timers, node.waiting, node.arrivals = {}, [], 0
+        node.stopped_until = 0
+        node.base = sum(v for k, v in tally.items() if k != "early") + sum(node.protocol.count.refused.values())
+        self.step(node, e.Started())
+        self.show_all(node)
+        for other in self.nodes:
+            if other.running and other is not node:
+                self.show(node, other)
+
+    def show_all(self, node):
+        """Show a node's token to everybody who is there."""
+        for other in self.nodes:
+            if other is not node and other.running:
+                self.show(other, node)
+
+    def show(self, viewer, node):
+        key = (viewer.place, viewer.life, node.place, node.token)
+        if self.open(viewer.place, node.place) and node.running and key not in self.shown:
+            self.shown.add(key)
+            self.later(self.delay(), viewer, e.Present(node.place, node.token, True))
+
+    def hide(self, viewer, place, token, delay):
+        key = (viewer.place, viewer.life, place, token)
+        if key in self.shown:
+            self.shown.discard(key)
+            self.later(delay, viewer, e.Present(place, token, False))
+
+    def end(self, node, outcome):
+        self.check_books(node)
+        node.outcome = outcome
+        token, node.protocol = node.token, None
+        for other in self.nodes:
+            self.hide(other, node.place, token, self.delay())
+
+    def save(self, node):
+        p = node.protocol
+        kept = {round: tuple(sent) for round, sent in p._kept.items()} if p.rules.barrier else {}
+        count = type(p.count)(**{**vars(p.count), "refused": Counter(p.count.refused)})
+        # of letters that are early and lost with the process nothing is left
+        node.saved = (p.done, kept, dict(p.mailbox.tally), count)
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def do_crash(self, place, back, from_nothing):
+        node = self.nodes[place]
+        if not node.running:
+            return
+        self.end(node, None)
+        if back is None:
+            node.dead_for_good = True
+            return
+        self.last_fault = max(self.last_fault, back)
+        self.at_start(max(back, self.now), place, from_nothing)
+
+    def do_stop(self, place, length):
+        node = self.nodes[place]
+        if not node.running:
+            return
+        node.stopped_until = self.now + length
+        life = node.life
+        self.last_fault = max(self.last_fault, self.now + length)
+        if length > LEASE:
+            self.at(self.now + LEASE, self.lose_token, node, life)
+
+        def go_on():
+            if node.life != life or not node.running:
+                return
+            waiting, node.waiting = node.waiting, []
+            for event in waiting:
+                self.step(node, event)
+            self.reappear(node)
+
+        self.at(self.now + length, go_on)
+
+    def lose_token(self, node, life):
+        if node.life == life and node.running:
+            for other in self.nodes:
+                self.hide(other, node.place, node.token, self.delay())
+
+    def reappear(self, node):
+        for other in self.nodes:
+            if other is not node and other.running and self.random.random() >= self.what.amnesia:
+                self.show(other, node)
+
+    def do_jump(self, place, length):
+        self.nodes[place].skew += length
+        for name, at in list(self.nodes[place].timers.items()):
+            self.set_timer(self.nodes[place], name, at)
+
+    def do_split(self, group, length):
+        self.splits.append(group)
+        self.last_fault = max(self.last_fault, self.now + length)
+        if length > LEASE:
+            self.at(self.now + LEASE, self.notice_split, group)
+
+        def heal():
+            self.splits.remove(group)
+            for one in self.nodes:
+                if one.running:
+                    self.reappear(one)
+
+        self.at(self.now + length, heal)
+
+    def notice_split(self, group):
+        for one in self.nodes:
+            for other in self.nodes:
+                if other.running and one.running and not self.open(one.place, other.place):
+                    self.hide(one, other.place, other.token, self.delay())
+
+    def open(self, a, b):
+        return all((a in group) == (b in group) for group in self.splits)
+
+    # -- the network --------------------------------------------------------------------------------------------------
+
+    def delay(self):
+        return self.random.randint(*self.what.delay)
+
+    def lost(self, a, b):
+        return not self.open(a, b) or (self.what.loss and self.random.random() < self.what.loss)
+
+    def send(self, sender, receiver, round, graph):
+        letter = (round, sender.place, receiver)
+        for _ in range(2 if self.what.doubling and self.random.random() < self.what.doubling else 1):
+            self.letters["sent"] += 1
+            if self.lost(sender.place, receiver):
+                self.letters["lost"] += 1
+            else:
+                self.at(self.now + self.delay(), self.deliver, receiver, sender.place, round, graph, letter)
+
+    def deliver(self, receiver, sender, round, graph, letter):
+        node = self.nodes[receiver]
+        if not node.running:
+            self.letters["nobody"] += 1
+            return
+        if self.now < node.stopped_until:  # it waits in the stopped process's buffers
+            self.at(node.stopped_until, self.deliver, receiver, sender, round, graph, letter)
+            return
+        self.letters["arrived"] += 1
+        node.arrivals += 1
+        self.step(node, e.Arrived(sender, round, graph, letter))
+
+    def hello(self, node):
+        p = node.protocol
+        return e.Introduced(node.place, node.place, node.token, p.round if p.phase != "looking" else -1, p.start)
+
+    def question(self, asker, to, patience, reach, fallback):
+        """Ask somebody: `reach(node, reply)` at the other end; exactly one answer comes back, or `fallback` in time."""
+        life, over = asker.life, []
+
+        def answer(event):
+            if not over and asker.life == life and asker.running:
+                over.append(1)
+                self.step(asker, event)
+
+        def reply(event):
+            if not over and not self.lost(to, asker.place):
+                self.at(self.now + self.delay(), answer, event)
+
+        def arrive():
+            node = self.nodes[to]
+            if node.running and self.now >= node.stopped_until:
+                reach(node, reply)
+
+        if not self.lost(asker.place, to):
+            self.at(self.now + self.delay(), arrive)
+        self.at(self.now + patience, answer, fallback)
+
+    def set_timer(self, node, name, at):
+        node.timers[name] = at
+        life = node.life
+
+        def fire():
+            if node.life == life and node.running and node.timers.get(name) == at:
+                if self.now < node.stopped_until:
+                    self.at(node.stopped_until, fire)
+                    return
+                del node.timers[name]
+                self.step(node, e.Timer(name))
+
+        self.at(max(self.now, at - node.skew), fire)
+
+    # -- actions ------------------------------------------------------------------------------------------------------
+
+    def carry_out(self, node, action):
+        match action:
+            case e.SetTimer(name, at):
+                self.set_timer(node, name, at)
+            case e.Send(round, to):
+                graph = node.protocol.view(round).graph
+                for place in to:
+                    self.send(node, place, round, graph)
+            case e.Train(round, _):
+                self.later(self.what.compute[node.place], node, e.Trained(round))
+            case e.Mix(round, letters):
+                self.check_inbox(node, round, letters)
+                self.at(self.now + 1000, self.mixed, node, node.life, round)
+            case e.Greet(place):
+                for to in range(self.what.n) if place is None else (place,):
+                    if to != node.place:
+                        self.greet(node, to)
+            case e.Ask(topic, to, round, patience):
+                self.asked += 1
+                self.ask(node, topic, to, round, patience)
+            case e.Answer(reply, word):
+                reply(word)
+            case e.AnswerLetter(reply, round, to):
+                self.send(node, to, round, node.protocol.view(round).graph)
+                reply("sent")
+            case e.Give(reply, _):
+                reply(("model", node.place))
+            case e.Adopt():
+                self.later(1000, node, e.Adopted())
+            case e.Conclude():
+                for other in self.nodes:
+                    if other is not node:
+                        self.at(self.now + self.delay(), self.tell_finished, other, node.place)
+                self.later(50_000, node, e.Concluded())
+            case e.Renew():
+                for other in self.nodes:
+                    if other is not node and other.running:
+                        self.hide(other, node.place, node.token, 0)
+                        self.hide(node, other.place, other.token, 0)
+                        self.at(self.now + 1, self.show, other, node)
+                        self.at(self.now + 1, self.show, node, other)
+            case e.Leave():
+                self.end(node, "left")
+            case e.Fail(reason):
+                self.end(node, reason)
+
+    def tell_finished(self, node, place):
+        if node.running and self.nodes[place].running:
+            self.step(node, e.Finished(place))
+        elif node.running and self.nodes[place].outcome == "left":
+            self.step(node, e.Finished(place))
+
+    def mixed(self, node, life, round):
+        if node.life != life or not node.running:
+            return
+        if self.now < node.stopped_until:
+            self.at(node.stopped_until, self.mixed, node, life, round)
+            return
+        self.step(node, e.Mixed(round))
+        if node.running and node.protocol.done % self.what.save_every == 0:
+            self.save(node)
+
+    def greet(self, node, to):
+        hello = self.hello(node)
+
+        def reach(other, reply):
+            self.step(other, hello)
+            if other.running:
+                reply(self.hello(other))
+
+        self.question(node, to, GREETING, reach, e.Ungreeted(to))
+
+    def ask(self, node, topic, to, round, patience):
+        def reach(other, reply):
+            def answered(content):
+                reply(e.Answered(topic, to, round, content))
+
+            self.step(other, e.Asked(topic, node.place, round, answered))
+
+        self.question(node, to, patience, reach, e.Answered(topic, to, round, None))
+
+    # -- a member that lies -------------------------------------------------------------------------------------------
+
+    def lie(self):
+        """Something that only a malicious member does, in the liar's own name."""
+        liar = self.nodes[self.what.liar]
+        victim = self.nodes[self.random.randrange(self.what.n)]
+        if not liar.running or not victim.running or victim is liar or not self.open(liar.place, victim.place):
+            return
+        kind = self.random.randrange(5)
+        if kind == 0:
+            round = self.random.choice([10**9, self.what.rounds, self.what.rounds - 1, 3])
+            self.step(victim, e.Introduced(liar.place, liar.place, liar.token, round, 0))
+        elif kind == 1:  # old and future letters, again and again
+            for _ in range(5):
+                round = self.random.choice([0, 1, self.what.rounds - 1, 10**9])
+                graph = bytes(8) if self.what.private else bytes([round % 251]) * 8
+                self.letters["sent"] += 1
+                self.deliver(victim.place, liar.place, round, graph, (round, liar.place, victim.place))
+        elif kind == 2:
+            for topic in ("again", "model", "offer"):
+                self.step(victim, e.Asked(topic, liar.place, self.random.choice([-5, 0, 2, 10**12]), lambda _: None))
+                if not victim.running:
+                    return
+        elif kind == 3:
+            self.step(victim, e.Answered("again", liar.place, victim.protocol.round, e.NOTHING))
+        else:
+            self.step(victim, e.Present(liar.place, f"another {self.random.random()}", True))
+
+    # -- laws ---------------------------------------------------------------------------------------------------------
+
+    def check_inbox(self, node, round, letters):
+        """No letter counts twice or in another round."""
+        assert round == node.protocol.round
+        senders = [sender for sender, _ in letters]
+        assert senders == sorted(set(senders)), f"a letter counts twice: {senders}"
+        for sender, letter in letters:
+            assert letter == (round, sender, node.place), f"a letter in another round: {letter} in {round}"
+        w = self.what
+        if not w.private and w.cap is None:
+            assert set(senders) <= node.protocol.view(round).expected
+        if w.cap is not None:
+            assert len(senders) <= w.cap
+        if w.close == "barrier":
+            assert set(senders) == node.protocol.view(round).expected, "not what the simulator would mix"
+        node.inboxes[round] = senders
+
+    def check_books(self, node):
+        """Every letter that arrived is in exactly one tally."""
+        p = node.protocol
+        tallied = sum(p.mailbox.tally.values()) + sum(p.count.refused.values()) - self.said(p)
+        assert all(v >= 0 for v in p.mailbox.tally.values()), p.mailbox.tally
+        assert tallied - node.base == node.arrivals, (tallied - node.base, node.arrivals, p.mailbox.tally)
+
+    @staticmethod
+    def said(protocol):
+        """Refused hellos are no letters."""
+        return protocol.count.refused["implausible-hello"]
+
+    def check(self):
+        w = self.what
+        for node in self.nodes:
+            assert not node.running, (
+                f"node {node.place} hangs in {node.protocol.phase}, round {node.protocol.round} of {w.rounds}"
+            )
+            if node.dead_for_good:
+                continue
+            assert node.outcome is not None
+            if node.outcome != "left" and w.close != "barrier":
+                allowed = ("no other node was found", "learnt nothing")
+                assert any(words in node.outcome for words in allowed), node.outcome
+            if node.outcome == "left" and w.close == "barrier" and not w.crashes:
+                assert sorted(node.inboxes) == list(range(w.rounds))
+        on_the_way = sum(1 for _, _, do, _ in self.heap if do == self.deliver)
+        assert self.letters["sent"] == self.letters["lost"] + self.letters["nobody"] + self.letters["arrived"] + on_the_way
+        if w.calm and w.cap is None:
+            assert all(node.outcome == "left" for node in self.nodes), [node.outcome for node in self.nodes]
+            if not w.private and max(w.compute) < SECOND // 4:
+                assert self.asked == 0, "a control message although nothing was late"
+
+
+def run(seed, protocol=Rounds):
+    """Play the schedule of a seed and check the laws; what came out."""
+    world = World(drawn(seed), protocol).play()
+    world.check()
+    return world
