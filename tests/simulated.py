@@ -155,7 +155,7 @@ class World:
         self.letters = Counter()  # what the network did with letters
         self.last_fault = 0
         self.asked = 0
-        self.pending_starts = 0
+        self.pending_starts = self.up = 0
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class World:
             if time > self.last_fault + limit:
                 break
             do(*args)
-            if all(not node.running for node in self.nodes) and not self.pending_starts:
+            if not self.up and not self.pending_starts:
                 break
         return self
 
@@ -221,6 +221,7 @@ class World:
         if node.running:
             return
         node.life += 1
+        self.up += 1
         node.outcome = None
         saved = None if from_nothing else node.saved
         founders = frozenset(i for i in range(w.n) if i != place and i not in w.late)
@@ -275,6 +276,7 @@ class World:
         self.check_books(node)
         node.outcome = outcome
         token, node.protocol = node.token, None
+        self.up -= 1
         for other in self.nodes:
             self.hide(other, node.place, token, self.delay())
 
@@ -386,8 +388,8 @@ class World:
         self.step(node, e.Arrived(sender, round, graph, letter))
 
     def hello(self, node):
-        p = node.protocol
-        return e.Introduced(node.place, node.place, node.token, p.round if p.phase != "looking" else -1, p.start)
+        round, start, finished, gone = node.protocol.hello()
+        return e.Introduced(node.place, node.place, node.token, round, start, (), finished, gone)
 
     def question(self, asker, to, patience, reach, fallback):
         """Ask somebody: `reach(node, reply)` at the other end; exactly one answer comes back, or `fallback` in time."""
@@ -457,9 +459,6 @@ class World:
             case e.Adopt():
                 self.later(1000, node, e.Adopted())
             case e.Conclude():
-                for other in self.nodes:
-                    if other is not node:
-                        self.at(self.now + self.delay(), self.tell_finished, other, node.place)
                 self.later(50_000, node, e.Concluded())
             case e.Renew():
                 for other in self.nodes:
@@ -472,12 +471,6 @@ class World:
                 self.end(node, "left")
             case e.Fail(reason):
                 self.end(node, reason)
-
-    def tell_finished(self, node, place):
-        if node.running and self.nodes[place].running:
-            self.step(node, e.Finished(place))
-        elif node.running and self.nodes[place].outcome == "left":
-            self.step(node, e.Finished(place))
 
     def mixed(self, node, life, round):
         if node.life != life or not node.running:

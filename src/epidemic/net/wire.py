@@ -9,13 +9,12 @@ A frame is a model on its way: 256 bytes in front, then the raw little-endian nu
 
 An offer, where receivers have a cap, is 128 bytes: the same with 64 bytes in front of the signature and no numbers.
 
-Everything from the network is untrusted: `open_frame` checks size, form, run, tensors, signature, digest and finiteness in this
+Everything from the network is untrusted: `open_frame` checks size, form, run, tensors, signature, digest and magnitude in this
 order and raises `Refused` with one of REASONS, which is counted. Nothing is ever unpickled, and the numbers are not copied.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,14 +25,12 @@ from blake3 import blake3
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from epidemic.algorithms import WIDTH, Column
 from epidemic.errors import BadInput
 from epidemic.record import CONTROL_BYTES, HEADER_BYTES
 
 MAGIC = b"EPL\x01"
 SIGNATURE_BYTES = 64
-
-WIDTH = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-"""Types of numbers that can travel, and their bytes."""
 
 REASONS = (
     "malformed",  # not a frame of this protocol, or not in its one canonical form
@@ -44,8 +41,10 @@ REASONS = (
     "unknown-sender",  # nobody whose certificate was seen
     "revoked",  # a certificate that the authority took back, or that has expired
     "wrong-signature",  # signed by another key than the sender's, or changed on the way
-    "wrong-graph",  # the sender drew another graph for this round
-    "non-finite",  # infinite numbers, or none at all
+    "wrong-graph",  # the sender drew another graph for this round, or it is no letter at all
+    "wrong-link",  # came over the connection of somebody else than its sender
+    "implausible",  # of a round that there is not
+    "insane",  # numbers that are infinite, or larger than any sane model's
     "overflow",  # more than could be looked at
 )
 
@@ -60,20 +59,6 @@ class Refused(Exception):
         assert reason in REASONS
         super().__init__(reason)
         self.reason = reason
-
-
-@dataclass(frozen=True)
-class Column:
-    """One named tensor of a message."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def bytes(self) -> int:
-        """What its numbers take."""
-        return math.prod(self.shape) * WIDTH[self.dtype]
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -109,11 +94,13 @@ class Letter:
 class Format:
     """The frames of one run: which tensors, how many bytes."""
 
-    def __init__(self, run: bytes, columns: tuple[Column, ...]) -> None:
+    def __init__(self, run: bytes, columns: tuple[Column, ...], largest: float = float("inf")) -> None:
+        """`largest`: numbers of a greater magnitude are refused."""
         for column in columns:
             if column.dtype not in WIDTH:
                 raise BadInput(f"numbers of type {column.dtype} cannot be sent; use one of {', '.join(WIDTH)}")
         self.run = run
+        self.largest = largest
         self.columns = columns
         self.tensors = tuple((c.name, c.shape, c.dtype) for c in columns)
         self.body_bytes = sum(c.bytes for c in columns)
@@ -161,8 +148,8 @@ class Format:
         for column in self.columns:
             tensors[column.name] = body[start : start + column.bytes]
             start += column.bytes
-            if not _finite(tensors[column.name], column.dtype):
-                raise Refused("non-finite")
+            if not _sane(tensors[column.name], column.dtype, self.largest):
+                raise Refused("insane")
         return Letter(header.round, header.sender, header.graph, tensors)
 
     def seal_offer(self, round: int, sender: int, receiver: int, key: Ed25519PrivateKey) -> bytes:
@@ -213,12 +200,13 @@ def _verify(sender: int, signed: bytes, signature: bytes, key_of: KeyOf) -> None
         raise Refused("wrong-signature") from None
 
 
-def _finite(raw: memoryview, dtype: str) -> bool:
-    """Whether all numbers are finite."""
+def _sane(raw: memoryview, dtype: str, largest: float) -> bool:
+    """Whether all numbers are finite and none is larger than that."""
     if dtype == "bfloat16":
-        return not ((np.frombuffer(raw, "<u2") & 0x7F80) == 0x7F80).any()
+        wide = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+        return bool((np.abs(wide) <= largest).all() and np.isfinite(wide).all())
     x = np.frombuffer(raw, np.dtype(dtype).newbyteorder("<"))
     with np.errstate(over="ignore", invalid="ignore"):
-        if dtype in ("float32", "float64") and math.isfinite(np.dot(x, x)):  # infinities and NaN would survive the sum
-            return True
-    return bool(np.isfinite(x).all())
+        if dtype in ("float32", "float64") and float(np.dot(x, x)) <= min(largest, 1e18) ** 2:
+            return True  # no single number can be too large; infinities and NaN would survive the sum
+        return bool(np.isfinite(x).all() and (np.abs(x) <= largest).all())

@@ -38,6 +38,8 @@ class Introduced:
     round: int  # the round that it says to be in; -1: not begun
     start: int  # the round that it takes part from
     differs: tuple[str, ...] = ()  # what keeps it apart from this node
+    finished: bool = False  # whether it has come to its end
+    gone: bool = False  # whether it has given up, although its process may still be there
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,6 @@ class Void:
     """The certificates of these places count no more."""
 
     places: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A place shows that it has come to its end."""
-
-    place: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +241,7 @@ class Fail:
 
 
 Event = (
-    Started | Present | Introduced | Ungreeted | Void | Finished | Arrived | Trained | Mixed | Adopted | Asked | Answered
+    Started | Present | Introduced | Ungreeted | Void | Arrived | Trained | Mixed | Adopted | Asked | Answered
     | Timer | Concluded
 )  # fmt: skip
 Action = (

@@ -34,6 +34,7 @@ class _Peer:
     missed: int = 0  # how often it was waited for in vain since it was heard last
     heard: int | None = None  # when its last letter of a current round came
     gone: int | None = None  # since when it is not shown
+    ended: bool = False  # whether it has said that it gives up
 
 
 class Roster:
@@ -48,6 +49,8 @@ class Roster:
         self._void: frozenset[int] = frozenset()
         self.differing: dict[int, tuple[str, ...]] = {}  # what keeps others apart from this one
         self.finished: set[int] = set()
+        self._alive: frozenset[int] | None = None  # worked out, until something changes ...
+        self._alive_until = 0  # ... or this time comes
 
     # -- what is learnt -----------------------------------------------------------------------------------------------
 
@@ -55,6 +58,7 @@ class Roster:
         """The network shows, or no longer shows, a token."""
         if not 0 <= place < self._nodes:
             return
+        self._alive = None
         tokens = self._tokens.setdefault(place, set())
         if not there:
             tokens.discard(token)
@@ -65,7 +69,7 @@ class Roster:
                 self._note_gone(peer, now)
 
     def _note_gone(self, peer: _Peer, now: int) -> None:
-        if peer.token in self._tokens.get(peer.carrier, ()):
+        if peer.token in self._tokens.get(peer.carrier, ()) and not peer.ended:
             peer.gone = None
         elif peer.gone is None:
             peer.gone = now
@@ -77,6 +81,7 @@ class Roster:
             return False
         if not (-1 <= hello.round <= self._rounds and 0 <= hello.start <= self._rounds):
             return False
+        self._alive = None
         before = self._peers.get(place)
         shown = hello.token in self._tokens.get(hello.carrier, ())
         if before is not None and before.token != hello.token and before.gone is None and not shown:
@@ -86,6 +91,13 @@ class Roster:
             self._peers.pop(place, None)
             return True
         self.differing.pop(place, None)
+        if hello.finished:
+            self.finished.add(place)
+        if hello.gone:
+            if before is not None and before.token == hello.token:
+                before.ended = True
+                self._note_gone(before, now)
+            return True
         if before is not None and before.token == hello.token:
             before.since = max(before.since or 0, hello.start)
             before.round = max(before.round, hello.round)
@@ -94,13 +106,15 @@ class Roster:
             late = here > hello.start and not begun  # it will say from when it takes part
             since = None if late else max(hello.start, hello.round + 2 if begun else 0)
             self._peers[place] = _Peer(hello.carrier, hello.token, hello.round, since, begun)
-            self.finished.discard(place)
+            if not hello.finished:
+                self.finished.discard(place)
             self._note_gone(self._peers[place], now)
         return True
 
     def void(self, places: Iterable[int]) -> None:
         """The certificates of these count no more."""
         self._void = frozenset(places)
+        self._alive = None
 
     def reached(self, place: int, round: int) -> None:
         """A letter of this round came from a peer, whether it is of use or not."""
@@ -114,6 +128,8 @@ class Roster:
         if peer is not None:
             peer.missed = 0
             peer.heard = now
+            if peer.gone is not None:
+                self._alive = None
             if peer.since is None:
                 peer.since = round
 
@@ -140,16 +156,21 @@ class Roster:
         """Whether another process than the one of this token shows this node's own place."""
         return bool(self._tokens.get(self._place, set()) - {token})
 
-    def is_alive(self, place: int, now: int) -> bool:
-        """Whether somebody is there and does the same."""
-        peer = self._peers.get(place)
-        if peer is None or place in self._void:
-            return False
-        return peer.gone is None or (peer.heard is not None and now - peer.heard <= STILL_HEARD)
-
     def alive(self, now: int) -> frozenset[int]:
         """Who is there and does the same."""
-        return frozenset(place for place in self._peers if self.is_alive(place, now))
+        if self._alive is None or now > self._alive_until:
+            self._alive_until = 2**62
+            found = []
+            for place, peer in self._peers.items():
+                if place in self._void:
+                    continue
+                if peer.gone is None:
+                    found.append(place)
+                elif peer.heard is not None and now - peer.heard <= STILL_HEARD:
+                    found.append(place)
+                    self._alive_until = min(self._alive_until, peer.heard + STILL_HEARD)
+            self._alive = frozenset(found)
+        return self._alive
 
     def unseen(self, place: int) -> bool:
         """Whether a peer is heard although the network does not show it."""
@@ -159,20 +180,18 @@ class Roster:
     def away(self, place: int, now: int, began: int) -> int:
         """For how long somebody has not been there, in microseconds; who was never seen is away since `began`."""
         peer = self._peers.get(place)
-        if self.is_alive(place, now):
+        if place in self.alive(now):
             return 0
         since = began if peer is None or peer.gone is None else max(peer.gone, peer.heard or peer.gone)
         return now - since
 
     def expected(self, round: int, now: int) -> frozenset[int]:
         """Who is alive and can be expected to send its letters of this round."""
+        peers = ((place, self._peers[place]) for place in self.alive(now))
         return frozenset(
             place
-            for place, peer in self._peers.items()
-            if peer.since is not None
-            and peer.since <= round
-            and peer.missed < MOST_MISSED
-            and self.is_alive(place, now)
+            for place, peer in peers
+            if peer.since is not None and peer.since <= round and peer.missed < MOST_MISSED
         )
 
     def learning(self, now: int) -> list[int]:

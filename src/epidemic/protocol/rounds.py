@@ -30,7 +30,6 @@ from epidemic.protocol.events import (
     Concluded,
     Event,
     Fail,
-    Finished,
     Forget,
     Give,
     Greet,
@@ -170,6 +169,7 @@ class Rounds:
         self._renewed: dict[int, tuple[int, int]] = {}  # by place: when, how often
         self._said: set[str] = set()
         self._said_waiting = 0
+        self._told = 0  # when the others were told last that this node has come to its end
         self._alive_before: frozenset[int] = frozenset()
 
     def step(self, event: Event, now: int) -> list[Action]:
@@ -212,15 +212,14 @@ class Rounds:
             case Void():
                 self.roster.void(event.places)
                 self._people_changed()
-            case Finished():
-                self.roster.finished.add(event.place)
-                self._people_changed()
             case Adopted():
                 self._go_to(self._goal, "with another node's model")
                 self._tell_start()
                 self._open()
             case Concluded():
                 self._enter("lingering")
+                self._told = self._now
+                self.act(Greet(None))
                 self._linger()
             case Started():
                 self._enter("looking")
@@ -258,6 +257,8 @@ class Rounds:
         if self.phase in ("starting", "looking"):
             return
         alive = self.roster.alive(self._now)
+        if alive is self._alive_before:
+            return
         for place in sorted(self._alive_before - alive - self.roster.finished):
             self._say(f"round {self.round}: node {place} is gone")
         for place in sorted(alive - self._alive_before):
@@ -585,6 +586,12 @@ class Rounds:
         self.mailbox.excuse(self.round, place)
         self._wait()
 
+    def hello(self) -> tuple[int, int, bool, bool]:
+        """What this node says of itself: its round, from when it takes part, whether it has finished, whether it gives up."""
+        begun = self.phase not in ("starting", "looking", "adopting")
+        over = self.phase in ("lingering", "left")
+        return (self.round if begun else -1), self.start, over, self.phase == "failed"
+
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _linger(self) -> None:
@@ -602,8 +609,11 @@ class Rounds:
         if over:
             self._enter("left")
             self.act(Leave())
-        else:
-            self.act(SetTimer("linger", now + TICK))
+            return
+        self.act(SetTimer("linger", now + TICK))
+        if now - self._told > 2 * SECOND:  # the news of its end may have got lost, or that of theirs
+            self._told = now
+            self.act(Greet(None))
 
     def _fail(self, reason: str, *, bad_input: bool = False) -> None:
         self.phase = "failed"

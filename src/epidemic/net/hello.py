@@ -1,0 +1,107 @@
+"""How nodes introduce themselves: signed hellos, one for each place of a process, with what they must have in common."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from epidemic.net.keys import Identity, place_of
+from epidemic.net.terms import Terms
+from epidemic.net.wire import Refused
+
+LARGEST_BUNDLE = 2**20
+"""Bytes of the hellos of one process."""
+LARGEST_HELLO = 2**12
+LARGEST_TERMS = 2**16
+_DOMAIN = b"epidemic hello\0"
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """How a node introduces itself."""
+
+    place: int
+    carrier: int  # the place whose connection carries its letters
+    token: str
+    certificate: bytes
+    run: bytes  # 16 bytes that name what it learns
+    round: int  # the round that it is in; -1: not begun
+    start: int  # the round that it takes part from
+    finished: bool
+    gone: bool
+
+
+class _Signed(msgspec.Struct, frozen=True, array_like=True):
+    content: bytes
+    signature: bytes
+
+
+class _Bundle(msgspec.Struct, frozen=True, array_like=True):
+    hellos: list[_Signed]
+    terms: bytes  # JSON; told for people, believed only as far as it agrees with a signed `run`
+
+
+def seal_hellos(hellos: Iterable[tuple[Hello, Identity]], terms: Terms) -> bytes:
+    """The hellos of a process, each signed by its own node."""
+    signed = []
+    for hello, identity in hellos:
+        content = msgspec.msgpack.encode(hello)
+        signed.append(_Signed(content, identity.key.sign(_DOMAIN + content)))
+    return msgspec.msgpack.encode(_Bundle(signed, msgspec.json.encode(terms)))
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A hello that is in order, and what its certificate says."""
+
+    hello: Hello
+    name: str
+    key: Ed25519PublicKey
+    expires: dt.datetime
+    terms: Terms | None  # None: they are not those of the run that it names
+
+
+def open_hellos(raw: bytes, identity: Identity, nodes: int) -> tuple[list[Known], list[str]]:
+    """The hellos in these bytes that are in order, and why the others are not."""
+    refused: list[str] = []
+    if len(raw) > LARGEST_BUNDLE:
+        return [], ["oversized"]
+    try:
+        bundle = msgspec.msgpack.decode(raw, type=_Bundle)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return [], ["malformed"]
+    if len(bundle.hellos) > nodes or len(bundle.terms) > LARGEST_TERMS:
+        return [], ["oversized"]
+    try:
+        terms = msgspec.json.decode(bundle.terms, type=Terms)
+        run = terms.run
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError):
+        terms, run = None, b""
+    found = []
+    for signed in bundle.hellos:
+        try:
+            found.append(_open(signed, identity, terms, run))
+        except Refused as refusal:
+            refused.append(refusal.reason)
+    return found, refused
+
+
+def _open(signed: _Signed, identity: Identity, terms: Terms | None, run: bytes) -> Known:
+    if len(signed.content) > LARGEST_HELLO:
+        raise Refused("oversized")
+    try:
+        hello = msgspec.msgpack.decode(signed.content, type=Hello)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise Refused("malformed") from None
+    name, key, expires = identity.recognise(hello.certificate)
+    try:
+        key.verify(signed.signature, _DOMAIN + signed.content)
+    except InvalidSignature:
+        raise Refused("wrong-signature") from None
+    if place_of(name) != hello.place:  # a member that gives itself out as another one
+        raise Refused("wrong-signature")
+    if len(hello.token) > 64 or len(hello.run) != 16:
+        raise Refused("malformed")
+    return Known(hello, name, key, expires, terms if run == hello.run else None)

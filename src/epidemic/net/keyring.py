@@ -1,0 +1,84 @@
+"""Keyring: the certified keys of the others, learnt from their hellos. Asked by all threads."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections import Counter
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from epidemic.errors import plain
+from epidemic.net.hello import Known, open_hellos
+from epidemic.net.keys import Identity
+from epidemic.net.terms import Terms, differences
+from epidemic.net.wire import Refused
+from epidemic.protocol.events import Introduced
+
+
+class Keyring:
+    """Who the others are, as far as certificates tell."""
+
+    def __init__(self, identity: Identity, terms: Terms, nodes: int) -> None:
+        self._identity = identity
+        self._terms = terms
+        self._nodes = nodes
+        self._known: dict[int, Known] = {}
+        self._lock = threading.Lock()
+        self._refused: Counter[str] = Counter()
+
+    def introduce(self, raw: bytes) -> list[Introduced]:
+        """Listen to the hellos of a process."""
+        found, refused = open_hellos(raw, self._identity, self._nodes)
+        heard = []
+        with self._lock:
+            self._refused.update(refused)
+            for known in found:
+                hello = known.hello
+                differs = self._differs(known)
+                if differs:
+                    self._refused["wrong-run"] += 1
+                elif 0 <= hello.place < self._nodes:
+                    self._known[hello.place] = known
+                heard.append(
+                    Introduced(
+                        hello.place, hello.carrier, hello.token, hello.round, hello.start, differs, hello.finished, hello.gone
+                    )
+                )
+        return heard
+
+    def _differs(self, known: Known) -> tuple[str, ...]:
+        if known.hello.run == self._terms.run:
+            return ()
+        told = differences(self._terms, known.terms) if known.terms is not None else []
+        return tuple(plain(text, 160) for text in told[:4]) or ("the run differs",)
+
+    def key_of(self, place: int) -> Ed25519PublicKey | None:
+        """The certified key of a node; None if it is not known. Raises Refused if it counts no more."""
+        with self._lock:
+            known = self._known.get(place)
+        if known is None:
+            return None
+        if self._is_void(known, dt.datetime.now(dt.UTC)):
+            raise Refused("revoked")
+        return known.key
+
+    def carrier_of(self, place: int) -> int:
+        """Over whose connection the letters of a place come."""
+        with self._lock:
+            known = self._known.get(place)
+        return place if known is None else known.hello.carrier
+
+    def _is_void(self, known: Known, now: dt.datetime) -> bool:
+        return known.name in self._identity.revoked.names or known.expires < now
+
+    def void(self, now: dt.datetime) -> frozenset[int]:
+        """The places whose certificates count no more."""
+        with self._lock:
+            return frozenset(place for place, known in self._known.items() if self._is_void(known, now))
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Hellos that were refused, by reason."""
+        with self._lock:
+            return Counter(self._refused)
