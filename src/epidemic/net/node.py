@@ -32,7 +32,8 @@ from epidemic.net.member import Member, Turn, raw_bytes
 from epidemic.net.pace import Pace
 from epidemic.net.post import Outgoing, Post
 from epidemic.net.terms import check_deployable, terms_of
-from epidemic.net.transport import Addresses, Transport, Unreachable, read_addresses
+from epidemic.net.addresses import Addresses, read_addresses
+from epidemic.net.transport import Transport, Unreachable
 from epidemic.net.wire import Format, Letter, Refused
 from epidemic.record import Record, Summary
 from epidemic.rng import Streams
