@@ -7,10 +7,10 @@ import time
 import msgspec
 import pytest
 import torch
+from epidemic.net.cluster import Cluster, Observer, make_cluster
 from safetensors.torch import load_file
 
 import epidemic as ep
-from epidemic.net.cluster import Cluster, Observer, make_cluster
 from epidemic.net.transport import free_addresses
 
 COMMON = {

@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from epidemic.net.cluster import Cluster, _child
 
 ADDRESS = {"a": "10.77.0.1", "b": "10.77.0.2"}

@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+from epidemic.net.cluster import make_cluster
 
 import epidemic as ep
 from conftest import experiment
 from epidemic.cli.app import main
 from epidemic.experiment import to_toml
-from epidemic.net.cluster import make_cluster
 from epidemic.net.transport import free_addresses
 
 EPIDEMIC = [sys.executable, "-m", "epidemic"]

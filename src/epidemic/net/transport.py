@@ -78,7 +78,7 @@ class Transport:
         self._lock = threading.Lock()
         self._declarations: list[Callable[[], Any]] = []  # how to declare everything once more
         self._declared: list[Any] = []  # what Zenoh would drop when nobody holds it
-        self._watches: list[_Watch] = []
+        self._watches: dict[str, _Watch] = {}  # by what is watched
         self._answering = ThreadPoolExecutor(4, "answer")
         enough_threads(nodes, here)
         zenoh.init_log_from_env_or("off")
@@ -246,7 +246,7 @@ class Transport:
         try:
             self._session.get(
                 key,
-                Callback(replied, over, indirect=False),  # type: ignore[arg-type, call-overload]
+                Callback(replied, over, indirect=False),
                 payload=question,
                 timeout=timeout,
                 target=zenoh.QueryTarget.ALL,
@@ -260,14 +260,11 @@ class Transport:
 
     def appear(self, what: str, place: int) -> None:
         """Show the others that this place is taken (`alive`), or has finished (`done`)."""
-        self._declare(
-            lambda: self._session.liveliness().declare_token(f"{self._prefix}/{what}/{place}/{self.token}")
-        )
+        self._declare(lambda: self._session.liveliness().declare_token(f"{self._prefix}/{what}/{place}/{self.token}"))
 
     def watch(self, what: str, changed: Presence) -> None:
         """Tell of every place that appears or disappears, those there already included."""
-        watch = _Watch(changed)
-        self._watches.append(watch)
+        watch = self._watches[what] = _Watch(changed)
 
         def noticed(sample: zenoh.Sample) -> None:
             _, text, token = str(sample.key_expr).rsplit("/", 2)
@@ -282,18 +279,26 @@ class Transport:
         """How many others this one is connected to directly."""
         return len(self._session.info.transports())
 
-    def linked(self) -> frozenset[int]:
-        """The places that this one is connected to directly, by their certificates; none if `insecure`."""
+    def unseen(self) -> frozenset[int]:
+        """The places with a direct link, by their certificates, that are not `alive` as far as this one sees; none if `insecure`.
+
+        For a moment that is usual: a link is there before its other end shows itself. For long, it is a reason to renew; see Sight.
+        """
         names = (link.auth_identifier for link in self._session.info.links())
-        return frozenset(place for name in names if name is not None and (place := place_of(name)) is not None)
+        linked = {place for name in names if name is not None and (place := place_of(name)) is not None}
+        return frozenset(linked - self._watches["alive"].places - {self._place})
 
     def renew(self) -> None:
-        """Leave and come back with a new token, with everything declared that was declared before."""
+        """Leave and come back with a new token, with everything declared that was declared before.
+
+        Call it when Sight says so, and when the list of revoked certificates has changed: access rules are read when the network is
+        opened. Watchers are told that everyone is gone, then who is there. Raises Unreachable like the first time; call it again then.
+        """
         with suppress(zenoh.ZError):
             self._session.close()  # type: ignore[no-untyped-call]
         with self._lock:
             self._publishers, self._matched = {}, {}
-        for watch in self._watches:
+        for watch in self._watches.values():
             watch.lost_sight()
         self.token = secrets.token_hex(8)
         self._session = self._open()
@@ -330,6 +335,12 @@ class _Watch:
         self._changed = changed
         self._seen: set[tuple[int, str]] = set()
         self._lock = threading.Lock()
+
+    @property
+    def places(self) -> set[int]:
+        """Who is in sight."""
+        with self._lock:
+            return {place for place, _ in self._seen}
 
     def noticed(self, place: int, token: str, there: bool) -> None:
         """Tell of one who came or went."""
