@@ -22,9 +22,12 @@ import numpy as np
 import epidemic as ep
 from benchmarks.timing import verdict
 from epidemic.engine import Observer
-from epidemic.net import cluster
+from epidemic.net.addresses import Addresses, free_addresses
+from epidemic.net.folders import make_cluster
 from epidemic.net.keys import Authority, Identity
-from epidemic.net.transport import Addresses, Transport, free_addresses
+from epidemic.net.processes import Cluster
+from epidemic.net.transport import Transport
+from epidemic.net.watching import Watcher
 from epidemic.net.wire import Column, Format
 
 NUMBERS, MODELS, REPEATS = 1_700_000, 60, 4
@@ -69,7 +72,7 @@ def _sealed_receiver(folders, addresses, results):
             results.put(time.perf_counter() - start)
             done.set()
 
-    transport.receive(0, take, lambda: None, FORMAT.frame_bytes)
+    transport.receive(take, lambda _: None, FORMAT.frame_bytes)
     results.put("ready")
     done.wait(120)
     transport.close()
@@ -81,7 +84,7 @@ def _sealed_sender(folders, addresses):
     model = {"x": np.random.default_rng(0).normal(size=NUMBERS).astype("<f4").view(np.uint8)}
     sent = 0
     while sent < MODELS + 1:
-        sent += transport.send(1, 0, transport.payload(FORMAT.seal(sent, 1, bytes(8), model, identity.key)))
+        sent += transport.send(0, transport.payload(FORMAT.seal(sent, 1, bytes(8), model, identity.key)))
     time.sleep(5)
     transport.close()
 
@@ -142,12 +145,12 @@ def rounds() -> bool:
         ep.simulate(what, observer=watch)
         simulated = min(simulated, watch.seconds)
         with tempfile.TemporaryDirectory() as root:
-            folders = cluster.make_cluster(what, free_addresses(what.nodes), Path(root) / "cluster")
-            nodes = cluster.Cluster(folders)
-            observer = cluster.Observer(Path(root) / "cluster" / "observer")
+            folders = make_cluster(what, free_addresses(what.nodes), Path(root) / "cluster")
+            nodes = Cluster(folders)
+            watcher = Watcher(Path(root) / "cluster" / "observer")
             reached = {}
             while len(reached) < 2:
-                found = observer.ask(1.0)
+                found = watcher.ask(1.0)
                 if len(found) == what.nodes:
                     slowest = min(status.round for status in found)
                     for mark in (first, last):
@@ -156,7 +159,7 @@ def rounds() -> bool:
             seconds = (reached[last][0] - reached[first][0]) / (reached[last][1] - reached[first][1]) * (last - first)
             deployed = min(deployed, seconds)
             nodes.wait(60)
-            observer.close()
+            watcher.close()
             books = [
                 json.loads(path.read_text())[0] for path in Path(root).glob("cluster/node-*/run/seed-1/nodes.json")
             ]

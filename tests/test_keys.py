@@ -1,5 +1,6 @@
 """Certificates, and the commands that make them: what is wrong is said in one line."""
 
+import datetime as dt
 import json
 import os
 import stat
@@ -55,8 +56,8 @@ def test_a_revoked_name_counts_no_more_and_is_never_given_again(root):
     one, two = Identity.load(root / "node-1"), Identity.load(root / "node-2")
     authority = Authority.load(root)
     authority.revoke("node-2")
-    assert one.refresh()
-    assert not one.refresh()
+    assert one.refresh().changed
+    assert not one.refresh().changed
     with pytest.raises(Refused) as refusal:
         one.recognise(two.encoded)
     assert refusal.value.reason == "revoked"
@@ -73,14 +74,46 @@ def test_a_list_of_revoked_names_that_was_tampered_with_or_is_older_is_not_follo
     path = root / "node-1" / "revoked.json"
     old = path.read_bytes()
     Authority.load(root).revoke("node-0")
-    assert one.refresh()
+    assert one.refresh().changed
     os.utime(path, ns=(1, 1))
     path.write_bytes(old)
-    assert not one.refresh()
+    assert not one.refresh().changed
     assert one.revoked.names == ["node-0"]
     path.write_text(path.read_text().replace("[]", '["node-2"]'))
-    with pytest.raises(ep.BadInput, match="not signed by the authority"):
-        one.refresh()
+    assert "not signed by the authority" in one.refresh().problem
+    assert one.revoked.names == ["node-0"]
+
+
+def test_a_half_copied_list_of_revoked_names_ends_nobody_and_hides_no_expiry(root):
+    """The list read before counts until the new one is whole; whether one's own certificate is good is another question."""
+    one, other = Identity.load(root / "node-1"), Identity.load(root / "node-2")
+    path = root / "node-1" / "revoked.json"
+    Authority.load(root).revoke("node-2")
+    whole = path.read_bytes()
+    for part in (b"", whole[: len(whole) // 2], b"\xff\xfe", b"null"):
+        path.write_bytes(part)
+        found = one.refresh()
+        assert not found.changed
+        assert str(path) in found.problem
+        assert one.recognise(other.encoded)[0] == "node-2"
+        one.still_good()
+        with pytest.raises(ep.BadInput, match="has expired"):
+            one.still_good(one.certificate.not_valid_after_utc + dt.timedelta(seconds=1))
+    path.unlink()
+    assert "cannot be read" in one.refresh().problem
+    path.write_bytes(whole)
+    assert one.refresh().changed
+    with pytest.raises(Refused):
+        one.recognise(other.encoded)
+
+
+def test_a_certificate_counts_until_its_end_by_the_clock_that_is_given(root):
+    one, other = Identity.load(root / "node-1"), Identity.load(root / "node-2")
+    _, _, end = one.recognise(other.encoded)
+    one.recognise(other.encoded, end)
+    with pytest.raises(Refused) as refusal:
+        one.recognise(other.encoded, end + dt.timedelta(seconds=1))
+    assert refusal.value.reason == "revoked"
 
 
 def test_names_and_places():
@@ -144,7 +177,7 @@ def test_bad_input_of_keys(root, tmp_path, capsys):
 
 
 def test_cluster_init_makes_a_folder_for_each_place(tmp_path, capsys):
-    from epidemic.net.transport import read_addresses
+    from epidemic.net.addresses import read_addresses
 
     file = tmp_path / "e.toml"
     file.write_text('nodes = 4\nrounds = 5\n[topology]\nkind = "el-local"\ns = 2\n')
@@ -195,7 +228,8 @@ def test_a_node_takes_settings_of_its_own_only_where_nodes_may_differ(root, caps
 
 
 def test_plaintext_is_for_loopback_only(root):
-    from epidemic.net.transport import Addresses, configuration
+    from epidemic.net.access import configuration
+    from epidemic.net.addresses import Addresses
 
     identity = Identity.load(root / "node-1")
     good = Addresses("127.0.0.1:7000", ("localhost:7001", "[::1]:7002"))

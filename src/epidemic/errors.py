@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -70,3 +71,14 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     known = sorted(known)
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+
+
+def plain(text: str, most: int = 200) -> str:
+    """Words of somebody else, fit for a line of a terminal or a log: no control characters, on one line, of at most `most` characters.
+
+    Escape codes, line breaks, and marks that turn the direction of writing become question marks. Rich's markup is left as it is;
+    print what this gives with markup off, or as a `Text`.
+    """
+    cut = text[:most]
+    shown = "".join(c if unicodedata.category(c)[0] != "C" and c not in "\u2028\u2029" else "?" for c in cut)
+    return shown if len(text) <= most else shown[: most - 3] + "..."

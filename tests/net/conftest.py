@@ -10,8 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 import epidemic as ep
-from epidemic.net.cluster import Cluster, Observer, make_cluster
-from epidemic.net.transport import free_addresses
+from epidemic.net.addresses import free_addresses
+from epidemic.net.folders import make_cluster
+from epidemic.net.processes import Cluster
+from epidemic.net.watching import Watcher
 
 COMMON = {
     "nodes": 16,
@@ -34,16 +36,16 @@ class Deployment:
         self.experiment, self.root = what, root
         self.folders = make_cluster(what, hosts or free_addresses(what.nodes), root, **options)
         self.cluster = None
-        self.observer = None
+        self.watcher = None
 
-    def start(self, folders=None):
-        self.cluster = Cluster(self.folders if folders is None else folders)
+    def start(self, folders=None, processes=None):
+        self.cluster = Cluster(self.folders if folders is None else folders, processes)
         return self
 
     def statuses(self):
-        if self.observer is None:
-            self.observer = Observer(self.root / "observer")
-        return {status.place: status for status in self.observer.ask()}
+        if self.watcher is None:
+            self.watcher = Watcher(self.root / "observer")
+        return {status.place: status for status in self.watcher.ask()}
 
     def until(self, condition, patience=60):
         """Wait until the statuses fulfil a condition."""
@@ -81,8 +83,8 @@ class Deployment:
         return load_file(self.run(place) / "models.safetensors")
 
     def close(self):
-        if self.observer is not None:
-            self.observer.close()
+        if self.watcher is not None:
+            self.watcher.close()
         if self.cluster is not None:
             for child in self.cluster.children:
                 child.process.kill()

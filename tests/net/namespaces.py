@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from epidemic.net.cluster import Cluster, _child
+from epidemic.net.processes import Cluster, _child
 
 ADDRESS = {"a": "10.77.0.1", "b": "10.77.0.2"}
 CLONE_NEWNET = 0x40000000
@@ -100,9 +100,9 @@ class Link:
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True, check=False)
 
 
-def _child_there(namespace, folder, insecure, threads):
+def _child_there(namespace, *arguments):
     enter(namespace)
-    _child(folder, insecure, threads)
+    _child(*arguments)
 
 
 class ClusterThere(Cluster):
@@ -112,8 +112,8 @@ class ClusterThere(Cluster):
         self._namespaces = namespaces
         super().__init__(folders)
 
-    def _process(self, place, folder):
-        arguments = (self._namespaces[place], str(folder), False, 1)
+    def _process(self, places, folders):
+        arguments = (self._namespaces[places[0]], [str(folder) for folder in folders], False, 1, self._here)
         return self._context.Process(target=_child_there, args=arguments, daemon=False)
 
 

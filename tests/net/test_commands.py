@@ -15,8 +15,8 @@ import epidemic as ep
 from conftest import experiment
 from epidemic.cli.app import main
 from epidemic.experiment import to_toml
-from epidemic.net.cluster import make_cluster
-from epidemic.net.transport import free_addresses
+from epidemic.net.addresses import free_addresses
+from epidemic.net.folders import make_cluster
 
 EPIDEMIC = [sys.executable, "-m", "epidemic"]
 SMALL = {"nodes": 4, "topology": ep.ELLocal(2), "eval": ep.Eval(every=10, samples=200)}

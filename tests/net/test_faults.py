@@ -103,7 +103,7 @@ def test_a_node_ten_times_slower_takes_part_and_does_not_hold_up_the_others(depl
 
 
 def test_a_spare_place_is_filled_later(deploy):
-    from epidemic.net.transport import free_addresses
+    from epidemic.net.addresses import free_addresses
 
     what = experiment(nodes=5, rounds=200, topology=ep.ELLocal(2), network=ep.Network(deadline=DEADLINE))
     there = deploy(what, hosts=free_addresses(4))
@@ -112,7 +112,7 @@ def test_a_spare_place_is_filled_later(deploy):
     toml.write_text(toml.read_text().replace("0.0.0.0:7447", address))
     there.start(there.folders[:4])
     there.until_round(20, range(4))
-    there.cluster.children.append(there.cluster._start(4, there.folders[4]))
+    there.cluster.add(4, there.folders[4])
     there.until(lambda found: len(found) == 5 and found[4].round > 20 and found[0].alive == 5)
     there.finish()
     assert there.cluster.problems() == {}

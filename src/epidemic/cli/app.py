@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from epidemic import __version__
-from epidemic.cli import core, datasets, deploy, experiments, reports, studies
+from epidemic.cli import clusters, core, datasets, experiments, keys, nodes, reports, studies
 from epidemic.errors import BadInput, Interrupted, RunFailed
 
 INTERRUPTED = 130
@@ -28,7 +28,9 @@ core.register(app)
 experiments.register(app)
 studies.register(app)
 reports.register(app)
-deploy.register(app)
+clusters.register(app)
+nodes.register(app)
+keys.register(app)
 datasets.register(app)
 
 

@@ -185,6 +185,14 @@ class Authority:
 # -- a holder ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Refreshed:
+    """What a look at the list of revoked names has shown."""
+
+    changed: bool  # another list counts from now on
+    problem: str = ""  # why it cannot be read now, perhaps because it is just being copied; the list read before counts
+
+
 @dataclass
 class Identity:
     """A certificate with its key, the authority's, and the names that count no more."""
@@ -195,7 +203,7 @@ class Identity:
     certificate: x509.Certificate
     authority: x509.Certificate
     revoked: Revocations
-    _changed: int = field(default=0, repr=False)
+    _read: tuple[int, ...] = field(default=(), repr=False)  # which state of the file was read
 
     @staticmethod
     def load(folder: Path) -> Identity:
@@ -218,7 +226,9 @@ class Identity:
                 f"{path} is good only from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on; set this machine's clock"
             )
         found = Identity(folder, _common_name(certificate), key, certificate, authority, Revocations(0, []))
-        found.refresh()
+        problem = found.refresh().problem
+        if problem:
+            raise BadInput(f"{problem}; copy the folder again")
         if found.name in found.revoked.names:
             raise BadInput(f"{path} ({found.name}) was revoked; issue a new one with 'epidemic keys add'")
         return found
@@ -241,29 +251,32 @@ class Identity:
         """The certificate as others are sent it."""
         return self.certificate.public_bytes(serialization.Encoding.DER)
 
-    def refresh(self) -> bool:
-        """Read the list of revoked names again if it has changed; whether it had."""
+    def refresh(self) -> Refreshed:
+        """Read the list of revoked names again if the file has changed. Nothing is raised: a half-copied list ends nobody."""
         path = self.folder / "revoked.json"
         try:
-            changed = path.stat().st_mtime_ns
-        except OSError as problem:
-            raise BadInput(f"{path} cannot be read: {problem.strerror}; copy the folder again") from None
-        if changed == self._changed:
-            return False
-        found = _read_json(path, Revocations)
-        key = self.authority.public_key()
-        assert isinstance(key, Ed25519PublicKey)
-        try:
+            seen = path.stat()
+            state = (seen.st_mtime_ns, seen.st_size, seen.st_ino)
+            if state == self._read:
+                return Refreshed(False)
+            found = _read_json(path, Revocations)
+            key = self.authority.public_key()
+            assert isinstance(key, Ed25519PublicKey)
             key.verify(bytes.fromhex(found.signature), found.signed_bytes())
+        except OSError as problem:
+            return Refreshed(False, f"{path} cannot be read: {problem.strerror}")
+        except BadInput as problem:
+            return Refreshed(False, str(problem))
         except (InvalidSignature, ValueError):
-            raise BadInput(f"{path} is not signed by the authority; copy it again") from None
-        self._changed = changed
-        if found.number < self.revoked.number:
-            return False
+            return Refreshed(False, f"{path} is not signed by the authority")
+        self._read = state
+        if found.number < self.revoked.number:  # an older list, put back by mistake or by somebody who was revoked
+            return Refreshed(False)
+        changed = found != self.revoked
         self.revoked = found
-        return True
+        return Refreshed(changed)
 
-    def recognise(self, encoded: bytes) -> tuple[str, Ed25519PublicKey, dt.datetime]:
+    def recognise(self, encoded: bytes, now: dt.datetime | None = None) -> tuple[str, Ed25519PublicKey, dt.datetime]:
         """Name, key and end of somebody else's certificate; raises Refused."""
         try:
             certificate = x509.load_der_x509_certificate(encoded)
@@ -272,20 +285,16 @@ class Identity:
             raise Refused("malformed") from None
         if not _issued_by(certificate, self.authority) or not isinstance(key, Ed25519PublicKey):
             raise Refused("unknown-sender")
-        if name in self.revoked.names or certificate.not_valid_after_utc < _now():
+        if name in self.revoked.names or certificate.not_valid_after_utc < (now or _now()):
             raise Refused("revoked")
         return name, key, certificate.not_valid_after_utc
 
-    def still_good(self) -> None:
-        """Say so if this certificate is good no longer."""
+    def still_good(self, now: dt.datetime | None = None) -> None:
+        """Say so if this certificate is good no longer, by the list read last and the clock."""
         if self.name in self.revoked.names:
-            raise BadInput(
-                f"the certificate of this node ({self.name}) was revoked; issue a new one with 'epidemic keys add'"
-            )
-        if self.certificate.not_valid_after_utc < _now():
-            raise BadInput(
-                f"the certificate of this node ({self.name}) has expired; issue a new one with 'epidemic keys add'"
-            )
+            raise BadInput(f"the certificate here ({self.name}) was revoked; issue a new one with 'epidemic keys add'")
+        if self.certificate.not_valid_after_utc < (now or _now()):
+            raise BadInput(f"the certificate here ({self.name}) has expired; issue a new one with 'epidemic keys add'")
 
 
 def _now() -> dt.datetime:
@@ -373,5 +382,5 @@ def _read_json(path: Path, kind: type[T]) -> T:
     content = _read(path)
     try:
         return msgspec.json.decode(content, type=kind)
-    except msgspec.MsgspecError as problem:
+    except (msgspec.MsgspecError, ValueError) as problem:
         raise BadInput(f"{path} is damaged: {problem}") from None

@@ -25,6 +25,7 @@ from epidemic.host.interrupt import Stop, gentle_stop
 from epidemic.host.setup import Setup, make_learner, prepare
 from epidemic.host.store import Progress, Store
 from epidemic.learner import Learner
+from epidemic.net.addresses import Addresses, read_addresses
 from epidemic.net.desk import Desk, Say
 from epidemic.net.keys import Identity
 from epidemic.net.mailbox import Mailbox, closed
@@ -32,7 +33,7 @@ from epidemic.net.member import Member, Turn, raw_bytes
 from epidemic.net.pace import Pace
 from epidemic.net.post import Outgoing, Post
 from epidemic.net.terms import check_deployable, terms_of
-from epidemic.net.transport import Addresses, Transport, Unreachable, read_addresses
+from epidemic.net.transport import Transport, Unreachable
 from epidemic.net.wire import Format, Letter, Refused
 from epidemic.record import Record, Summary
 from epidemic.rng import Streams

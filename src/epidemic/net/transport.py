@@ -1,200 +1,62 @@
 """Transport: Zenoh, and nothing that decides. Letters to places, questions to places, and who is there.
 
-Keys, below epidemic/AUTHORITY/:
-    to/J/I            letters from node I to node J
-    ask/TOPIC/J       questions that node J answers
-    alive/J/TOKEN     node J is there; the token is another one for each start
-    done/J/TOKEN      node J has finished
+A process has one transport, whatever number of places it hosts; it has the certificate of the first of them, the carrier, and
+"place" means a carrier's place here.
 
-Every link is TLS with certificates of the private authority on both sides; there is no way around it but `insecure`, which takes
-loopback addresses only. Access control by certificate name keeps out who was revoked, and hands letters for J to J alone (or to
-a relay). Shared memory is off: it would carry models past the encryption.
+Keys, below epidemic/AUTHORITY/:
+    to/J/I            letters from carrier I to carrier J
+    ask/TOPIC/J       questions that carrier J answers
+    alive/J/TOKEN     carrier J is there; the token is another one for each start
+    done/J/TOKEN      carrier J has finished
+
+What others send is looked at in Zenoh's own threads, where it arrives, so that nothing piles up unseen: whatever is too long is
+let go before it is copied. Who is called back must therefore return at once, and never wait for a lock that is held while
+something is sent.
 """
 
 from __future__ import annotations
 
 import errno
-import ipaddress
-import json
 import math
 import os
 import secrets
 import socket
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import zenoh
+from zenoh.handlers import Callback
 
 from epidemic.errors import BadInput, RunFailed
-from epidemic.net.keys import Identity, names_of
-
-LEASE = 5.0
-"""Seconds of silence after which a link counts as dead. A process that dies is noticed at once: its connections close."""
-
-STUCK = 2.0
-"""Seconds after which a link that takes nothing more (not even 64 kB) is closed."""
+from epidemic.net.access import Mode, configuration
+from epidemic.net.addresses import Addresses, split_address
+from epidemic.net.keys import Identity, place_of
+from epidemic.workers import available_threads
 
 MOST_QUESTIONS = 64
-"""Questions that may wait for an answer; further ones get none."""
+"""Questions of one topic that may wait for an answer; further ones get none."""
 LARGEST_QUESTION = 2**18
+"""Bytes of a question; longer ones get no answer."""
+
+OPEN_FILES = Path("/proc/self/fd")
+"""What this process has open, on Linux."""
 
 Presence = Callable[[int, str, bool], None]
 """A place, the token of one start of it, whether it is there."""
 
 
 class Unreachable(BadInput):
-    """Nobody to connect to, so far."""
-
-
-class Addresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a node listens, and whom it looks for; node.toml in its folder."""
-
-    listen: str | None = None
-    """host:port; none for a node that is reached through a relay only."""
-    connect: tuple[str, ...] = ()
-    """host:port of others, or of relays; one that answers is enough."""
-    relay: bool = False
-    """Whether it is relays that it connects to: everything then goes through them."""
-    founders: tuple[int, ...] = ()
-    """The places that are waited for at the start; the others may come later."""
-
-    def __post_init__(self) -> None:
-        for address in (*self.connect, *((self.listen,) if self.listen is not None else ())):
-            split_address(address)
-        if self.listen is None and not self.connect:
-            raise BadInput("node.toml gives neither an address to listen on nor one to connect to")
-        if self.relay and self.listen is not None:
-            raise BadInput("node.toml: a node behind a relay (relay = true) does not listen; leave listen out")
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """host:port, with [..] around an IPv6 address."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 1 <= int(port) <= 65535 or (":" in host) != (host[:1] == "["):
-        raise BadInput(f"{address!r} is not an address; use host:port, for example 10.0.0.5:7447 or [fd00::5]:7447")
-    if any(c in host for c in " /?#,") or not host.strip("[]"):
-        raise BadInput(f"{address!r} is not an address; {host!r} is not the name of a host")
-    return host.strip("[]"), int(port)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address never leaves this machine."""
-    host, _ = split_address(address)
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def configuration(
-    identity: Identity, addresses: Addresses, *, mode: str, nodes: int, largest: int, insecure: bool
-) -> zenoh.Config:
-    """Zenoh's settings."""
-    config = zenoh.Config()
-
-    def put(key: str, value: Any) -> None:
-        config.insert_json5(key, json.dumps(value))
-
-    protocol = "tcp" if insecure else "tls"
-    if insecure:
-        for address in (*addresses.connect, *((addresses.listen,) if addresses.listen else ())):
-            if not is_loopback(address):
-                raise BadInput(f"--insecure sends models in the clear and takes loopback addresses only, not {address}")
-    put("mode", mode)
-    put("listen/endpoints", [f"{protocol}/{addresses.listen}"] if addresses.listen else [])
-    put("connect/endpoints", [f"{protocol}/{address}" for address in addresses.connect])
-    put("connect/exit_on_failure", False)
-    put("connect/timeout_ms", -1 if mode != "client" else 3_000)
-    put("connect/retry", {"period_init_ms": 500, "period_max_ms": 4000, "period_increase_factor": 1.5})
-    put("scouting/multicast/enabled", False)
-    put("scouting/gossip/enabled", True)
-    put("transport/link/protocols", [protocol])
-    put("transport/shared_memory/enabled", False)
-    put("transport/link/tx/lease", int(LEASE * 1000))
-    put("transport/link/tx/queue/congestion_control/block/wait_before_close", int(STUCK * 1e6))
-    put("transport/link/tx/queue/size/data", 16)
-    put("transport/link/tx/queue/allocation/mode", "init")
-    put("transport/link/rx/max_message_size", 2 * largest + 2**20)
-    put("transport/unicast/max_sessions", max(1000, 4 * nodes))
-    put("timestamping/enabled", False)
-    if not insecure:
-        own, key = (str((identity.folder / name).resolve()) for name in ("node.pem", "node.key"))
-        put(
-            "transport/link/tls",
-            {
-                "root_ca_certificate": str((identity.folder / "authority.pem").resolve()),
-                "listen_certificate": own,
-                "listen_private_key": key,
-                "connect_certificate": own,
-                "connect_private_key": key,
-                "enable_mtls": True,
-                "verify_name_on_connect": False,  # who somebody is, is their place in the certificate, not their host's name
-                "close_link_on_expiration": True,
-                "so_sndbuf": 2**22,
-                "so_rcvbuf": 2**22,
-            },
-        )
-        put("access_control", _access(identity, nodes))
-    return config
-
-
-def _access(identity: Identity, nodes: int) -> dict[str, Any]:
-    """Who may say what: whoever is certified and not revoked.
-
-    Letters leave towards their receiver and are taken from their sender only; a place is shown, and questions to it are answered, by its
-    own node only. A relay passes everything on. An observer may ask nodes how they are, and nothing else.
-    """
-    prefix = f"epidemic/{identity.cluster}"
-    names = [n for n in names_of(nodes) if n not in identity.revoked.names]
-    everything = [
-        "put", "delete", "declare_subscriber", "query", "declare_queryable", "reply", "liveliness_token",
-        "liveliness_query", "declare_liveliness_subscriber",
-    ]  # fmt: skip
-    both = ["ingress", "egress"]
-
-    def rule(name: str, flows: list[str], messages: list[str], *keys: str) -> dict[str, Any]:
-        allowed = {"permission": "allow", "flows": flows, "messages": messages}
-        return {"id": name, **allowed, "key_exprs": [f"{prefix}/{key}" for key in keys]}
-
-    rules = [
-        rule("say", ["egress"], [m for m in everything if m != "put"], "ask/**", "alive/**", "done/**", "to/**"),
-        rule("ask", ["ingress"], ["query"], "ask/**"),
-        rule("watch", ["ingress"], ["liveliness_query", "declare_liveliness_subscriber"], "alive/**", "done/**"),
-        rule("ask-status", ["ingress"], ["query"], "ask/status/*"),
-        rule("pass-on", both, everything, "ask/**", "alive/**", "done/**", "to/**"),
-    ]
-    subjects, policies = [], []
-    for base in [*(f"node-{i}" for i in range(nodes)), "observer", "relay"]:
-        known = [n for n in names if n == base or n.startswith(base + ".")]
-        if not known:
-            continue
-        subjects.append({"id": base, "cert_common_names": known})
-        if base == "relay":
-            own = ["pass-on"]
-        elif base == "observer":
-            own = ["say", "ask-status"]
-        else:
-            place = base.removeprefix("node-")
-            rules += [
-                rule(f"to-{place}", ["egress"], ["put"], f"to/{place}/**"),
-                rule(f"from-{place}", ["ingress"], ["put"], f"to/*/{place}"),
-                rule(f"hear-{place}", ["ingress"], ["declare_subscriber"], f"to/{place}/*"),
-                rule(f"answer-{place}", ["ingress"], ["declare_queryable", "reply"], f"ask/*/{place}"),
-                rule(f"alive-{place}", ["ingress"], ["liveliness_token"], f"alive/{place}/*", f"done/{place}/*"),
-            ]
-            own = ["say", "ask", "watch", *(f"{what}-{place}" for what in ("to", "from", "hear", "answer", "alive"))]
-        policies.append({"rules": own, "subjects": [base]})
-    return {"enabled": True, "default_permission": "deny", "rules": rules, "subjects": subjects, "policies": policies}
+    """Nobody to connect to, so far: the caller may try again."""
 
 
 class Transport:
-    """A node's, an observer's or a relay's place in the network."""
+    """A carrier's, an observer's or a relay's place in the network."""
 
     def __init__(
         self,
@@ -205,57 +67,90 @@ class Transport:
         largest: int = 2**20,
         insecure: bool = False,
         routes: bool = False,
+        here: int = 1,
     ) -> None:
-        """Open it; `largest` is the size of the largest message in bytes. A relay routes."""
-        mode = "router" if routes else "client" if addresses.relay else "peer"
-        config = configuration(identity, addresses, mode=mode, nodes=nodes, largest=largest, insecure=insecure)
-        if addresses.listen is not None:
-            _check_free(addresses.listen)
-        _enough_threads(nodes)
-        zenoh.init_log_from_env_or("off")
-        try:
-            self._session = zenoh.open(config)
-        except zenoh.ZError as problem:
-            raise _worded(problem, addresses) from None
-        self.token = secrets.token_hex(8)
+        """Open it; a relay routes.
+
+        `nodes` is the number of places, `largest` the size of the largest message in bytes, `here` how many processes of this network
+        share the machine. Raises Unreachable if a node behind a relay does not reach it now.
+        """
+        self._identity, self._addresses = identity, addresses
+        self._nodes, self._largest, self._insecure = nodes, largest, insecure
+        self._mode: Mode = "router" if routes else "client" if addresses.relay else "peer"
         self._prefix = f"epidemic/{identity.cluster}"
+        self._place = place_of(identity.name)
         self._publishers: dict[int, zenoh.Publisher] = {}
         self._matched: dict[int, float] = {}  # when somebody was there to take letters for a place
         self._lock = threading.Lock()
+        self._declarations: list[Callable[[], Any]] = []  # how to declare everything once more
         self._declared: list[Any] = []  # what Zenoh would drop when nobody holds it
+        self._watches: dict[str, _Watch] = {}  # by what is watched
         self._answering = ThreadPoolExecutor(4, "answer")
-        self._questions = threading.Semaphore(MOST_QUESTIONS)
+        enough_threads(nodes, here)
+        zenoh.init_log_from_env_or("off")
+        self.token = secrets.token_hex(8)
+        self._session = self._open()
+
+    def _open(self) -> zenoh.Session:
+        config = configuration(
+            self._identity,
+            self._addresses,
+            mode=self._mode,
+            nodes=self._nodes,
+            largest=self._largest,
+            insecure=self._insecure,
+        )
+        if self._addresses.listen is not None:
+            _check_free(self._addresses.listen)
+        try:
+            session = zenoh.open(config)
+            session.info.declare_link_events_listener(_no_lingering, history=True)
+        except zenoh.ZError as problem:
+            raise _worded(problem, self._addresses) from None
+        return session
+
+    def _declare(self, declare: Callable[[], Any]) -> None:
+        self._declarations.append(declare)
+        self._declared.append(declare())
 
     # -- letters ------------------------------------------------------------------------------------------------------
 
-    def receive(self, place: int, take: Callable[[str, bytes], None], drop: Callable[[], None], limit: int) -> None:
-        """Hand every letter for `place` to `take`, with who says to have sent it; larger ones than `limit` are not even copied."""
+    def receive(self, take: Callable[[int, bytes], None], drop: Callable[[int], None], limit: int) -> None:
+        """Hand every letter for this place to `take`, with whose link it came by; one larger than `limit` is told to `drop`, uncopied."""
 
         def arrived(sample: zenoh.Sample) -> None:
+            sender = self._place_in(str(sample.key_expr).rpartition("/")[2])
+            if sender is None:
+                return
             if len(sample.payload) > limit:
-                drop()
+                drop(sender)
             else:
-                take(str(sample.key_expr).rpartition("/")[2], sample.payload.to_bytes())
+                take(sender, sample.payload.to_bytes())
 
-        self._declared.append(self._session.declare_subscriber(f"{self._prefix}/to/{place}/*", arrived))
+        key = f"{self._prefix}/to/{self._place}/*"
+        self._declare(lambda: self._session.declare_subscriber(key, _direct(arrived)))
+
+    def _place_in(self, text: str) -> int | None:
+        """The place that a part of a key names, if it names one."""
+        digits = text.isascii() and text.isdigit() and len(text) < 10
+        return int(text) if digits and int(text) < self._nodes else None
 
     @staticmethod
     def payload(frame: bytes | bytearray) -> zenoh.ZBytes:
         """A frame, ready to be sent to several places without being copied for each."""
         return zenoh.ZBytes(frame)
 
-    def send(self, sender: int, place: int, payload: zenoh.ZBytes) -> bool:
+    def send(self, place: int, payload: zenoh.ZBytes) -> bool:
         """Send a letter; False if nobody is there to take it. Blocks while the link is busy."""
-        with self._lock:
-            publisher = self._publishers.get(place)
-            if publisher is None:
-                publisher = self._publishers[place] = self._session.declare_publisher(
-                    f"{self._prefix}/to/{place}/{sender}", congestion_control=zenoh.CongestionControl.BLOCK
-                )
         try:
-            if (
-                time.monotonic() - self._matched.get(place, -math.inf) > 1.0
-            ):  # asking each time would take longer than sending
+            with self._lock:
+                publisher = self._publishers.get(place)
+                if publisher is None:
+                    key = f"{self._prefix}/to/{place}/{self._place}"
+                    publisher = self._session.declare_publisher(key, congestion_control=zenoh.CongestionControl.BLOCK)
+                    self._publishers[place] = publisher
+            # asking each time would take longer than sending
+            if time.monotonic() - self._matched.get(place, -math.inf) > 1.0:
                 status: Any = publisher.matching_status  # an object where the stubs say bool
                 if not getattr(status, "matching", status):
                     return False
@@ -267,17 +162,25 @@ class Transport:
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
-    def answer(self, topic: str, place: int, reply: Callable[[bytes, Callable[[bytes], None]], None]) -> None:
-        """Answer questions: `reply` is given the question and what to call with the answer, now or later."""
-        key = f"{self._prefix}/ask/{topic}/{place}"
+    def answer(self, topic: str, reply: Callable[[bytes, Callable[[bytes], None]], None]) -> None:
+        """Answer questions to this place: `reply` is given the question and what to call with the answer, now or later.
+
+        Zenoh does not say who asks, so that the questions that may wait are bounded by topic.
+        """
+        key = f"{self._prefix}/ask/{topic}/{self._place}"
+        room = threading.Semaphore(MOST_QUESTIONS)
 
         def asked(query: zenoh.Query) -> None:
-            asked_for = query.payload
-            question = asked_for.to_bytes() if asked_for is not None and len(asked_for) <= LARGEST_QUESTION else b""
+            content = query.payload
+            length = 0 if content is None else len(content)
+            if length > LARGEST_QUESTION or not room.acquire(blocking=False):
+                query.drop()  # type: ignore[no-untyped-call]
+                return
+            question = b"" if content is None else content.to_bytes()
 
-            def respond(content: bytes) -> None:
+            def respond(answer: bytes) -> None:
                 try:
-                    query.reply(key, content)
+                    query.reply(key, answer)
                 except zenoh.ZError:
                     pass  # who asked has gone
                 finally:
@@ -287,55 +190,127 @@ class Transport:
                 try:
                     reply(question, respond)
                 finally:
-                    self._questions.release()
+                    room.release()
 
-            if not self._questions.acquire(blocking=False):  # somebody asks more than can be answered
-                query.drop()  # type: ignore[no-untyped-call]
-                return
             try:
                 self._answering.submit(work)
             except RuntimeError:  # it is closing
-                self._questions.release()
+                room.release()
                 query.drop()  # type: ignore[no-untyped-call]
 
-        self._declared.append(self._session.declare_queryable(key, asked))
+        self._declare(lambda: self._session.declare_queryable(key, _direct(asked)))
 
-    def ask(self, topic: str, place: int | None, question: bytes, timeout: float) -> list[bytes]:
-        """What the node at `place` (None: every node) answers within so many seconds."""
-        key = f"{self._prefix}/ask/{topic}/{'*' if place is None else place}"
+    def ask(
+        self,
+        topic: str,
+        place: int,
+        question: bytes,
+        timeout: float,
+        answered: Callable[[bytes | None], None],
+        largest: int,
+    ) -> None:
+        """Ask a place, without waiting: `answered` is called once, with the first answer of at most `largest` bytes.
+
+        It is called with None when there is none within `timeout` seconds, or nobody who could answer; then perhaps before this returns.
+        """
+        once = _Once(answered)
+
+        def replied(reply: zenoh.Reply) -> None:
+            sample = reply.ok
+            if sample is not None and len(sample.payload) <= largest and str(sample.key_expr) == key and once.claim():
+                answered(sample.payload.to_bytes())
+
+        key = f"{self._prefix}/ask/{topic}/{place}"
+        self._get(key, question, timeout, replied, once.give_up)
+
+    def ask_all(self, topic: str, question: bytes, timeout: float, largest: int) -> dict[int, bytes]:
+        """What every place answers within so many seconds: at most one answer of each, of at most `largest` bytes, by its own link."""
+        found: dict[int, bytes] = {}
+        ended = threading.Event()
+        prefix = f"{self._prefix}/ask/{topic}/"
+
+        def replied(reply: zenoh.Reply) -> None:
+            sample = reply.ok
+            if sample is None or len(sample.payload) > largest or ended.is_set():
+                return
+            key = str(sample.key_expr)
+            place = self._place_in(key.removeprefix(prefix)) if key.startswith(prefix) else None
+            if place is not None and place not in found:
+                found[place] = sample.payload.to_bytes()
+
+        self._get(f"{prefix}*", question, timeout, replied, ended.set)
+        ended.wait(timeout + 1.0)
+        ended.set()
+        return dict(sorted(found.items()))
+
+    def _get(
+        self,
+        key: str,
+        question: bytes,
+        timeout: float,
+        replied: Callable[[zenoh.Reply], None],
+        over: Callable[[], Any],
+    ) -> None:
         try:
-            replies = self._session.get(
+            self._session.get(
                 key,
+                Callback(replied, over, indirect=False),
                 payload=question,
                 timeout=timeout,
                 target=zenoh.QueryTarget.ALL,
                 consolidation=zenoh.ConsolidationMode.NONE,
                 congestion_control=zenoh.CongestionControl.DROP,
             )
-            return [reply.ok.payload.to_bytes() for reply in replies if reply.ok is not None]
         except zenoh.ZError:
-            return []
+            over()
 
     # -- who is there -------------------------------------------------------------------------------------------------
 
     def appear(self, what: str, place: int) -> None:
         """Show the others that this place is taken (`alive`), or has finished (`done`)."""
-        self._declared.append(self._session.liveliness().declare_token(f"{self._prefix}/{what}/{place}/{self.token}"))
+        self._declare(lambda: self._session.liveliness().declare_token(f"{self._prefix}/{what}/{place}/{self.token}"))
 
     def watch(self, what: str, changed: Presence) -> None:
         """Tell of every place that appears or disappears, those there already included."""
+        watch = self._watches[what] = _Watch(changed)
 
         def noticed(sample: zenoh.Sample) -> None:
-            _, place, token = str(sample.key_expr).rsplit("/", 2)
-            if place.isdigit() and len(place) < 10:
-                changed(int(place), token, sample.kind == zenoh.SampleKind.PUT)
+            _, text, token = str(sample.key_expr).rsplit("/", 2)
+            place = self._place_in(text)
+            if place is not None:
+                watch.noticed(place, token, sample.kind == zenoh.SampleKind.PUT)
 
         key = f"{self._prefix}/{what}/*/*"
-        self._declared.append(self._session.liveliness().declare_subscriber(key, noticed, history=True))
+        self._declare(lambda: self._session.liveliness().declare_subscriber(key, _direct(noticed), history=True))
 
     def links(self) -> int:
         """How many others this one is connected to directly."""
         return len(self._session.info.transports())
+
+    def unseen(self) -> frozenset[int]:
+        """The places with a direct link, by their certificates, that are not `alive` as far as this one sees; none if `insecure`.
+
+        For a moment that is usual: a link is there before its other end shows itself. For long, it is a reason to renew; see Sight.
+        """
+        names = (link.auth_identifier for link in self._session.info.links())
+        linked = {place for name in names if name is not None and (place := place_of(name)) is not None}
+        return frozenset(linked - self._watches["alive"].places - {self._place})
+
+    def renew(self) -> None:
+        """Leave and come back with a new token, with everything declared that was declared before.
+
+        Call it when Sight says so, and when the list of revoked certificates has changed: access rules are read when the network is
+        opened. Watchers are told that everyone is gone, then who is there. Raises Unreachable like the first time; call it again then.
+        """
+        with suppress(zenoh.ZError):
+            self._session.close()  # type: ignore[no-untyped-call]
+        with self._lock:
+            self._publishers, self._matched = {}, {}
+        for watch in self._watches.values():
+            watch.lost_sight()
+        self.token = secrets.token_hex(8)
+        self._session = self._open()
+        self._declared = [declare() for declare in self._declarations]
 
     def close(self) -> None:
         """Leave."""
@@ -344,19 +319,95 @@ class Transport:
             self._session.close()  # type: ignore[no-untyped-call]
 
 
-def _enough_threads(nodes: int) -> None:
-    """Threads for Zenoh's links, before it starts any.
+class _Once:
+    """Of several threads that want to call back, lets one."""
 
-    Closing a link with unsent data (its other end was cut off) blocks the thread that does it for up to ten seconds, and with the usual one
-    or two of each kind all links go silent.
+    def __init__(self, answered: Callable[[bytes | None], None]) -> None:
+        self._answered = answered
+        self._free = threading.Lock()
+
+    def claim(self) -> bool:
+        """Whether the caller is the one."""
+        return self._free.acquire(blocking=False)
+
+    def give_up(self) -> None:
+        """There is no answer, unless there was one."""
+        if self.claim():
+            self._answered(None)
+
+
+class _Watch:
+    """Who is in sight: what the watcher was told, so that it can be taken back."""
+
+    def __init__(self, changed: Presence) -> None:
+        self._changed = changed
+        self._seen: set[tuple[int, str]] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def places(self) -> set[int]:
+        """Who is in sight."""
+        with self._lock:
+            return {place for place, _ in self._seen}
+
+    def noticed(self, place: int, token: str, there: bool) -> None:
+        """Tell of one who came or went."""
+        with self._lock:
+            if there:
+                self._seen.add((place, token))
+            else:
+                self._seen.discard((place, token))
+        self._changed(place, token, there)
+
+    def lost_sight(self) -> None:
+        """Nobody is in sight any more."""
+        with self._lock:
+            seen, self._seen = self._seen, set()
+        for place, token in sorted(seen):
+            self._changed(place, token, False)
+
+
+def _direct(call: Callable[[Any], None]) -> Any:
+    """A handler in Zenoh's own thread; the usual one keeps 256 messages of any size in a queue before it."""
+    return Callback(call, indirect=False)
+
+
+def enough_threads(nodes: int, here: int = 1) -> None:
+    """Threads for Zenoh's links, before it starts any: as many of a kind as there are cores for this process, of `here` on the machine.
+
+    Where sockets cannot be told not to linger there must be as many as nodes: a network cut in half would otherwise fall silent altogether.
     """
-    ours = "(acc: (worker_threads: 4), "
-    if os.environ.get("ZENOH_RUNTIME", ours).startswith(
-        ours
-    ):  # unless the user has set it; a parent process may have had fewer nodes
-        many = max(4, min(64, nodes))
-        kinds = ", ".join(f"{kind}: (worker_threads: {many})" for kind in ("rx", "tx", "net"))
-        os.environ["ZENOH_RUNTIME"] = f"{ours}{kinds})"
+    ours = "(acc: (worker_threads: 2), "
+    if not os.environ.get("ZENOH_RUNTIME", ours).startswith(ours):  # the user has set it
+        return
+    many = max(2, min(8, available_threads() // max(1, here))) if OPEN_FILES.is_dir() else max(4, min(64, nodes))
+    kinds = ", ".join(f"{kind}: (worker_threads: {many})" for kind in ("rx", "tx", "net"))
+    os.environ["ZENOH_RUNTIME"] = f"{ours}{kinds})"
+
+
+def _no_lingering(_: object = None) -> None:
+    """Let closed connections go at once.
+
+    Zenoh sets SO_LINGER to ten seconds: closing a link with unsent data, because its other end was cut off, then blocks one of its few threads
+    for that long, and with it every link that the thread serves (measured: 24 of 25 links cut, and the one left was silent for 26 s).
+    Without it the system sends what it can in the background.
+    """
+    with suppress(OSError):
+        for path in OPEN_FILES.iterdir():
+            with suppress(OSError):  # closed meanwhile
+                if str(path.readlink()).startswith("socket:"):
+                    _no_linger(os.dup(int(path.name)))
+
+
+def _no_linger(copy: int) -> None:
+    try:
+        found = socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        return
+    with found:
+        if found.type == socket.SOCK_STREAM and found.family in (socket.AF_INET, socket.AF_INET6):
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
 
 
 def _check_free(address: str) -> None:
@@ -376,42 +427,9 @@ def _check_free(address: str) -> None:
 def _worded(problem: zenoh.ZError, addresses: Addresses) -> BadInput | RunFailed:
     text = " ".join(str(problem).split()).split(" at /")[0]
     if "connect to any" in text:
-        return BadInput(
+        return Unreachable(
             f"nobody answers at {', '.join(addresses.connect)}, or not with a certificate of this authority"
         )
     if "already in use" in text:
         return BadInput(f"cannot listen on {addresses.listen}: the port is in use; choose another one in node.toml")
     return RunFailed(f"the network could not be opened: {text}")
-
-
-def free_addresses(count: int) -> list[str]:
-    """Loopback addresses that nobody listens on now."""
-    sockets = []
-    try:
-        for _ in range(count):
-            found = socket.create_server(("127.0.0.1", 0))
-            sockets.append(found)
-        return [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-    finally:
-        for found in sockets:
-            found.close()
-
-
-def read_addresses(path: Path) -> Addresses:
-    """What node.toml says."""
-    from epidemic.config import build
-    from epidemic.experiment import read_table
-
-    return build(read_table(path), Addresses, str(path))
-
-
-def to_toml(addresses: Addresses, comments: Iterable[str] = ()) -> str:
-    """node.toml."""
-    lines = [f"# {line}" for line in comments]
-    if addresses.listen is not None:
-        lines.append(f"listen = {json.dumps(addresses.listen)}")
-    lines.append(f"connect = {json.dumps(list(addresses.connect))}")
-    if addresses.relay:
-        lines.append("relay = true")
-    lines.append(f"founders = {json.dumps(list(addresses.founders))}")
-    return "\n".join(lines) + "\n"

@@ -1,0 +1,361 @@
+"""`epidemic cluster`: prepare a deployment, run one on this machine, ask how it is, put results together."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from epidemic.cli.experiments import Json, Quiet, Settings, own_directory
+from epidemic.cli.keys import Days, hosts_in
+from epidemic.cli.nodes import Insecure, stop_by_signal
+from epidemic.errors import BadInput, Interrupted, require_int, require_real
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from epidemic.experiment import Experiment
+    from epidemic.net.processes import Cluster
+    from epidemic.net.status import Status
+
+cluster_app = typer.Typer(
+    help="Nodes as real processes: prepare, start here, ask, gather results.", no_args_is_help=True
+)
+
+MOST_HERE = 512
+"""Processes that one machine is asked to run at most."""
+MOST_NODES_HERE = 4096
+"""Nodes that they host together at most."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.add_typer(cluster_app, name="cluster")
+
+
+@cluster_app.command("init")
+def cluster_init_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file.", show_default=False)],
+    hosts: Annotated[
+        str, typer.Option(metavar="HOST:PORT,...", help="Where nodes 0, 1, ... listen.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The directory to make.", show_default=False)],
+    relay: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="All traffic goes through a relay there.", show_default=False),
+    ] = None,
+    days: Days = 365,
+    settings: Settings = None,
+) -> None:
+    """Prepare a deployment: keys, and for each node a folder with everything it needs. Copy each to its host and run 'epidemic node'.
+
+    The experiment has as many nodes as its file says; places beyond the hosts are spare, for nodes that come later.
+
+    [bold]Example[/bold]
+
+      epidemic cluster init experiment.toml --hosts 10.0.0.5:7447,10.0.0.6:7447,10.0.0.7:7447 --set nodes=3 --out hospital
+    """
+    from epidemic.experiment import load
+    from epidemic.net.folders import make_cluster
+
+    names = hosts_in(hosts)
+    folders = make_cluster(load(file, settings), names, own_directory(out), days=days, relay=relay)
+    spare = len(folders) - len(names)
+    typer.echo(f"made {out}: {len(names)} nodes" + (f" and {spare} spare places" if spare else ""))
+    typer.echo(f"copy each {out}/node-I to its host and run there: epidemic node node-I")
+    if relay is not None:
+        typer.echo(f"copy {out}/relay to {relay} and run there: epidemic relay relay")
+    typer.echo(f"keep {out}/authority to yourself; ask how they are with: epidemic cluster status {out}")
+
+
+@cluster_app.command("up")
+def cluster_up_command(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="The experiment file.", show_default="the embedded data")
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(metavar="N", help="How many nodes.", show_default="as the file says")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where everything goes.", show_default="runs/cluster-NAME")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Go on with one that was stopped.", show_default=False)
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="In how many processes; each hosts its share.", show_default="one for each node"
+        ),
+    ] = None,
+    settings: Settings = None,
+    insecure: Insecure = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Start all nodes as real processes on this machine, talking over encrypted loopback connections, and show how they do.
+
+    Ctrl-C stops them all, saved; --resume goes on. Kill any of them: the others finish. Results of each are in DIR/node-I/run,
+    those of all together in DIR/together.
+
+    [bold]Examples[/bold]
+
+      epidemic cluster up --nodes 8
+
+      epidemic cluster up --nodes 96 --processes 2
+
+      epidemic cluster up experiment.toml --nodes 8 --out runs/eight --set network.close=barrier
+    """
+    from epidemic.experiment import load
+    from epidemic.net.addresses import free_addresses
+    from epidemic.net.folders import make_cluster
+    from epidemic.net.processes import Cluster, blocks
+
+    if resume is not None:
+        if file is not None or nodes is not None or out is not None or settings:
+            raise BadInput("--resume goes on with the experiment as it is; leave out FILE, --nodes, --out and --set")
+        where = resume
+        experiment = load(where / "experiment.toml")
+    else:
+        experiment = _experiment_here(file, nodes, settings)
+        where = _directory_of(experiment) if out is None else own_directory(out)
+    shares = blocks(experiment.nodes, experiment.nodes if processes is None else processes)
+    require_int("processes on this machine", len(shares), 1, MOST_HERE)
+    if resume is None:
+        folders = make_cluster(experiment, free_addresses(experiment.nodes), where)
+    else:
+        folders = [where / f"node-{i}" for i in range(experiment.nodes)]
+        if not all((folder / "node.pem").is_file() for folder in folders):
+            raise BadInput(f"{where} is not the directory of a cluster of {experiment.nodes} nodes")
+    with stop_by_signal():
+        cluster: Cluster | None = None
+        try:
+            cluster = Cluster(folders, len(shares), insecure=insecure)
+            _attend(cluster, where, quiet=quiet or as_json, insecure=insecure)
+        except KeyboardInterrupt:
+            if cluster is not None:
+                print("stopping; every node saves", file=sys.stderr)
+                cluster.stop()
+            raise Interrupted(f"interrupted; go on with: epidemic cluster up --resume {where}") from None
+        except BaseException:
+            if cluster is not None:
+                cluster.stop(5)
+            raise
+    _report(cluster, where, as_json=as_json)
+
+
+def _experiment_here(file: Path | None, nodes: int | None, settings: list[str] | None) -> Experiment:
+    """The experiment of a file, or one with the embedded data; as it can be run by the processes of one machine."""
+    from epidemic.experiment import Experiment, experiment_from, merged, read_table, with_settings
+
+    table: dict[str, Any] = {} if file is None else read_table(file)
+    if "methods" in table:
+        raise BadInput(f"{file} compares several methods; a cluster runs one")
+    if file is None:
+        table = {
+            "name": "embedded",
+            "nodes": 16,
+            "topology": {"kind": "el-local", "s": max(1, min(4, (nodes or 16) - 1))},
+            "algorithm": {"local_steps": 10},
+        }
+    if nodes is not None:
+        table = merged(table, {"nodes": nodes})
+    experiment = experiment_from(with_settings(table, settings or []))
+    assert isinstance(experiment, Experiment)
+    require_int("nodes", experiment.nodes, 2, MOST_NODES_HERE)
+    if experiment.network.data == "own":
+        raise BadInput('network.data = "own" is for nodes with data of their own; on one machine use "partition"')
+    return experiment
+
+
+def _directory_of(experiment: Experiment) -> Path:
+    from epidemic.experiment import directory_name
+
+    return Path("runs") / f"cluster-{directory_name(experiment.name)}"
+
+
+def _attend(cluster: Cluster, where: Path, *, quiet: bool, insecure: bool) -> None:
+    """Show how the nodes are until all have ended."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from epidemic.net.watching import Watcher
+
+    if quiet:
+        cluster.wait()
+        return
+    watcher = Watcher(where / "observer", insecure=insecure)
+    console = Console(stderr=True)
+    seen: dict[int, Status] = {}
+    try:
+        if console.is_terminal:
+            with Live(console=console, auto_refresh=False) as live:
+                ended = False
+                while not ended:
+                    ended = cluster.wait(0.5)
+                    seen |= {status.place: status for status in ([] if ended else watcher.ask(1.0))}
+                    seen |= {status.place: status for status in map(cluster.final, seen.values()) if status is not None}
+                    running = {place for child in cluster.children if child.running for place in child.places}
+                    live.update(status_table(seen, running, str(where)), refresh=True)
+            return
+        said = 0.0
+        while not cluster.wait(1.0):
+            seen |= {status.place: status for status in watcher.ask(1.0)}
+            if seen and time.monotonic() - said > 5:
+                said = time.monotonic()
+                console.print(_line(list(seen.values())), highlight=False, markup=False)
+    finally:
+        watcher.close()
+
+
+def _line(statuses: list[Status]) -> str:
+    from epidemic.cli.show import percent, size
+
+    rounds = [s.round for s in statuses]
+    found = [s.accuracy for s in statuses if s.accuracy is not None]
+    accuracy = f", accuracy {percent(sum(found) / len(found))}" if found else ""
+    sent = size(sum(s.bytes for s in statuses) / len(statuses))
+    return (
+        f"rounds {min(rounds)} to {max(rounds)} of {statuses[0].rounds}{accuracy}, {len(statuses)} nodes, {sent} sent per node,"
+        f" letters late {sum(s.late for s in statuses)}, lost {sum(s.lost for s in statuses)}"
+    )
+
+
+def status_table(seen: dict[int, Status], running: set[int], title: str) -> Table:
+    """One line per node that answers; of what it says, numbers and words are shown, never markup."""
+    from rich.text import Text
+
+    from epidemic.cli.show import percent, plain_table, size
+
+    table = plain_table(title, "node", "round", "accuracy", "sent", "alive", "late", "lost", "refused", "state")
+    table.columns[0].min_width = 4
+    table.columns[-1].justify = "left"
+    for place in sorted(seen):
+        s = seen[place]
+        state = Text(s.state) if place in running or s.state == "done" else Text("gone", "red")
+        late, lost, refused = (f"[yellow]{v}[/yellow]" if v else "0" for v in (s.late, s.lost, s.refused))
+        alive = (
+            f"{s.alive}/{s.nodes}"
+            if s.alive == s.nodes or s.state == "done"
+            else f"[yellow]{s.alive}/{s.nodes}[/yellow]"
+        )
+        found = percent(s.accuracy) if s.accuracy is not None else "-" if s.loss is None else f"loss {s.loss:.4g}"
+        table.add_row(
+            str(place), f"{min(s.round, s.rounds)}/{s.rounds}", found, size(s.bytes), alive, late, lost, refused, state
+        )
+    return table
+
+
+def _report(cluster: Cluster, where: Path, *, as_json: bool) -> None:
+    """What came out."""
+    from rich.markup import escape
+
+    from epidemic.cli.show import percent, plain_table, print_json, show, size
+    from epidemic.net.gather import gather
+
+    problems = cluster.problems()
+    finished = cluster.finished()
+    if not finished:
+        raise cluster.failure(problems)
+    together = where / "together"
+    if together.exists():
+        import shutil
+
+        shutil.rmtree(together)
+    summary = gather(finished, together)
+    if as_json:
+        print_json({"directory": str(where), "summary": summary, "failed": {str(k): v for k, v in problems.items()}})
+    else:
+        a = summary.final_accuracy
+        title = f"{summary.name}: {len(finished)} nodes, {summary.rounds} rounds, on the full test set"
+        table = plain_table(title, "seed", "accuracy", "sd", "min", "max", "averaged", "loss", "D(X)", "sent")
+        spread = [percent(v) for v in (a.mean, a.sd, a.min, a.max)] if a is not None else ["-"] * 4
+        apart = "-" if summary.final_disagreement is None else f"{summary.final_disagreement:.3g}"
+        table.add_row(
+            str(summary.seed), *spread, percent(summary.final_mean_model_accuracy), f"{summary.final_loss.mean:.4f}",
+            apart, size(summary.bytes.total.mean),
+        )  # fmt: skip
+        show(table, f"results: {escape(str(together))}, and of each node in {escape(str(where))}/node-I/run")
+    if problems:
+        raise cluster.failure(problems)
+
+
+@cluster_app.command("status")
+def cluster_status_command(
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="The directory of the cluster, or a node's or observer's folder.", show_default=False
+        ),
+    ],
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing it, until Ctrl-C.")] = False,
+    patience: Annotated[float, typer.Option(metavar="SECONDS", help="How long to look for nodes.")] = 5.0,
+    insecure: Insecure = False,
+    as_json: Json = False,
+) -> None:
+    """Ask the running nodes how they are.
+
+    [bold]Example[/bold]
+
+      epidemic cluster status runs/eight
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    from epidemic.cli.show import print_json, show
+    from epidemic.net.watching import Watcher
+
+    require_real("--patience", patience, 0.1, 3600)
+    if watch and as_json:
+        raise BadInput("--watch shows a table that changes; leave out --json")
+    folder = directory / "observer" if (directory / "observer").is_dir() else directory
+    watcher = Watcher(folder, insecure=insecure)
+    try:
+        found = watcher.wait(patience)
+        if not found:
+            raise BadInput(
+                f"no node of {directory} answers within {patience:g} s; do they run? see {folder / 'node.toml'}"
+            )
+        if as_json:
+            print_json(found)
+            return
+        table = _statuses(found, directory)
+        if not watch or not Console().is_terminal:
+            show(table)
+            return
+        with Live(table, auto_refresh=False) as live:
+            while True:
+                time.sleep(1)
+                live.update(_statuses(watcher.ask(), directory), refresh=True)
+    except KeyboardInterrupt:
+        return
+    finally:
+        watcher.close()
+
+
+def _statuses(found: list[Status], directory: Path) -> Table:
+    return status_table(
+        {s.place: s for s in found}, {s.place for s in found}, f"{directory}: {len(found)} nodes answer"
+    )
+
+
+@cluster_app.command("gather")
+def cluster_gather_command(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="The folders of finished nodes.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the common run goes.", show_default=False)],
+) -> None:
+    """Put the results of nodes together as one run, which 'epidemic report' shows beside simulations.
+
+    [bold]Example[/bold]
+
+      epidemic cluster gather hospital/node-* --out hospital/together
+    """
+    from epidemic.net.gather import gather
+
+    summary = gather(directories, own_directory(out))
+    typer.echo(f"wrote {out}: {summary.rounds} rounds of {len(directories)} nodes")

@@ -1,0 +1,115 @@
+"""`epidemic node` and `epidemic relay`: one process of a deployment."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from epidemic.cli.experiments import Quiet, Settings
+from epidemic.errors import BadInput, plain
+
+Insecure = Annotated[bool, typer.Option("--insecure", help="Without encryption; loopback addresses only.")]
+
+LONGEST_LINE = 2000
+"""Characters of a line that a node says; words of other nodes may be in it."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command("node")(node_command)
+    app.command("relay")(relay_command)
+
+
+def node_command(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="The folders of the nodes.", show_default=False)
+    ],
+    settings: Settings = None,
+    insecure: Insecure = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a node, or several in one process: find the others, learn with them, write the results into each DIR/run.
+
+    Ctrl-C (or SIGTERM) saves; the same command goes on. A node that was away asks the others where they are and joins them again.
+    --set takes what may differ between nodes: data, runtime, checkpoint, network.patience. Of several nodes, the first listens and
+    carries the letters of all.
+
+    [bold]Examples[/bold]
+
+      epidemic node node-3
+
+      epidemic node node-3 --set data.path=/srv/private/scans
+
+      epidemic node node-0 node-1 node-2
+    """
+    if len({path.resolve() for path in directories}) < len(directories):
+        raise BadInput("a folder is named twice; every node runs once")
+    with stop_by_signal():
+        from epidemic.net.node import run_node
+
+        summaries = run_node(directories, settings, insecure=insecure, say=speaker(quiet))
+    if quiet:
+        return
+    from epidemic.cli.show import percent, size
+
+    for directory, summary in zip(directories, summaries, strict=True):
+        if summary is not None:
+            accuracy = summary.final_accuracy
+            found = f"loss {summary.final_loss.mean:.4f}" if accuracy is None else f"accuracy {percent(accuracy.mean)}"
+            typer.echo(
+                f"done: {summary.rounds} rounds, {found} on the full test set, {size(summary.bytes.total.mean)} sent; {directory / 'run'}"
+            )
+
+
+def relay_command(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the relay.", show_default=False)],
+    insecure: Insecure = False,
+    quiet: Quiet = False,
+) -> None:
+    """Pass letters on between nodes that cannot reach each other. It sees the models that go through it; it cannot change them.
+
+    [bold]Example[/bold]
+
+      epidemic relay relay
+    """
+    say = speaker(quiet)
+    with stop_by_signal():
+        try:
+            from epidemic.net.relay import run_relay
+
+            run_relay(directory, insecure=insecure, say=say)
+        except KeyboardInterrupt:
+            say("ended")
+
+
+def speaker(quiet: bool) -> Any:
+    """What a node says goes to standard error, with the time."""
+
+    def say(text: str) -> None:
+        if not quiet:
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                print(f"{time.strftime('%H:%M:%S')}  {plain(text, LONGEST_LINE)}", file=sys.stderr, flush=True)
+
+    return say
+
+
+@contextmanager
+def stop_by_signal() -> Iterator[None]:
+    """SIGTERM like Ctrl-C; and Ctrl-C also where the shell has switched it off (in the background)."""
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,116 @@
+"""Folders: what each place of a deployment needs, prepared by whoever holds the authority's key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from epidemic.errors import BadInput, require_int
+from epidemic.experiment import Experiment, to_toml
+from epidemic.host.store import write_bytes
+from epidemic.net import addresses
+from epidemic.net.addresses import Addresses, is_loopback, split_address
+from epidemic.net.keys import DAYS, Authority, host_name
+from epidemic.net.relay import letter_bytes
+from epidemic.net.terms import check_deployable
+
+
+def make_cluster(
+    experiment: Experiment,
+    hosts: Sequence[str],
+    root: Path,
+    *,
+    days: int = DAYS,
+    relay: str | None = None,
+) -> list[Path]:
+    """Keys, the experiment and one folder per place; places beyond the hosts are spare."""
+    _check(experiment, hosts, root, days, relay)
+    authority = Authority.create(root)
+    text = to_toml(experiment).encode()
+    write_bytes(root / "experiment.toml", text)
+    founders = tuple(range(len(hosts)))
+
+    def fill(folder: Path, where: Addresses, comments: list[str]) -> None:
+        write_bytes(folder / "node.toml", addresses.to_toml(where, comments).encode())
+        write_bytes(folder / "experiment.toml", text)
+
+    folders = []
+    for place in range(experiment.nodes):
+        own = hosts[place] if place < len(hosts) else None
+        folders.append(authority.issue(f"node-{place}", [split_address(own)[0]] if own else [], days))
+        fill(folders[-1], *_node_addresses(place, own, hosts, relay, founders))
+    known = Addresses(None, (relay,) if relay else tuple(hosts), relay is not None, founders)
+    fill(authority.issue("observer", [], days), known, ["Whom to ask."])
+    if relay is not None:
+        fill(authority.issue("relay", [split_address(relay)[0]], days), *_relay_addresses(relay, experiment))
+    return folders
+
+
+def _check(experiment: Experiment, hosts: Sequence[str], root: Path, days: int, relay: str | None) -> None:
+    """Whatever is wrong is said before anything is written."""
+    check_deployable(experiment)
+    if len(hosts) > experiment.nodes:
+        raise BadInput(f"--hosts names {len(hosts)} hosts, but the experiment has nodes = {experiment.nodes}")
+    if len(hosts) < 1:
+        raise BadInput("--hosts names nobody; give host:port,host:port,...")
+    if len(set(hosts)) < len(hosts):
+        raise BadInput("--hosts names an address twice; every node needs its own")
+    for host in (*hosts, *((relay,) if relay else ())):
+        host_name(split_address(host)[0])
+    require_int("--days", days, 1, 3649)
+    if experiment.network.close == "barrier" and len(hosts) < experiment.nodes:
+        raise BadInput(
+            f'network.close = "barrier" needs all {experiment.nodes} nodes from the start; --hosts names {len(hosts)}'
+        )
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise BadInput(f"{root} exists already; choose another directory")
+
+
+def _node_addresses(
+    place: int, own: str | None, hosts: Sequence[str], relay: str | None, founders: tuple[int, ...]
+) -> tuple[Addresses, list[str]]:
+    """Where a node listens and whom it looks for, with comments for whoever reads node.toml."""
+    comments = [
+        "Where this node listens and whom it looks for. One of them that answers is enough to find the others;",
+        "those named here are also looked for again when a connection breaks.",
+    ]
+    others = tuple(host for i, host in enumerate(hosts) if i != place)
+    if relay is not None:
+        return Addresses(None, (relay,), True, founders), comments
+    if own is None:
+        comments.append("A spare place: give the address that others can reach it at.")
+        return Addresses("0.0.0.0:7447", others, False, founders), comments
+    if is_loopback(own):
+        return Addresses(own, others, False, founders), comments
+    host, port = split_address(own)
+    comments.append(f"Others look for it at {host}:{port}.")
+    return Addresses(f"0.0.0.0:{port}", others, False, founders), comments
+
+
+def _relay_addresses(relay: str, experiment: Experiment) -> tuple[Addresses, list[str]]:
+    """Where a relay listens, and the largest letter that it takes, if the data is here that the model's size may follow from."""
+    listen = relay if is_loopback(relay) else f"0.0.0.0:{split_address(relay)[1]}"
+    comments = [
+        "Where the relay listens, and the bytes of a letter, which is a model with its header: more is not taken."
+    ]
+    try:
+        return Addresses(listen, largest=letter_bytes(experiment)), comments
+    except BadInput as problem:
+        reason = " ".join(str(problem).split())
+        comments += [
+            f"It could not be computed here: {reason}",
+            "Add it, unless the relay has the data: largest = BYTES",
+        ]
+        return Addresses(listen), comments
+
+
+def take_over(root: Path, base: str, folder: Path) -> None:
+    """Give a new certificate's folder what the one before it had: its addresses and the experiment."""
+    earlier = sorted(
+        p for p in root.glob(f"{base}*") if p != folder and (p.name == base or p.name.startswith(base + "."))
+    )
+    for name in ("node.toml", "experiment.toml"):
+        for other in [*reversed(earlier), root]:
+            if (other / name).is_file():
+                write_bytes(folder / name, (other / name).read_bytes())
+                break

@@ -1,0 +1,227 @@
+"""Processes: all nodes of a run on this machine, in one process each or several to a process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from epidemic.errors import BadInput, EpidemicError, Interrupted, RunFailed, plain, require_int
+from epidemic.net.node import run_node
+from epidemic.net.status import Status
+from epidemic.net.transport import enough_threads
+from epidemic.workers import available_threads
+
+LONGEST_LINE = 2000
+"""Characters of a line in node.log; words of other nodes may be in it."""
+
+
+@dataclass
+class Child:
+    """A process, and the nodes that it hosts; the first is its carrier, in whose folder it writes node.log."""
+
+    places: range
+    folders: tuple[Path, ...]
+    process: Any
+
+    @property
+    def place(self) -> int:
+        """Its carrier's."""
+        return self.places[0]
+
+    @property
+    def folder(self) -> Path:
+        """Its carrier's."""
+        return self.folders[0]
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return bool(self.process.is_alive())
+
+    @property
+    def log(self) -> Path:
+        """What it says."""
+        return self.folder / "node.log"
+
+    @property
+    def named(self) -> str:
+        """Its nodes, for people."""
+        first, last = self.places[0], self.places[-1]
+        return f"node {first}" if first == last else f"the process of nodes {first} to {last}"
+
+
+def blocks(count: int, processes: int) -> list[range]:
+    """So many places in so many contiguous blocks, whose sizes differ by one at most."""
+    require_int("--processes", processes, 1)
+    if processes > count:
+        raise BadInput(f"--processes = {processes} must be at most nodes = {count}: a process hosts at least one")
+    edges = [count * i // processes for i in range(processes + 1)]
+    return [range(a, b) for a, b in pairwise(edges)]
+
+
+def _child(folders: list[str], insecure: bool, threads: int, here: int) -> None:
+    """The life of a process: its words go to node.log, the reason of its end to the exit code."""
+    with suppress(AttributeError, PermissionError):
+        os.setsid()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node itself attends to it
+    enough_threads(here, here)
+    paths = [Path(folder) for folder in folders]
+    with (paths[0] / "node.log").open("a", encoding="utf-8", buffering=1) as log:
+        began = time.time()
+
+        def say(text: str) -> None:
+            with suppress(OSError, ValueError):
+                log.write(f"{time.time() - began:9.2f}  {plain(text, LONGEST_LINE)}\n")
+
+        try:
+            run_node(paths, insecure=insecure, threads=threads, say=say)
+            code = 0
+        except (Interrupted, KeyboardInterrupt) as stop:
+            say(str(stop) or "interrupted")
+            code = 130
+        except EpidemicError as problem:
+            say(f"error: {' '.join(str(problem).split())}")
+            code = 2 if isinstance(problem, BadInput) else 1
+        except Exception as problem:
+            if "EPIDEMIC_DEBUG" in os.environ:
+                import traceback
+
+                traceback.print_exc(file=log)
+            say(f"error: unexpected {type(problem).__name__}: {problem}")
+            code = 1
+    sys.stdout.flush()
+    os._exit(code)  # Zenoh's threads need no farewell
+
+
+def _end_with_parent() -> None:
+    """Save and end when nobody is left to stop this process."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Cluster:
+    """All nodes of a run in processes of this machine."""
+
+    def __init__(self, folders: Sequence[Path], processes: int | None = None, *, insecure: bool = False) -> None:
+        """One process for each folder, or so many `processes`, each with a contiguous block of them."""
+        parts = blocks(len(folders), len(folders) if processes is None else processes)
+        self._insecure = insecure
+        self._context: Any = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
+        if hasattr(os, "fork"):  # PyTorch, with what vmap needs, is imported once for all
+            multiprocessing.set_forkserver_preload(["epidemic.net.node", "torch._dynamo"])
+        self._here = len(parts)
+        self._threads = max(1, available_threads() // max(1, len(parts)))
+        self.children: list[Child] = []
+        try:
+            for places in parts:
+                self.children.append(self._start(places, [folders[place] for place in places]))
+        except BaseException:
+            self.stop(5)
+            raise
+
+    def _start(self, places: range, folders: Sequence[Path]) -> Child:
+        process = self._process(places, folders)
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            process.start()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        return Child(places, tuple(folders), process)
+
+    def _process(self, places: range, folders: Sequence[Path]) -> Any:
+        arguments = ([str(folder) for folder in folders], self._insecure, self._threads, self._here)
+        return self._context.Process(target=_child, args=arguments, daemon=False)
+
+    def hosting(self, place: int) -> Child:
+        """The process of a place."""
+        return next(child for child in self.children if place in child.places)
+
+    def add(self, place: int, folder: Path) -> None:
+        """Start one more node, in a process of its own: a spare place, or a place again with another folder."""
+        self.children = [child for child in self.children if place not in child.places]
+        self.children.append(self._start(range(place, place + 1), [folder]))
+        self.children.sort(key=lambda child: child.place)
+
+    def restart(self, place: int) -> None:
+        """Start the process of a place again."""
+        child = self.hosting(place)
+        self.children[self.children.index(child)] = self._start(child.places, child.folders)
+
+    def kill(self, place: int) -> None:
+        """End the process of a place as a crash does it."""
+        process = self.hosting(place).process
+        process.kill()
+        process.join()
+
+    def wait(self, timeout: float | None = None, each: Callable[[], None] = lambda: None) -> bool:
+        """Until all have ended; False if time is up before."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while any(child.running for child in self.children):
+            each()
+            multiprocessing.connection.wait([c.process.sentinel for c in self.children if c.running], 0.2)
+            if end is not None and time.monotonic() > end:
+                return False
+        return True
+
+    def stop(self, patience: float = 60.0) -> None:
+        """Ask all to save and end; kill who does not."""
+        for child in self.children:
+            if child.running:
+                child.process.terminate()
+        if not self.wait(patience):
+            for child in self.children:
+                child.process.kill()
+                child.process.join()
+
+    def final(self, status: Status) -> Status | None:
+        """The status of a node that has finished since; None if it has not."""
+        child = self.hosting(status.place)
+        if child.process.exitcode != 0:
+            return None
+        folder = child.folders[status.place - child.place]
+        for path in (folder / "run").glob("seed-*/nodes.json"):
+            node = msgspec.json.decode(path.read_bytes())[0]
+            sent = sum(node["bytes"].values())
+            return msgspec.structs.replace(
+                status, state="done", round=status.rounds, accuracy=node["final_accuracy"], bytes=sent
+            )
+        return None
+
+    def finished(self) -> list[Path]:
+        """The folders of the nodes that have come to their end, by place."""
+        folders = [folder for child in self.children for folder in child.folders]
+        return [folder for folder in folders if any((folder / "run").glob("seed-*/summary.json"))]
+
+    def problems(self) -> dict[int, str]:
+        """Why processes did not come to their end, by their carriers' places."""
+        found = {}
+        for child in self.children:
+            code = child.process.exitcode
+            if code not in (0, None):
+                last = child.log.read_text(encoding="utf-8").strip().splitlines()[-1:] if child.log.is_file() else []
+                ended = f"killed by signal {-code}" if code < 0 else f"ended with {code}"
+                found[child.place] = last[0][11:].removeprefix("error: ") if last and code > 0 else ended
+        return found
+
+    def failure(self, problems: dict[int, str]) -> RunFailed:
+        """One line about those that failed."""
+        place, reason = next(iter(problems.items()))
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        child = self.hosting(place)
+        return RunFailed(f"{child.named} failed{more}: {reason}; see {child.log}")

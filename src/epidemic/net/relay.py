@@ -1,0 +1,73 @@
+"""Relay: passes letters on between nodes that cannot reach each other. It holds no model and decides nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from epidemic.errors import BadInput
+from epidemic.experiment import Experiment, load
+from epidemic.host.setup import initial_module
+from epidemic.learner import Layout
+from epidemic.net.addresses import Addresses, read_addresses
+from epidemic.net.keys import Identity
+from epidemic.net.transport import Transport
+from epidemic.record import HEADER_BYTES
+from epidemic.rng import Streams
+
+PAUSE = 0.5
+"""Seconds between looks at the list of revoked certificates."""
+
+
+def letter_bytes(experiment: Experiment) -> int:
+    """The size of a letter: the header and the model, built as the nodes build it. Needs the data, whose shape the model follows."""
+    layout = Layout(initial_module(experiment, experiment.load_data(), Streams(experiment.seeds[0])))
+    return int(HEADER_BYTES + layout.size * layout.dtype.itemsize)
+
+
+def largest_letter(folder: Path, addresses: Addresses, experiment: Experiment) -> int:
+    """The size that a relay takes at most: what node.toml says, or what follows from the experiment."""
+    if addresses.largest is not None:
+        return addresses.largest
+    try:
+        return letter_bytes(experiment)
+    except BadInput as problem:
+        raise BadInput(
+            f"{folder / 'node.toml'} does not say how large a letter is, and it cannot be computed here ({problem}); add:"
+            f" largest = BYTES, at least {HEADER_BYTES} more than the numbers of the model take"
+        ) from None
+
+
+def run_relay(folder: Path, *, insecure: bool = False, say: Callable[[str], None] = lambda _: None) -> None:
+    """Pass letters on until interrupted (KeyboardInterrupt), or until its own certificate counts no more (BadInput)."""
+    identity = Identity.load(folder)
+    if not identity.name.startswith("relay"):
+        raise BadInput(
+            f"{folder} has the certificate of {identity.name}; make one with 'epidemic keys add DIR --relay'"
+        )
+    addresses = read_addresses(folder / "node.toml")
+    if addresses.listen is None:
+        raise BadInput(f'{folder / "node.toml"} gives no address to listen on; add: listen = "0.0.0.0:7447"')
+    experiment = load(folder / "experiment.toml")
+    largest = largest_letter(folder, addresses, experiment)
+    transport = Transport(identity, addresses, nodes=experiment.nodes, largest=largest, insecure=insecure, routes=True)
+    say(f"listening on {addresses.listen} for letters of up to {largest} bytes; Ctrl-C ends it")
+    before, warned = -1, ""
+    try:
+        while True:
+            found = identity.refresh()
+            identity.still_good()
+            if found.problem and found.problem != warned:
+                say(f"{found.problem}; the list read before counts")
+            warned = found.problem
+            if found.changed:  # who was revoked is not served any more: the rules are read when the network is opened
+                say("the list of revoked certificates has changed; opening the network again")
+                transport.renew()
+            now = transport.links()
+            if now != before:
+                say(f"{now} connected")
+            before = now
+            time.sleep(PAUSE)
+    finally:
+        transport.close()

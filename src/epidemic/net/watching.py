@@ -1,0 +1,48 @@
+"""Watching: asking running nodes how they are."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from epidemic.experiment import load
+from epidemic.net.addresses import Addresses, read_addresses, split_address
+from epidemic.net.keys import Identity
+from epidemic.net.status import LARGEST_STATUS, Status, read_status
+from epidemic.net.transport import Transport
+
+
+class Watcher:
+    """Somebody who asks nodes how they are, with a certificate of its own."""
+
+    def __init__(self, folder: Path, *, insecure: bool = False) -> None:
+        identity = Identity.load(folder)
+        addresses = read_addresses(folder / "node.toml")
+        if addresses.listen is not None:  # a node's own folder
+            host, port = split_address(addresses.listen)
+            here = f"127.0.0.1:{port}" if host == "0.0.0.0" else addresses.listen  # noqa: S104
+            addresses = Addresses(None, (here, *addresses.connect), addresses.relay)
+        nodes = load(folder / "experiment.toml").nodes
+        self._transport = Transport(identity, addresses, nodes=nodes, insecure=insecure)
+
+    def ask(self, timeout: float = 2.0) -> list[Status]:
+        """Every node that answers for itself, by place."""
+        answers = self._transport.ask_all("status", b"", timeout, LARGEST_STATUS)
+        found = (read_status(raw, place) for place, raw in answers.items())
+        return [status for status in found if status is not None]
+
+    def wait(self, patience: float) -> list[Status]:
+        """The same, but give those asked time to be found."""
+        end = time.monotonic() + patience
+        best: list[Status] = []
+        while True:
+            now = self.ask(min(2.0, patience))
+            settled = bool(now) and len(now) == len(best)
+            best = now if len(now) >= len(best) else best
+            if settled or time.monotonic() >= end:
+                return best
+            time.sleep(0.3)
+
+    def close(self) -> None:
+        """Leave."""
+        self._transport.close()

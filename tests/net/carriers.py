@@ -1,0 +1,127 @@
+"""Bare carriers as real processes: a transport each that sends letters to all the others, and does as it is told through a pipe."""
+
+import multiprocessing
+import os
+import threading
+import time
+from pathlib import Path
+
+from epidemic.net.addresses import Addresses, free_addresses
+from epidemic.net.keys import Authority, Identity
+from epidemic.net.sight import Sight
+from epidemic.net.transport import Transport
+
+
+class Carrier:
+    """What runs in the process."""
+
+    def __init__(self, folder, addresses, nodes):
+        identity = Identity.load(Path(folder))
+        self.place, self.nodes = identity.place, nodes
+        self.tokens, self.lock = set(), threading.Lock()
+        self.transport = Transport(identity, addresses, nodes=nodes, largest=2**20)
+        self.heard = set()
+        self.transport.watch("alive", self.noticed)
+        self.transport.receive(lambda sender, frame: self.heard.add(sender), lambda sender: None, 2**20)
+        self.transport.answer("hello", lambda question, respond: respond(question))
+        self.transport.appear("alive", self.place)
+        for place in set(range(nodes)) - {self.place}:
+            threading.Thread(target=self.send, args=(place,), daemon=True).start()
+        threading.Thread(target=self.look, daemon=True).start()
+
+    def noticed(self, place, token, there):
+        with self.lock:
+            (self.tokens.add if there else self.tokens.discard)((place, token))
+
+    def send(self, place):
+        payload = self.transport.payload(bytes(300_000))
+        while True:
+            self.transport.send(place, payload)
+            time.sleep(0.2)
+
+    def look(self):
+        """As a node does it."""
+        sight = Sight(self.place)
+        while True:
+            for place in self.seen():
+                sight.saw(place)
+            if sight.lost(self.transport.unseen(), time.monotonic()):
+                self.transport.renew()
+            time.sleep(1)
+
+    def seen(self):
+        with self.lock:
+            return {place for place, _ in self.tokens} - {self.place}
+
+    def hears(self):
+        """From whom letters have come since this was asked last."""
+        found, self.heard = self.heard, set()
+        return found
+
+    def asks(self):
+        """Who answers."""
+        found, answered = set(), threading.Semaphore(0)
+        others = set(range(self.nodes)) - {self.place}
+
+        def took(place, answer):
+            if answer == b"there?":
+                found.add(place)
+            answered.release()
+
+        for place in others:
+            self.transport.ask("hello", place, b"there?", 5.0, lambda answer, place=place: took(place, answer), 100)
+        for _ in others:
+            answered.acquire()
+        return found
+
+
+def _live(folder, addresses, nodes, pipe):
+    carrier = Carrier(folder, addresses, nodes)
+    while True:
+        try:
+            word = pipe.recv()
+        except EOFError:
+            os._exit(0)
+        if word == "renew":
+            pipe.send(carrier.transport.renew())
+        else:
+            pipe.send(getattr(carrier, word)())
+
+
+class Carriers:
+    """All of them, from outside."""
+
+    def __init__(self, root, nodes):
+        authority = Authority.create(root)
+        hosts = free_addresses(nodes)
+        context = multiprocessing.get_context("forkserver")
+        self.processes, self.pipes = [], []
+        for place, own in enumerate(hosts):
+            folder = authority.issue(f"node-{place}", ["127.0.0.1"])
+            here, there = context.Pipe()
+            where = Addresses(own, tuple(host for host in hosts if host != own))
+            process = context.Process(target=_live, args=(str(folder), where, nodes, there), daemon=True)
+            process.start()
+            there.close()
+            self.processes.append(process)
+            self.pipes.append(here)
+
+    def tell(self, place, word):
+        self.pipes[place].send(word)
+        return self.pipes[place].recv()
+
+    def strangers(self, word):
+        """Of every ordered pair, those where the first does not see (hear, ask) the second."""
+        places = range(len(self.processes))
+        return {(a, b) for a in places for b in set(places) - {a} - self.tell(a, word)}
+
+    def until(self, condition, patience=90):
+        end = time.monotonic() + patience
+        while not condition():
+            assert time.monotonic() < end, f"not in time; do not see each other: {self.strangers('seen')}"
+            time.sleep(0.2)
+
+    def close(self):
+        for process in self.processes:
+            process.kill()
+            process.join()

@@ -1,0 +1,193 @@
+"""The transport with real sessions: what it takes, what it lets go, and that every pair finds each other again."""
+
+import os
+import signal
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import closing
+
+import psutil_free as memory
+import pytest
+import zenoh
+from carriers import Carriers
+
+from epidemic.net.access import configuration
+from epidemic.net.addresses import Addresses, free_addresses
+from epidemic.net.keys import Authority, Identity
+from epidemic.net.transport import LARGEST_QUESTION, MOST_QUESTIONS, Transport, Unreachable
+
+
+def until(condition, patience=30):
+    end = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Nodes 0 and 1 of three, connected; and how to open a session with a certificate and without our software."""
+    authority = Authority.create(tmp_path / "keys")
+    hosts = free_addresses(2)
+    identities = [Identity.load(authority.issue(f"node-{i}", ["127.0.0.1"])) for i in range(3)]
+    opened = []
+
+    def raw(place):
+        config = configuration(
+            identities[place], Addresses(None, tuple(hosts)), mode="peer", nodes=3, largest=2**21, insecure=False
+        )
+        config.insert_json5("access_control", "{enabled: false}")
+        opened.append(zenoh.open(config))
+        return opened[-1], f"epidemic/{identities[place].cluster}"
+
+    one = Transport(identities[0], Addresses(hosts[0]), nodes=3, largest=2**20)
+    two = Transport(identities[1], Addresses(hosts[1], (hosts[0],)), nodes=3, largest=2**20)
+    with closing(one), closing(two):
+        until(lambda: one.links() == two.links() == 1)
+        yield one, two, raw
+        for session in opened:
+            session.close()
+
+
+def ask(transport, topic, place, question=b"?", timeout=5.0, largest=2**20):
+    answer = Future()
+    transport.ask(topic, place, question, timeout, answer.set_result, largest)
+    return answer.result(timeout + 5)
+
+
+def test_a_letter_comes_with_its_senders_place_and_one_too_large_is_not_copied(pair):
+    one, two, _ = pair
+    taken, dropped = [], []
+    one.receive(lambda sender, frame: taken.append((sender, frame)), dropped.append, 1000)
+    until(lambda: two.send(0, two.payload(b"x" * 1000)))
+    assert two.send(0, two.payload(b"x" * 1001))
+    until(lambda: taken and dropped)
+    assert taken == [(1, b"x" * 1000)]
+    assert dropped == [1]
+    assert not two.send(2, two.payload(b"nobody is there"))
+
+
+def test_a_question_is_answered_once_however_much_comes_back(pair):
+    """A thousand answers of a megabyte to one question: the first is taken, and nothing of the others stays."""
+    one, _, raw = pair
+    session, prefix = raw(2)
+    waiting = threading.Event()
+
+    def flood(query):
+        waiting.wait()
+        for i in range(1000):
+            query.reply(f"{prefix}/ask/hello/2", i.to_bytes(4, "little") + bytes(2**20))
+        query.drop()
+
+    session.declare_queryable(f"{prefix}/ask/hello/2", flood)
+    waiting.set()
+    until(lambda: ask(one, "hello", 2, largest=2**21) is not None)
+    weight = memory.resident(os.getpid())
+    answers = []
+    for _ in range(2):
+        one.ask("hello", 2, b"?", 20.0, answers.append, 2**21)
+    until(lambda: len(answers) == 2)
+    assert ask(one, "hello", 2, timeout=20.0, largest=2**21)[:4] == bytes(4)  # after those before it
+    assert len(answers) == 2
+    assert ask(one, "hello", 2, timeout=20.0, largest=2**20) is None  # all are too long
+    assert memory.resident(os.getpid()) - weight < 150e6
+
+
+def test_a_question_to_nobody_or_that_nobody_answers_in_time_ends_with_none(pair):
+    one, two, _ = pair
+    held = []
+    two.answer("slow", lambda question, respond: held.append(respond))
+    two.answer("quick", lambda question, respond: respond(question))
+    until(lambda: ask(one, "quick", 1, b"there?") == b"there?")
+    assert ask(one, "slow", 1, timeout=0.5) is None
+    assert ask(one, "slow", 2) is None
+    assert held
+    held[0](b"too late")  # harms nobody
+
+
+def test_questions_that_are_too_long_or_too_many_get_no_answer(pair):
+    one, two, _ = pair
+    asked, gate = [], threading.Event()
+
+    def reply(question, respond):
+        asked.append(len(question))
+        gate.wait()
+        respond(b"yes")
+
+    two.answer("hello", reply)
+    two.answer("other", lambda question, respond: respond(b"yes"))
+    until(lambda: ask(one, "hello", 1, timeout=0.2) is None and asked)
+    assert ask(one, "hello", 1, bytes(LARGEST_QUESTION + 1)) is None
+    answers = []
+    for _ in range(3 * MOST_QUESTIONS):
+        one.ask("hello", 1, b"?", 30.0, answers.append, 10)
+    until(lambda: len(answers) >= 2 * MOST_QUESTIONS)  # refused at once
+    assert set(answers) == {None}
+    gate.set()
+    until(lambda: len(answers) == 3 * MOST_QUESTIONS)
+    assert 0 < answers.count(b"yes") <= MOST_QUESTIONS
+    assert max(asked) <= 1
+    assert ask(one, "other", 1) == b"yes"
+
+
+def test_of_all_places_each_answers_for_itself_only(pair):
+    """Node 2, with other software, answers for node 1 as well, and many times for itself."""
+    one, two, raw = pair
+    two.answer("status", lambda question, respond: respond(b"I am 1"))
+    session, prefix = raw(2)
+
+    def lie(query):
+        for i in range(5):
+            query.reply(f"{prefix}/ask/status/1", b"I am 1, too")
+            query.reply(f"{prefix}/ask/status/999", b"I am 999")
+            query.reply(f"{prefix}/ask/status/2", b"I am 2, %d" % i)
+            query.reply(f"{prefix}/ask/status/2", b"long" * 100)
+
+    session.declare_queryable(f"{prefix}/ask/status/2", lie)
+    until(lambda: len(one.ask_all("status", b"", 2.0, 100)) == 2)
+    assert one.ask_all("status", b"", 2.0, 100) == {1: b"I am 1", 2: b"I am 2, 0"}
+
+
+def test_renewed_it_has_everything_declared_again_under_a_new_token(pair):
+    one, two, _ = pair
+    seen, taken = [], []
+    two.watch("alive", lambda *change: seen.append(change))
+    one.receive(lambda sender, frame: taken.append(frame), lambda sender: None, 100)
+    one.answer("hello", lambda question, respond: respond(question))
+    one.appear("alive", 0)
+    before = one.token
+    until(lambda: seen == [(0, before, True)] and two.send(0, two.payload(b"1")))
+    one.renew()
+    assert one.token != before
+    until(lambda: seen[1:] == [(0, before, False), (0, one.token, True)])
+    until(lambda: ask(two, "hello", 0, b"?") == b"?")
+    until(lambda: two.send(0, two.payload(b"2")))
+    until(lambda: taken[-1:] == [b"2"])
+    now = one.token
+    two.renew()  # the watcher itself
+    until(lambda: seen[3:] == [(0, now, False), (0, now, True)])
+
+
+def test_a_node_behind_a_relay_that_is_not_there_may_try_again(tmp_path):
+    identity = Identity.load(Authority.create(tmp_path / "keys").issue("node-0", []))
+    with pytest.raises(Unreachable, match="nobody answers at 127"):
+        Transport(identity, Addresses(None, tuple(free_addresses(1)), relay=True), nodes=2)
+
+
+def test_every_pair_is_together_again_after_most_of_them_stood_still(tmp_path):
+    """Seven of eight are stopped in the middle of their letters for longer than a lease: their links end and begin all at once."""
+    there = Carriers(tmp_path / "keys", 8)
+    try:
+        there.until(lambda: not there.strangers("seen"))
+        for process in there.processes[1:]:
+            os.kill(process.pid, signal.SIGSTOP)
+        there.until(lambda: not there.tell(0, "seen"))
+        for process in there.processes[1:]:
+            os.kill(process.pid, signal.SIGCONT)
+        there.until(lambda: not there.strangers("seen"))
+        there.until(lambda: not there.strangers("asks"))
+        there.strangers("hears")
+        there.until(lambda: not there.strangers("hears"))
+    finally:
+        there.close()
