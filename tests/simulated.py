@@ -29,9 +29,7 @@ def views(kind, n, s, seed, round):
     topology = {"el-local": ELLocal(s), "el-oracle": ELOracle(s), "ring": Ring()}[kind]
     graph = topology.graph(n, round, Streams(seed))
     digest = bytes([round % 251]) * 8
-    return tuple(
-        View(tuple(graph.out_of(i).tolist()), frozenset(graph.into(i).tolist()), digest) for i in range(n)
-    )
+    return tuple(View(tuple(graph.out_of(i).tolist()), frozenset(graph.into(i).tolist()), digest) for i in range(n))
 
 
 @dataclass
@@ -118,6 +116,7 @@ class Node:
     def __init__(self, place):
         self.place = place
         self.life = 0
+        self.renewals = 0
         self.protocol = None
         self.saved = None  # done, kept, tally, count
         self.waiting = []  # events while the process is stopped
@@ -136,7 +135,7 @@ class Node:
 
     @property
     def token(self):
-        return f"{self.place}/{self.life}"
+        return f"{self.place}/{self.life}/{self.renewals}"
 
 
 class World:
@@ -326,9 +325,34 @@ class World:
                 self.hide(other, node.place, node.token, self.delay())
 
     def reappear(self, node):
+        """Show a node's token again; where that does not work, the node opens its connections anew after a while."""
         for other in self.nodes:
-            if other is not node and other.running and self.random.random() >= self.what.amnesia:
-                self.show(other, node)
+            if other is not node and other.running:
+                if self.random.random() >= self.what.amnesia:
+                    self.show(other, node)
+                else:
+                    self.last_fault = max(self.last_fault, self.now + 10 * SECOND)
+                    self.at(self.now + 10 * SECOND, self.renew, node, node.life)
+
+    def renew(self, node, life):
+        if node.life != life or not node.running:
+            return
+        if self.now < node.stopped_until:
+            self.at(node.stopped_until, self.renew, node, life)
+            return
+        for other in self.nodes:
+            self.hide(other, node.place, node.token, 0)
+            self.hide(node, other.place, other.token, 0)
+        node.renewals += 1
+        self.step(node, e.Renewed(node.token))
+        self.at(self.now + 1, self.show_both, node, life)
+
+    def show_both(self, node, life):
+        if node.life == life and node.running:
+            self.show_all(node)
+            for other in self.nodes:
+                if other is not node and other.running:
+                    self.show(node, other)
 
     def do_jump(self, place, length):
         self.nodes[place].skew += length
@@ -460,13 +484,6 @@ class World:
                 self.later(1000, node, e.Adopted())
             case e.Conclude():
                 self.later(50_000, node, e.Concluded())
-            case e.Renew():
-                for other in self.nodes:
-                    if other is not node and other.running:
-                        self.hide(other, node.place, node.token, 0)
-                        self.hide(node, other.place, other.token, 0)
-                        self.at(self.now + 1, self.show, other, node)
-                        self.at(self.now + 1, self.show, node, other)
             case e.Leave():
                 self.end(node, "left")
             case e.Fail(reason):
@@ -574,7 +591,9 @@ class World:
             if node.outcome == "left" and w.close == "barrier" and not w.crashes:
                 assert sorted(node.inboxes) == list(range(w.rounds))
         on_the_way = sum(1 for _, _, do, _ in self.heap if do == self.deliver)
-        assert self.letters["sent"] == self.letters["lost"] + self.letters["nobody"] + self.letters["arrived"] + on_the_way
+        assert (
+            self.letters["sent"] == self.letters["lost"] + self.letters["nobody"] + self.letters["arrived"] + on_the_way
+        )
         if w.calm and w.cap is None:
             assert all(node.outcome == "left" for node in self.nodes), [node.outcome for node in self.nodes]
             if not w.private and max(w.compute) < SECOND // 4:

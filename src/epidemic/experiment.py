@@ -82,6 +82,8 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The longest wait for letters, in seconds; how long is really waited adapts to what rounds take."""
     patience: float = 60.0
     """Seconds to look for the others at the start."""
+    largest: float = 1e6
+    """The largest magnitude of a number that is taken from others; a letter or a mixture with larger ones does not count."""
     data: Literal["partition", "own"] = "partition"
     """partition: a node trains on its share of the data. own: on all that is found at its own place."""
 
@@ -91,6 +93,7 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require_choice("network.data", self.data, ["partition", "own"])
         require_real("network.deadline", self.deadline, above=0)
         require_real("network.patience", self.patience, above=0)
+        require_real("network.largest", self.largest, above=0)
         if self.coin == "private" and self.close == "barrier":
             raise BadInput(
                 'network.close = "barrier" needs coin = "shared": with a private one nobody knows whom to wait for'
@@ -162,7 +165,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         check_algorithm(self.algorithm, self.topology, self.mixing)
         self.faults.check(self.nodes)
         rule = self.mixing_rule
-        redirects = self.faults.cap is not None and self.faults.cap < self.nodes - 1 and self.faults.max_retries != 0
+        redirects = self.faults.cap_of(self.nodes) is not None and self.faults.max_retries != 0
         if redirects and rule != "uniform":
             raise BadInput(
                 f'mixing = "{rule}" has no weight for the messages that faults.cap redirects;'
@@ -222,7 +225,14 @@ def _named_kind(value: Any) -> bool:
     """Whether a value is of a kind that a file can name (and not a user's own class, even one derived from ours)."""
     if isinstance(value, Every):
         return type(value) is Every and _named_kind(value.inner)
-    kinds = (*TOPOLOGIES.values(), *ALGORITHMS.values(), *SOURCES.values(), *PARTITIONS.values(), *MODELS.values(), *_SETTINGS)
+    kinds = (
+        *TOPOLOGIES.values(),
+        *ALGORITHMS.values(),
+        *SOURCES.values(),
+        *PARTITIONS.values(),
+        *MODELS.values(),
+        *_SETTINGS,
+    )
     return type(value) in kinds
 
 

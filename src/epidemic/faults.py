@@ -142,6 +142,10 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if a == b:
                 raise BadInput(f"faults.blocked pairs node {a} with itself")
 
+    def cap_of(self, n: int) -> int | None:
+        """The cap in force among n nodes: one that nobody can exceed is none."""
+        return None if self.cap is None or self.cap >= n - 1 else self.cap
+
     def alive(self, n: int, round: int, streams: Streams) -> Mask:
         """Who is up in this round.   # (n,)"""
         alive = np.ones(n, dtype=bool)
@@ -180,7 +184,7 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         n = graph.n
         alive = self.alive(n, round, streams)
         zeros = np.zeros(n, dtype=np.int64)
-        capped = self.cap is not None and self.cap < n - 1
+        capped = self.cap_of(n) is not None
         splits = [split for split in self.partitions if split.active(round)]
         sent = graph.among(alive)
         if not (capped or self.loss or splits or self.blocked):

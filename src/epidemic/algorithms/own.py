@@ -14,7 +14,9 @@ from epidemic.errors import BadInput
 from epidemic.learner import Learner
 
 
-class PythonAlgorithm(msgspec.Struct, frozen=True, dict=True, tag_field="kind", tag="python", forbid_unknown_fields=True):
+class PythonAlgorithm(
+    msgspec.Struct, frozen=True, dict=True, tag_field="kind", tag="python", forbid_unknown_fields=True
+):
     """`factory` = "module:name" is called with `options` and returns an algorithm."""
 
     factory: str
@@ -78,7 +80,5 @@ class PythonAlgorithm(msgspec.Struct, frozen=True, dict=True, tag_field="kind", 
         return self.made.adopt(state, given)
 
 
-MISSING = (
-    "it needs local_steps, batch_size, init, emit and absorb (and columns, model, give, adopt, which ep.algorithms.Defaults has)"
-)
+MISSING = "it needs local_steps, batch_size, init, emit and absorb (and columns, model, give, adopt, which ep.algorithms.Defaults has)"
 """What an object must have to be an algorithm, for people."""

@@ -42,7 +42,9 @@ class PushSum(LocalTraining, frozen=True, tag="push-sum"):
     def cautions(self, topology: Any) -> list[str]:
         """What is allowed but unwise."""
         if isinstance(topology, ELLocal) and topology.s == 3:
-            return ["push-sum over el-local with s = 3: weights of single nodes get small now and then; s = 4 or more is safer"]
+            return [
+                "push-sum over el-local with s = 3: weights of single nodes get small now and then; s = 4 or more is safer"
+            ]
         return []
 
     def columns(self, size: int, dtype: str) -> tuple[Column, ...]:

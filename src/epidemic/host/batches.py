@@ -16,7 +16,13 @@ class Batches:
     """
 
     def __init__(
-        self, parts: list[NDArray[np.int64]], local_steps: int, batch_size: int, *, nodes: int, hosted: slice | NDArray[np.int64]
+        self,
+        parts: list[NDArray[np.int64]],
+        local_steps: int,
+        batch_size: int,
+        *,
+        nodes: int,
+        hosted: slice | NDArray[np.int64],
     ) -> None:
         """`parts` has the samples of the hosted ones of all `nodes`."""
         self._size = np.array([len(part) for part in parts])

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from epidemic.graph import IntArray
 from epidemic.host.counters import Counters
 from epidemic.host.mixture import disagreement as apart
 from epidemic.host.setup import Setup
@@ -85,9 +86,7 @@ def summary_of(
     )
 
 
-def nodes_of(
-    setup: Setup, final: Evaluation, counters: Counters, ids: NDArray[np.int64]
-) -> list[dict[str, Any]]:
+def nodes_of(setup: Setup, final: Evaluation, counters: Counters, ids: IntArray) -> list[dict[str, Any]]:
     """A line for each of these nodes."""
     data = setup.data
     nodes = []

@@ -28,7 +28,9 @@ Memory = Callable[[str, Tensor], Tensor]
 class Exchange:
     """The inboxes of all nodes of a message, by one matrix; complete graphs stay implicit."""
 
-    def __init__(self, message: Rows, weights: Weights, ids: NDArray[np.int64], workers: Workers, memory: Memory) -> None:
+    def __init__(
+        self, message: Rows, weights: Weights, ids: NDArray[np.int64], workers: Workers, memory: Memory
+    ) -> None:
         """`weights` are those of these rows, whose nodes are `ids`."""
         self._message = message
         self._weights = weights

@@ -118,10 +118,14 @@ class Journal:
         ids = self.ids if ids is None else ids
         self.host.population.check_finite(what, self.done, ids, loss, self.kept)
 
+    @property
+    def due(self) -> bool:
+        """Whether the models are to be evaluated now."""
+        return (self.done % self.experiment.eval.every == 0 or self.over) and self.recorded < self.done
+
     def settle(self) -> None:
         """Evaluate and save where that is due."""
-        due = self.done % self.experiment.eval.every == 0 or self.over
-        if due and self.recorded < self.done:
+        if self.due:
             self.record()
         when = self.experiment.checkpoint
         by_rounds = when.rounds and self.done % when.rounds == 0

@@ -53,9 +53,8 @@ class View:
     expected: frozenset[int] | None  # whom it hears; None: not known
 
 
-def view_round(experiment: Experiment, streams: Streams, round: int, place: int, *, private: bool = False) -> View:
-    """What a round has in store for one place; with a private coin the streams are its own secret, and nobody else knows."""
-    graph = intended_graph(experiment, streams, round)
+def view_of(graph: Graph, round: int, place: int, *, private: bool = False) -> View:
+    """What a round's graph has in store for one place; with a private coin the graph is its own secret, and nobody else knows."""
     targets = tuple(graph.out_of(place).tolist())
     if private:
         return View(round, None, bytes(8), targets, None)

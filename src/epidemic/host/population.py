@@ -9,10 +9,11 @@ from torch import Tensor
 
 from epidemic.algorithms import Algorithm, Column, Inbox, Rows, Turn
 from epidemic.errors import RunFailed
+from epidemic.graph import IntArray
 from epidemic.host.setup import Setup
 from epidemic.learner import Learner
 
-Positions = NDArray[np.int64]
+Positions = IntArray
 """Some of the hosted nodes, by their place in the population."""
 
 
@@ -53,7 +54,7 @@ class Population:
     def emit(
         self,
         round: int,
-        out_degree: NDArray[np.int64],
+        out_degree: IntArray,
         index: NDArray[np.int64] | None = None,
         who: Positions | None = None,
     ) -> tuple[Rows, Tensor]:
@@ -160,7 +161,9 @@ class Population:
                 )
         extra = message.keys() - {column.name for column in self.columns}
         if extra:
-            raise RunFailed(f"algorithm: emit gave {sorted(extra)[0]!r}, which columns() does not declare; add it there")
+            raise RunFailed(
+                f"algorithm: emit gave {sorted(extra)[0]!r}, which columns() does not declare; add it there"
+            )
         self._checked = True
 
     def _called(self, round: int) -> str:

@@ -321,7 +321,8 @@ def _digest(said: str, tensors: dict[str, Tensor]) -> str:
     digest = blake3(said.encode())
     for key, value in sorted(tensors.items()):
         digest.update(f"{key}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy() if value.numel() else b"")
+        raw: Any = value.reshape(-1).view(torch.uint8).numpy() if value.numel() else b""
+        digest.update(raw)
     return digest.hexdigest()
 
 

@@ -22,6 +22,7 @@ class Keyring:
     def __init__(self, identity: Identity, terms: Terms, nodes: int) -> None:
         self._identity = identity
         self._terms = terms
+        self.run = terms.run
         self._nodes = nodes
         self._known: dict[int, Known] = {}
         self._lock = threading.Lock()
@@ -42,13 +43,20 @@ class Keyring:
                     self._known[hello.place] = known
                 heard.append(
                     Introduced(
-                        hello.place, hello.carrier, hello.token, hello.round, hello.start, differs, hello.finished, hello.gone
+                        hello.place,
+                        hello.carrier,
+                        hello.token,
+                        hello.round,
+                        hello.start,
+                        differs,
+                        hello.finished,
+                        hello.gone,
                     )
                 )
         return heard
 
     def _differs(self, known: Known) -> tuple[str, ...]:
-        if known.hello.run == self._terms.run:
+        if known.hello.run == self.run:
             return ()
         told = differences(self._terms, known.terms) if known.terms is not None else []
         return tuple(plain(text, 160) for text in told[:4]) or ("the run differs",)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Annotated
 
 import msgspec
+from cryptography.exceptions import InvalidSignature
 from msgspec import Meta
 
 from epidemic.errors import plain
+from epidemic.net.keys import Identity, place_of
+from epidemic.net.wire import Refused
+
+_DOMAIN = b"epidemic status\0"
 
 LARGEST_STATUS = 2**14
 """Bytes of a status; a node's own is about five hundred."""
@@ -39,16 +46,42 @@ class Status(msgspec.Struct, frozen=True):
     longest_wait: Seconds  # that it has waited for letters at most
     letters: Tally
     refusals: Tally
+    local: Count = 0  # letters sent to nodes of the same process
 
 
-def read_status(raw: bytes, place: int) -> Status | None:
-    """What the node at `place` says of itself; None if that is not a status, or of somebody else."""
+class _Signed(msgspec.Struct, frozen=True, array_like=True):
+    content: bytes  # JSON of a Status
+    certificate: bytes
+    signature: bytes
+
+
+def seal_statuses(statuses: Iterable[tuple[Status, Identity]]) -> bytes:
+    """How the nodes of a process are, each signed by its own node."""
+    signed = []
+    for status, identity in statuses:
+        content = msgspec.json.encode(status)
+        signed.append(_Signed(content, identity.encoded, identity.key.sign(_DOMAIN + content)))
+    return msgspec.msgpack.encode(signed)
+
+
+def open_statuses(raw: bytes, identity: Identity, nodes: int) -> list[Status]:
+    """What the nodes of a process say of themselves; what is not signed by the node that it is about is left out."""
     try:
-        status = msgspec.json.decode(raw, type=Status)
+        bundle = msgspec.msgpack.decode(raw, type=list[_Signed])
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    if len(raw) > LARGEST_STATUS or status.place != place:
-        return None
+        return []
+    found = {}
+    for signed in bundle[:nodes]:
+        with suppress(Refused, InvalidSignature, msgspec.MsgspecError, ValueError, RecursionError):
+            name, key, _ = identity.recognise(signed.certificate)
+            key.verify(signed.signature, _DOMAIN + signed.content)
+            status = msgspec.json.decode(signed.content, type=Status)
+            if len(signed.content) <= LARGEST_STATUS and status.place == place_of(name):
+                found[status.place] = _for_people(status)
+    return [found[place] for place in sorted(found)]
+
+
+def _for_people(status: Status) -> Status:
     return msgspec.structs.replace(
         status,
         state=plain(status.state, 24),

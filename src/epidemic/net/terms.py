@@ -88,6 +88,12 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def check_node_setting(setting: str, *, own_data: bool) -> None:
+    """Refuse what all nodes must have alike."""
+    if not setting.startswith(("data.", "runtime.", "checkpoint.", "network.patience")):
+        raise BadInput(f"--set {setting}: all nodes must have the same experiment")
+
+
 def check_deployable(experiment: Experiment) -> None:
     """Say why an experiment cannot be run by deployed nodes."""
     if sys.byteorder != "little":
@@ -108,7 +114,12 @@ def check_deployable(experiment: Experiment) -> None:
             raise BadInput(
                 f"faults.{key} is drawn by the simulator only; on a network things go wrong by themselves: leave it out"
             )
-    network, capped = experiment.network, experiment.faults.cap is not None
+    network, capped = experiment.network, experiment.faults.cap_of(experiment.nodes) is not None
+    if getattr(experiment.algorithm, "exact_exchange", False) and network.close != "barrier":
+        kind = experiment.table()["algorithm"]["kind"]
+        raise BadInput(
+            f'algorithm.kind = "{kind}" needs every letter to arrive; use network.close = "barrier" instead of "{network.close}"'
+        )
     if network.coin == "private" and not isinstance(experiment.topology, ELLocal):
         raise BadInput(
             f'network.coin = "private" needs topology.kind = "el-local", where each node draws its targets by itself;'

@@ -115,8 +115,13 @@ class Transport:
 
     # -- letters ------------------------------------------------------------------------------------------------------
 
-    def receive(self, take: Callable[[int, bytes], None], drop: Callable[[int], None], limit: int) -> None:
-        """Hand every letter for this place to `take`, with whose link it came by; one larger than `limit` is told to `drop`, uncopied."""
+    def receive(
+        self, take: Callable[[int, bytes, tuple[int, ...]], None], drop: Callable[[int], None], limit: int
+    ) -> None:
+        """Hand every letter for this place to `take`, with whose link it came by and for which places of this process it is.
+
+        One larger than `limit` is told to `drop`, uncopied.
+        """
 
         def arrived(sample: zenoh.Sample) -> None:
             sender = self._place_in(str(sample.key_expr).rpartition("/")[2])
@@ -125,7 +130,7 @@ class Transport:
             if len(sample.payload) > limit:
                 drop(sender)
             else:
-                take(sender, sample.payload.to_bytes())
+                take(sender, sample.payload.to_bytes(), self._places_in(sample.attachment))
 
         key = f"{self._prefix}/to/{self._place}/*"
         self._declare(lambda: self._session.declare_subscriber(key, _direct(arrived)))
@@ -135,13 +140,20 @@ class Transport:
         digits = text.isascii() and text.isdigit() and len(text) < 10
         return int(text) if digits and int(text) < self._nodes else None
 
+    def _places_in(self, attachment: zenoh.ZBytes | None) -> tuple[int, ...]:
+        """Whom a letter is for: this place, unless it says more."""
+        if attachment is None or len(attachment) > 10 * self._nodes:
+            return () if self._place is None else (self._place,)
+        named = (self._place_in(text) for text in attachment.to_bytes().decode("ascii", "replace").split(","))
+        return tuple(place for place in dict.fromkeys(named) if place is not None)
+
     @staticmethod
     def payload(frame: bytes | bytearray) -> zenoh.ZBytes:
         """A frame, ready to be sent to several places without being copied for each."""
         return zenoh.ZBytes(frame)
 
-    def send(self, place: int, payload: zenoh.ZBytes) -> bool:
-        """Send a letter; False if nobody is there to take it. Blocks while the link is busy."""
+    def send(self, place: int, payload: zenoh.ZBytes, places: tuple[int, ...] = ()) -> bool:
+        """Send a letter, for these places of the process at `place`; False if nobody is there to take it. Blocks while the link is busy."""
         try:
             with self._lock:
                 publisher = self._publishers.get(place)
@@ -155,7 +167,7 @@ class Transport:
                 if not getattr(status, "matching", status):
                     return False
                 self._matched[place] = time.monotonic()
-            publisher.put(payload)
+            publisher.put(payload, attachment=None if places in ((), (place,)) else ",".join(map(str, places)))
         except zenoh.ZError:
             return False
         return True

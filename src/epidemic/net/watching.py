@@ -8,7 +8,7 @@ from pathlib import Path
 from epidemic.experiment import load
 from epidemic.net.addresses import Addresses, read_addresses, split_address
 from epidemic.net.keys import Identity
-from epidemic.net.status import LARGEST_STATUS, Status, read_status
+from epidemic.net.status import LARGEST_STATUS, Status, open_statuses
 from epidemic.net.transport import Transport
 
 
@@ -16,20 +16,20 @@ class Watcher:
     """Somebody who asks nodes how they are, with a certificate of its own."""
 
     def __init__(self, folder: Path, *, insecure: bool = False) -> None:
-        identity = Identity.load(folder)
+        self._identity = Identity.load(folder)
         addresses = read_addresses(folder / "node.toml")
         if addresses.listen is not None:  # a node's own folder
             host, port = split_address(addresses.listen)
             here = f"127.0.0.1:{port}" if host == "0.0.0.0" else addresses.listen  # noqa: S104
             addresses = Addresses(None, (here, *addresses.connect), addresses.relay)
-        nodes = load(folder / "experiment.toml").nodes
-        self._transport = Transport(identity, addresses, nodes=nodes, insecure=insecure)
+        self._nodes = load(folder / "experiment.toml").nodes
+        self._transport = Transport(self._identity, addresses, nodes=self._nodes, insecure=insecure)
 
     def ask(self, timeout: float = 2.0) -> list[Status]:
         """Every node that answers for itself, by place."""
-        answers = self._transport.ask_all("status", b"", timeout, LARGEST_STATUS)
-        found = (read_status(raw, place) for place, raw in answers.items())
-        return [status for status in found if status is not None]
+        answers = self._transport.ask_all("status", b"", timeout, LARGEST_STATUS * self._nodes)
+        found = {s.place: s for raw in answers.values() for s in open_statuses(raw, self._identity, self._nodes)}
+        return [found[place] for place in sorted(found)]
 
     def wait(self, patience: float) -> list[Status]:
         """The same, but give those asked time to be found."""

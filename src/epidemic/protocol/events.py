@@ -20,6 +20,13 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Renewed:
+    """The connections were opened anew, and this node is shown by another token."""
+
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
 class Present:
     """The network shows, or no longer shows, that somebody is at a place; the token is another one for each start."""
 
@@ -218,11 +225,6 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
-class Renew:
-    """Open the connections anew: somebody is heard whom the network does not show."""
-
-
-@dataclass(frozen=True, slots=True)
 class Conclude:
     """All rounds are done: show it, test the model, write everything down."""
 
@@ -241,10 +243,10 @@ class Fail:
 
 
 Event = (
-    Started | Present | Introduced | Ungreeted | Void | Arrived | Trained | Mixed | Adopted | Asked | Answered
+    Started | Renewed | Present | Introduced | Ungreeted | Void | Arrived | Trained | Mixed | Adopted | Asked | Answered
     | Timer | Concluded
 )  # fmt: skip
 Action = (
-    Say | Greet | SetTimer | Train | Send | Mix | Ask | Answer | AnswerLetter | Give | Adopt | Forget | Renew | Conclude
+    Say | Greet | SetTimer | Train | Send | Mix | Ask | Answer | AnswerLetter | Give | Adopt | Forget | Conclude
     | Leave | Fail
 )  # fmt: skip

@@ -172,11 +172,6 @@ class Roster:
             self._alive = frozenset(found)
         return self._alive
 
-    def unseen(self, place: int) -> bool:
-        """Whether a peer is heard although the network does not show it."""
-        peer = self._peers.get(place)
-        return peer is None or peer.gone is not None
-
     def away(self, place: int, now: int, began: int) -> int:
         """For how long somebody has not been there, in microseconds; who was never seen is away since `began`."""
         peer = self._peers.get(place)
@@ -196,7 +191,7 @@ class Roster:
 
     def learning(self, now: int) -> list[int]:
         """Who is alive and has begun, and not come to its end."""
-        return sorted(p for p in self.alive(now) if 0 <= self._peers[p].round)
+        return sorted(p for p in self.alive(now) if self._peers[p].round >= 0)
 
     def began_without_us(self, now: int) -> bool:
         """Whether two others (or the only one) had begun before knowing of this node."""

@@ -38,7 +38,7 @@ from epidemic.protocol.events import (
     Mix,
     Mixed,
     Present,
-    Renew,
+    Renewed,
     Say,
     Send,
     SetTimer,
@@ -158,7 +158,7 @@ class Rounds:
             round: dict.fromkeys(targets) for round, targets in (kept or {}).items()
         }  # by round: to whom, and when it was sent last
         self._acts: list[Action] = []
-        self._now = 0
+        self.now = 0
         self._began = 0  # when this phase began
         self._asking: set[int] = set()  # who is just asked for a letter
         self._asked_at = 0  # when those missing were asked last
@@ -166,7 +166,6 @@ class Rounds:
         self._given: dict[int, int] = {}  # when somebody was given a model
         self._donors: list[int] = []
         self._goal = -1  # the round to go on from after adopting
-        self._renewed: dict[int, tuple[int, int]] = {}  # by place: when, how often
         self._said: set[str] = set()
         self._said_waiting = 0
         self._told = 0  # when the others were told last that this node has come to its end
@@ -174,7 +173,7 @@ class Rounds:
 
     def step(self, event: Event, now: int) -> list[Action]:
         """What to do about an event at this time."""
-        self._now = now
+        self.now = now
         self._acts = []
         if self.phase in ("left", "failed"):
             return [Answer(event.reply, NOTHING)] if isinstance(event, Asked) else []
@@ -203,12 +202,12 @@ class Rounds:
             case Answered():
                 self._answered(event)
             case Present():
-                self.roster.shown(event.place, event.token, event.there, self._now)
+                self.roster.shown(event.place, event.token, event.there, self.now)
                 self._people_changed()
             case Introduced():
                 self._introduced(event)
             case Ungreeted():
-                self._greet(self.greeting.failed(event.place, self._now))
+                self._greet(self.greeting.failed(event.place, self.now))
             case Void():
                 self.roster.void(event.places)
                 self._people_changed()
@@ -218,18 +217,20 @@ class Rounds:
                 self._open()
             case Concluded():
                 self._enter("lingering")
-                self._told = self._now
+                self._told = self.now
                 self.act(Greet(None))
                 self._linger()
+            case Renewed():
+                self.token = event.token
             case Started():
                 self._enter("looking")
-                self.act(SetTimer("look", self._now + TICK))
+                self.act(SetTimer("look", self.now + TICK))
 
     def _timer(self, name: str) -> None:
         if name == "greet":
-            self._greet(self.greeting.due(self._now))
+            self._greet(self.greeting.due(self.now))
         elif name == "look" and self.phase == "looking":
-            self.act(SetTimer("look", self._now + TICK))
+            self.act(SetTimer("look", self.now + TICK))
             self._look()
         elif name == "wait" and self.phase == "waiting":
             self._wait()
@@ -237,11 +238,11 @@ class Rounds:
             self._linger()
 
     def _enter(self, phase: str) -> None:
-        self.phase, self._began = phase, self._now
+        self.phase, self._began = phase, self.now
 
     def _people_changed(self) -> None:
         """Somebody came, went, or is known better now."""
-        self._greet(self.greeting.strangers(self.roster.strangers(), self._now))
+        self._greet(self.greeting.strangers(self.roster.strangers(), self.now))
         self._settle()
 
     def _settle(self) -> None:
@@ -256,7 +257,7 @@ class Rounds:
     def _tell_presence(self) -> None:
         if self.phase in ("starting", "looking"):
             return
-        alive = self.roster.alive(self._now)
+        alive = self.roster.alive(self.now)
         if alive is self._alive_before:
             return
         for place in sorted(self._alive_before - alive - self.roster.finished):
@@ -286,7 +287,7 @@ class Rounds:
             if hello.token != self.token:
                 self._say_once("twin", "another process says that it is this node")
             return
-        if not self.roster.introduced(hello, self.round, self._now):
+        if not self.roster.introduced(hello, self.round, self.now):
             self.count.refused["implausible-hello"] += 1
             self._say_once(f"implausible {hello.place}", f"refused what node {hello.place} says of itself")
             return
@@ -298,20 +299,20 @@ class Rounds:
 
     def _look(self) -> None:
         """Wait for the others; where they have begun without this node, catch up with them."""
-        rules, roster, waited = self.rules, self.roster, self._now - self._began
+        rules, roster, waited = self.rules, self.roster, self.now - self._began
         if roster.others_here(self.token):
             if waited > TAKEN:
                 self._fail(f"another process runs as node {rules.place}; stop it first", bad_input=True)
             return
-        alive, differing = roster.alive(self._now), roster.differing
+        alive, differing = roster.alive(self.now), roster.differing
         founders = frozenset(range(rules.nodes)) - {rules.place} if rules.barrier else rules.founders
         complete = founders - differing.keys() <= alive and bool(alive or differing)
-        front = roster.front(self._now)
+        front = roster.front(self.now)
         begun = front >= 0 and not rules.barrier and waited > SECOND and not roster.strangers()
         many_differ = len(differing) > rules.nodes // 2
         if not (complete or begun or many_differ or waited > rules.patience):
-            if self._now - self._said_waiting > 5 * SECOND and waited > 5 * SECOND:
-                self._said_waiting = self._now
+            if self.now - self._said_waiting > 5 * SECOND and waited > 5 * SECOND:
+                self._said_waiting = self.now
                 nobody = "" if alive else "; nobody answers yet"
                 self._say(f"waiting for {listed(sorted(founders - alive))}{nobody}")
             return
@@ -330,7 +331,8 @@ class Rounds:
             )
         else:
             self._say(f"{1 + len(alive)} of {rules.nodes} nodes are there")
-            if roster.began_without_us(self._now) and front > self.done and not rules.barrier:
+            self._alive_before = alive
+            if roster.began_without_us(self.now) and front > self.done and not rules.barrier:
                 self._rejoin(front)
             else:
                 self._open()
@@ -341,14 +343,14 @@ class Rounds:
         """Go on where the others are, with one of their models or the own one."""
         self._enter("adopting")
         self._goal = front + 1
-        donors = self.roster.learning(self._now) if self.rules.adopt else []
+        donors = self.roster.learning(self.now) if self.rules.adopt else []
         self._donors = []
         while donors and len(self._donors) < DONORS:
             self._donors.append(donors.pop(self.draw(len(donors))))
         self._ask_donor()
 
     def _ask_donor(self) -> None:
-        self._goal = max(self._goal, self.roster.front(self._now) + 1)
+        self._goal = max(self._goal, self.roster.front(self.now) + 1)
         if self._donors:
             self.ask("model", self._donors.pop(0), self._goal - 1, min(5 * SECOND, self.rules.deadline))
             return
@@ -387,7 +389,9 @@ class Rounds:
 
     def _end(self) -> None:
         if not self.count.taken and self.rules.rounds:
-            self._fail("the others were at their end before this node took part in a single round: it has learnt nothing")
+            self._fail(
+                "the others were at their end before this node took part in a single round: it has learnt nothing"
+            )
             return
         self.round = self.rules.rounds
         self._enter("concluding")
@@ -396,7 +400,7 @@ class Rounds:
     def _trained(self, round: int) -> None:
         if self.phase != "training" or round != self.round:
             return
-        front = -1 if self.rules.barrier else self.roster.front(self._now)
+        front = -1 if self.rules.barrier else self.roster.front(self.now)
         view = self.view(self.round)
         if front >= self.round + BEHIND:
             self.mailbox.skip()
@@ -405,19 +409,19 @@ class Rounds:
                 self._end()
                 return
             view = self._begin()  # what it has just learnt is sent in that round
-        self.pace.worked(self._now - self._began)
+        self.pace.worked(self.now - self._began)
         self._keep(view)
-        alive = self.roster.alive(self._now)
+        alive = self.roster.alive(self.now)
         there = tuple(place for place in view.targets if place in alive)
         if self.rules.cap is None:
             for place in there:
-                self._kept[self.round][place] = self._now
+                self._kept[self.round][place] = self.now
             self.act(Send(self.round, there))
         else:
             self.offers.begin(self.round, view.targets, alive)
         self._enter("waiting")
-        self._asked_at = self._now
-        self.act(SetTimer("wait", self._now + TICK))
+        self._asked_at = self.now
+        self.act(SetTimer("wait", self.now + TICK))
         self._wait()
 
     def _keep(self, view: View) -> None:
@@ -429,12 +433,12 @@ class Rounds:
 
     def _limit(self) -> int:
         """How long to wait for letters: a node far ahead of everybody else waits for as long as it may."""
-        alone = self.round >= self.roster.furthest(self._now) + LEAD
+        alone = self.round >= self.roster.furthest(self.now) + LEAD
         return self.rules.deadline if alone else self.pace.limit
 
     def _wait(self) -> None:
         """Close the round if it is over; ask those whose letters do not come."""
-        rules, roster, now = self.rules, self.roster, self._now
+        rules, roster, now = self.rules, self.roster, self.now
         view, alive, limit = self.view(self.round), roster.alive(now), self._limit()
         missing = self.mailbox.missing(None if rules.barrier else roster.expected(self.round, now))
         unknown = view.expected is None or rules.cap is not None
@@ -469,7 +473,7 @@ class Rounds:
                 self.ask("again", place, self.round, SECOND)
 
     def _close(self, missing: frozenset[int]) -> None:
-        waited = self._now - self._began
+        waited = self.now - self._began
         self.count.longest_wait = max(self.count.longest_wait, waited)
         letters = self.mailbox.take()
         for _, arrived in letters.values():
@@ -491,7 +495,7 @@ class Rounds:
     # -- letters ------------------------------------------------------------------------------------------------------
 
     def _arrived(self, event: Arrived) -> None:
-        rules, now = self.rules, self._now
+        rules, now = self.rules, self.now
         if not 0 <= event.round < rules.rounds:
             self.count.refused["implausible"] += 1
             return
@@ -500,7 +504,9 @@ class Rounds:
             view = self.view(event.round)
             if event.graph != view.graph:
                 self.count.refused["wrong-graph"] += 1
-                self._say_once("wrong-graph", "refused a letter: its sender drew another graph (further ones are counted only)")
+                self._say_once(
+                    "wrong-graph", "refused a letter: its sender drew another graph (further ones are counted only)"
+                )
                 return
             if rules.cap is None and view.expected is not None and event.sender not in view.expected:
                 self.mailbox.turn_away()
@@ -508,22 +514,12 @@ class Rounds:
         self.roster.reached(event.sender, event.round)
         outcome = self.mailbox.put(event.round, event.sender, (event.letter, now))
         if outcome in ("counted", "early"):
-            if self.roster.unseen(event.sender):
-                self._renew(event.sender)
             self.roster.heard(event.sender, event.round, now)
         since = self._ready.get(event.round)
         if outcome == "late" and since is not None:
             self.pace.waited(now - since)
         if self.phase == "waiting":
             self._wait()
-
-    def _renew(self, place: int) -> None:
-        """Somebody is heard whom the network does not show: open the connections anew, each time after a longer while."""
-        last, times = self._renewed.get(place, (-(2**62), 0))
-        if self._now - last > 15 * SECOND * 2 ** min(times, 10):
-            self._renewed[place] = (self._now, times + 1)
-            if times:  # it may still appear by itself
-                self.act(Renew())
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -538,8 +534,12 @@ class Rounds:
         elif event.topic == "model":
             plausible = abs(event.round - self.round) <= 16  # not somebody's old wish, replayed
             last = self._given.get(event.by)
-            if plausible and self.phase not in ("starting", "looking") and (last is None or self._now - last >= GIVE_AGAIN):
-                self._given[event.by] = self._now
+            if (
+                plausible
+                and self.phase not in ("starting", "looking")
+                and (last is None or self.now - last >= GIVE_AGAIN)
+            ):
+                self._given[event.by] = self.now
                 self.act(Give(event.reply, event.by))
             else:
                 self.act(Answer(event.reply, NOT_YET))
@@ -550,10 +550,10 @@ class Rounds:
         sent = self._kept.get(event.round, {})
         if event.by in sent and self.phase != "looking":
             last = sent[event.by]
-            if last is not None and self._now - last < SEND_AGAIN:
+            if last is not None and self.now - last < SEND_AGAIN:
                 self.act(Answer(event.reply, NOT_YET))
                 return
-            sent[event.by] = self._now
+            sent[event.by] = self.now
             self.act(AnswerLetter(event.reply, event.round, event.by))
             return
         past = event.round < max(self.round, self.start)
@@ -570,7 +570,7 @@ class Rounds:
             if event.answer is None or isinstance(event.answer, str):
                 self._ask_donor()
             else:
-                self._goal = max(self._goal, self.roster.front(self._now) + 1)
+                self._goal = max(self._goal, self.roster.front(self.now) + 1)
                 self.act(Adopt(event.answer))
         else:
             self.offers.answered(event)
@@ -596,7 +596,7 @@ class Rounds:
 
     def _linger(self) -> None:
         """Stay until the others have finished, too, for as long as a round may take; with a barrier, while they need this node."""
-        alive, now = self.roster.alive(self._now), self._now
+        alive, now = self.roster.alive(self.now), self.now
         everyone = frozenset(range(self.rules.nodes)) - {self.rules.place}
         waited = now - self._began
         if self.rules.barrier:

@@ -1,0 +1,182 @@
+"""Seat: one place of a process: its decisions, its run, and what it has sent."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from epidemic.algorithms import Column, Rows
+from epidemic.errors import EpidemicError
+from epidemic.host.journal import Extra, Journal
+from epidemic.net.keys import Identity
+from epidemic.net.status import Status
+from epidemic.net.wire import Format, Letter
+from epidemic.protocol.events import SECOND
+from epidemic.protocol.rounds import Count, Rounds
+
+with warnings.catch_warnings():  # PyTorch warns once that letters cannot be written to; nobody writes to them
+    warnings.simplefilter("ignore")
+    torch.frombuffer(b"\0\0\0\0", dtype=torch.float32)
+
+NO_LETTER = b"\xff" * 8
+"""What stands for the graph in a model that was asked for, so that nobody can pass it on as a letter of a round."""
+
+
+@dataclass
+class Outgoing:
+    """The letter of a round: its numbers, and sealed where it leaves the process."""
+
+    round: int
+    targets: tuple[int, ...]
+    row: dict[str, Tensor]
+    frame: bytearray | None = None
+    payload: Any = None
+
+
+class Seat:
+    """One place."""
+
+    def __init__(self, identity: Identity, position: int, journal: Journal, format: Format) -> None:
+        self.identity = identity
+        self.place = identity.place
+        self.position = position
+        self.journal = journal
+        self.format = format
+        self.rounds: Rounds
+        self.kept: dict[int, Outgoing] = {}
+        self.message: Rows = {}  # (1, ...) what it emitted in the round that it is in
+        self.loss = torch.zeros(1)
+        self.before: Rows | None = None  # its state when the round began
+        self.own: Rows | None = None  # its state before it last mixed
+        self.error: EpidemicError | None = None
+        self.over = False
+        self.mended = 0  # mixtures that were thrown away because they were insane
+        self._lock = threading.Lock()
+        self._models = self._asked = 0
+        self.undelivered = self.local = self.inside = 0
+
+    # -- letters ------------------------------------------------------------------------------------------------------
+
+    def seal(self, round: int, graph: bytes, row: dict[str, Tensor]) -> bytearray:
+        """A signed frame with these numbers."""
+        return self.format.seal(round, self.place, graph, {k: raw_bytes(v) for k, v in row.items()}, self.identity.key)
+
+    def keep(self, letter: Outgoing) -> None:
+        """Keep a letter for those who ask for it again."""
+        self.kept[letter.round] = letter
+
+    def forget(self, before: int) -> None:
+        """Letters of rounds before this one are not asked for any more."""
+        self.kept = {round: letter for round, letter in self.kept.items() if round >= before}
+
+    def sent(self, letters: int, left: bool, *, local: bool = False) -> None:
+        """So many letters left, or did not; called by any thread."""
+        with self._lock:
+            if left:
+                self._models += letters
+                self.local += letters * local
+            else:
+                self.undelivered += letters
+
+    def settle_books(self) -> None:
+        """Put what was sent since the last time into the run's books."""
+        with self._lock:
+            models, self._models = self._models, 0
+        asked, self._asked = self.rounds.count.asked - self._asked, self.rounds.count.asked
+        self.journal.counters.sent(models, self.format.body_bytes, asked)
+
+    # -- what is saved ------------------------------------------------------------------------------------------------
+
+    def extra(self) -> Extra:
+        """What goes into a checkpoint besides the model: tallies, and with a barrier the letters that may be asked for again."""
+        count = self.rounds.count
+        tallies = {f"letters.{k}": v for k, v in self.rounds.mailbox.tally.items()}
+        tallies |= {f"refused.{k}": v for k, v in count.refused.items()}
+        tallies |= {k: getattr(count, k) for k in ("lost", "jumped", "taken", "asked", "longest_wait")}
+        tensors: dict[str, Tensor] = {}
+        if self.rounds.rules.barrier:
+            for round, letter in list(self.kept.items()):
+                tensors |= {f"letter.{round}.{name}": row for name, row in letter.row.items()}
+        return Extra(tensors, tallies)
+
+    def restored(
+        self, extra: Extra | None, targets: Callable[[int], tuple[int, ...]]
+    ) -> tuple[dict[str, int], Count, dict[int, tuple[int, ...]]]:
+        """What a checkpoint had added: tallies of letters, other counts, and the targets of the letters that are kept."""
+        count, tally = Count(), dict[str, int]()
+        if extra is None:
+            return tally, count, {}
+        for key, value in extra.tallies.items():
+            kind, _, what = key.partition(".")
+            if kind == "letters":
+                tally[what] = value
+            elif kind == "refused":
+                count.refused[what] = value
+            elif hasattr(count, key):
+                setattr(count, key, value)
+        rows: dict[int, dict[str, Tensor]] = {}
+        for key, row in extra.tensors.items():
+            if key.startswith("letter."):
+                _, number, name = key.split(".", 2)
+                rows.setdefault(int(number), {})[name] = row
+        for round in sorted(rows):
+            self.keep(Outgoing(round, targets(round), rows[round]))
+        self._asked = count.asked
+        return tally, count, {round: letter.targets for round, letter in self.kept.items()}
+
+    # -- for people ---------------------------------------------------------------------------------------------------
+
+    def status(self, refused: dict[str, int]) -> Status:
+        """How this node is; `refused` is what its process has refused."""
+        rounds, journal = self.rounds, self.journal
+        count = rounds.count
+        last = journal.records[-1] if journal.records else None
+        refusals = dict(count.refused)
+        for reason, times in refused.items():
+            refusals[reason] = refusals.get(reason, 0) + times
+        if self.mended:
+            refusals["insane"] = refusals.get("insane", 0) + self.mended
+        sent = journal.counters
+        return Status(
+            place=self.place,
+            state=rounds.phase,
+            round=max(rounds.round, rounds.done),
+            rounds=journal.experiment.rounds,
+            accuracy=None if last is None or last.accuracy is None else last.accuracy.mean,
+            loss=None if last is None else last.loss.mean,
+            bytes=int(sent.model[0] + sent.header[0] + sent.control[0]),
+            alive=1 + len(rounds.roster.alive(rounds.now)),
+            nodes=journal.experiment.nodes,
+            late=max(0, rounds.mailbox.tally["late"]),
+            lost=count.lost,
+            refused=sum(refusals.values()),
+            jumped=count.jumped,
+            undelivered=self.undelivered + rounds.offers.undelivered,
+            limit=round(rounds.pace.limit / SECOND, 3),
+            longest_wait=round(count.longest_wait / SECOND, 3),
+            letters={k: v for k, v in rounds.mailbox.tally.items() if v > 0},
+            refusals={k: v for k, v in refusals.items() if v > 0},
+            local=self.local,
+        )
+
+
+def raw_bytes(row: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """A row's numbers as bytes, sharing its memory where it is on the CPU."""
+    return row.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+def rows_of(letter: Letter | dict[str, Tensor], columns: tuple[Column, ...]) -> dict[str, Tensor]:
+    """The numbers of a letter, without copying them."""
+    if isinstance(letter, dict):  # of a place of the same process
+        return letter
+    return {
+        column.name: torch.frombuffer(letter.tensors[column.name], dtype=column.torch_dtype).reshape(column.shape)
+        for column in columns
+    }

@@ -1,0 +1,60 @@
+"""Views: the rounds as the nodes of a process see them; each graph is drawn once for all of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from epidemic.experiment import Experiment
+from epidemic.graph import Graph
+from epidemic.host.plan import View as Whole
+from epidemic.host.plan import intended_graph, view_of
+from epidemic.protocol.rounds import View
+from epidemic.rng import Streams
+
+REMEMBERED = 40
+"""Rounds whose graphs are remembered."""
+
+
+class Views:
+    """What rounds have in store for each place."""
+
+    def __init__(self, experiment: Experiment, streams: Streams, secrets: dict[int, Streams]) -> None:
+        """`secrets`: with a private coin, the randomness of each place, which nobody else can know."""
+        self._experiment = experiment
+        self._streams = streams
+        self._secrets = secrets
+        self._graphs: OrderedDict[tuple[int | None, int], Graph] = OrderedDict()
+        self._views: OrderedDict[tuple[int, int], tuple[Whole, View]] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def __call__(self, place: int, round: int) -> View:
+        """What the protocol goes by."""
+        return self._both(place, round)[1]
+
+    def whole(self, place: int, round: int) -> Whole:
+        """What weights follow from."""
+        return self._both(place, round)[0]
+
+    def targets(self, place: int, round: int) -> tuple[int, ...]:
+        """Whom a place sends to."""
+        return self._both(place, round)[1].targets
+
+    def _both(self, place: int, round: int) -> tuple[Whole, View]:
+        with self._lock:
+            found = self._views.get((place, round))
+            if found is None:
+                private = self._experiment.network.coin == "private"
+                key = (place if private else None, round)
+                graph = self._graphs.get(key)
+                if graph is None:
+                    streams = self._secrets[place] if private else self._streams
+                    graph = self._graphs[key] = intended_graph(self._experiment, streams, round)
+                    while len(self._graphs) > REMEMBERED * (len(self._secrets) or 1):
+                        self._graphs.popitem(last=False)
+                whole = view_of(graph, round, place, private=private)
+                found = whole, View(whole.targets, whole.expected, whole.digest)
+                self._views[place, round] = found
+                while len(self._views) > REMEMBERED * max(1, len(self._secrets)):
+                    self._views.popitem(last=False)
+            return found
