@@ -35,7 +35,7 @@ except ImportError:  # Windows: processes that start at once all decode, and the
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
-"""To be raised whenever the same files are decoded to something else than before."""
+"""To be raised whenever the same files are decoded to something else than before, or are kept in another way."""
 SETTLED = 2.0
 """Seconds after which a change of a file surely gives it another time stamp, on every file system."""
 PATIENCE = 600.0
@@ -275,14 +275,15 @@ def entries(home: Path) -> list[Entry]:
     found = []
     for path in sorted(home.glob("*" + SUFFIX)):
         try:
+            size = path.stat().st_size
             header, _ = _read(path)
             about = msgspec.json.decode(header["__metadata__"]["about"])
             samples = sum(v["shape"][0] for k, v in header.items() if k.endswith("inputs"))
-            found.append(Entry(path, path.stat().st_size, about["kind"], samples, about["place"]))
+            found.append(Entry(path, size, about["kind"], samples, about["place"]))
         except OSError:
             continue  # it is gone
         except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-            found.append(Entry(path, path.stat().st_size, "damaged", 0, ""))
+            found.append(Entry(path, size, "damaged", 0, ""))
     return found
 
 
@@ -294,7 +295,8 @@ def clear(home: Path) -> int:
     freed = 0
     for pattern in ("*" + SUFFIX, f"*{SUFFIX}.*.part", "*.lock"):
         for path in home.glob(pattern):
-            size = path.stat().st_size
-            path.unlink()
-            freed += size
+            with suppress(FileNotFoundError):  # replaced or removed by somebody else just now
+                size = path.stat().st_size
+                path.unlink()
+                freed += size
     return freed
