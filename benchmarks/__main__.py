@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-ALL = ["drawing", "training", "small_models", "scaling", "memory", "network"]
+ALL = ["drawing", "training", "small_models", "scaling", "memory", "loading", "network"]
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
 """Settings of all tests."""
 
 import os
+import tempfile
 
 from hypothesis import settings
 
@@ -8,7 +9,16 @@ from hypothesis import settings
 settings.register_profile("project", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("project")
 
+# Decoded data is kept for the length of this run only, and never among the user's own.
+_cache = tempfile.TemporaryDirectory(prefix="epidemic-cache-")
+os.environ["EPIDEMIC_CACHE"] = _cache.name
+
 os.environ.setdefault("COLUMNS", "100")  # the width of printed tables
+
+
+def pytest_unconfigure():
+    """Nothing of the cache is left behind."""
+    _cache.cleanup()
 
 
 def pytest_terminal_summary(terminalreporter):

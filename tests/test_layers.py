@@ -9,6 +9,7 @@ import epidemic
 
 LAYERS = [
     ["errors"],
+    ["progress"],
     ["config"],
     ["rng"],
     ["graph"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -11,7 +12,9 @@ import typer
 
 from epidemic import __version__
 from epidemic.cli import clusters, core, datasets, experiments, keys, nodes, reports, studies
+from epidemic.cli.loading import Loading
 from epidemic.errors import BadInput, Interrupted, RunFailed
+from epidemic.progress import told_to
 
 INTERRUPTED = 130
 
@@ -54,7 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     command = typer.main.get_command(app)
     try:
-        result = command.main(args=arguments, prog_name="epidemic", standalone_mode=False)
+        with _loading_shown(arguments):
+            result = command.main(args=arguments, prog_name="epidemic", standalone_mode=False)
         if result == INTERRUPTED:  # how Typer reports Ctrl-C
             return _fail("interrupted", INTERRUPTED)
         return result if isinstance(result, int) else 0
@@ -80,6 +84,13 @@ def main(arguments: list[str] | None = None) -> int:
             else f"unexpected {type(problem).__name__}: {problem}"
         )
         return _fail(f"{what}; set EPIDEMIC_DEBUG=1 to see where", 1)
+
+
+def _loading_shown(arguments: list[str]) -> AbstractContextManager[None]:
+    """Somebody who watches a terminal is told how far reading data has come."""
+    if not sys.stderr.isatty() or {"--quiet", "-q"} & set(arguments):
+        return nullcontext()
+    return told_to(Loading())
 
 
 def _usage(problem: Any, arguments: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""`epidemic data`: what data there is, fetching it, checking it, and how it falls on the nodes."""
+"""`epidemic data`: what data there is, fetching it, checking it, how it falls on the nodes, and what is kept decoded."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from epidemic.errors import BadInput, suggestion
+from epidemic.errors import BadInput, RunFailed, suggestion
 
-data_app = typer.Typer(help="Data: list, fetch, check, and show how it falls on the nodes.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="Data: list, fetch, check, show how it falls on the nodes, and what is kept decoded.", no_args_is_help=True
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -92,6 +94,45 @@ def check_command(
     typer.echo(
         f"{name}: {len(data.train):,} training and {len(data.test):,} test samples of shape {data.input_shape}, {kinds}{writers}"
     )
+
+
+@data_app.command("cache")
+def cache_command(
+    remove: Annotated[bool, typer.Option("--clear", help="Remove all entries.")] = False,
+) -> None:
+    """List the data that is kept decoded, or remove it.
+
+    Pictures are decoded once and kept in the user's cache directory, so that later runs start at once and processes
+    share them. An entry is checked whenever it is used, and made anew when its files change. The variable
+    EPIDEMIC_CACHE names another directory, or is [bold]off[/bold].
+
+    [bold]Examples[/bold]
+
+      epidemic data cache
+
+      epidemic data cache --clear
+    """
+    from rich.text import Text
+
+    from epidemic.cli.show import plain_table, show, size
+    from epidemic.data.cache import cache_home, clear, entries
+
+    home = cache_home()
+    if home is None:
+        return typer.echo("the cache is off (EPIDEMIC_CACHE = off, or there is no home directory)")
+    if remove:
+        try:
+            return typer.echo(f"{home}: {size(clear(home))} freed")
+        except OSError as problem:
+            raise RunFailed(f"{problem.filename or home} cannot be removed: {problem.strerror}") from None
+    found = entries(home)
+    if not found:
+        return typer.echo(f"{home} holds no decoded data")
+    table = plain_table(f"Decoded data in {home}", "kind", "samples", "size", "made from")
+    table.columns[3].justify, table.columns[3].no_wrap = "left", False
+    for entry in found:
+        table.add_row(entry.kind, f"{entry.samples:,}", size(entry.bytes), Text(entry.place))
+    show(table, f"{size(sum(entry.bytes for entry in found))} in all; 'epidemic data cache --clear' removes it.")
 
 
 @data_app.command("show")

@@ -7,6 +7,7 @@ CIFAR-10 takes 154 MB and not 614.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,10 +16,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from epidemic.data.cache import Array as Array
+from epidemic.data.cache import Origin, Stored, remembered
 from epidemic.errors import BadInput, require_real
 from epidemic.rng import Streams
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +77,29 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid
         require_real("data.validation", self.validation, 0, 0.9)
 
     def load(self) -> Dataset:
-        """Read, check, and set the validation samples aside."""
-        return prepared(self.read(), self.validation)
+        """Read, check, and set the validation samples aside; what had to be decoded comes from the cache next time."""
+        if self.validation == 0:
+            return self._remembered(lambda: prepared(self.read(), 0.0))
+        # Set aside from a copy without validation samples, so that another share needs no decoding.
+        whole = msgspec.structs.replace(self, validation=0.0)
+        return self._remembered(lambda: prepared(whole.load(), self.validation))
 
     def read(self) -> Dataset:
         """Read what is stored."""
         raise NotImplementedError
+
+    def files(self) -> list[Path]:
+        """All files that `read` reads, and folders whose names matter, if decoding them is worth a place in the cache."""
+        return []
+
+    def _remembered(self, make: Callable[[], Dataset]) -> Dataset:
+        files = self.files()
+        if not files:
+            return make()
+        settings = {k: v for k, v in msgspec.to_builtins(self).items() if k != "path"}
+        place = os.path.commonpath([file.absolute() for file in files])
+        shown = {"kind": settings["kind"], "place": place}
+        return _unpack(remembered(Origin(settings, place, files), lambda: _pack(make(), shown)))
 
 
 def prepared(data: Dataset, validation: float) -> Dataset:
@@ -95,6 +113,32 @@ def prepared(data: Dataset, validation: float) -> Dataset:
     aside = stratified(data.train.targets, size, "validation")
     rest = np.setdiff1d(np.arange(len(data.train)), aside)
     return replace(data, train=data.train.take(rest), validation=data.train.take(aside))
+
+
+def _pack(data: Dataset, about: dict[str, Any]) -> Stored:
+    """As the cache keeps it."""
+    parts = {"train": data.train, "test": data.test, "validation": data.validation}
+    arrays = {
+        f"{part}.{name}": array
+        for part, samples in parts.items()
+        if samples is not None
+        for name, array in (("inputs", samples.inputs), ("targets", samples.targets), ("groups", samples.groups))
+        if array is not None
+    }
+    rest = {"classes": data.classes, "scale": data.scale, "shift": data.shift, "note": data.note}
+    return Stored(arrays, {**about, **rest})
+
+
+def _unpack(stored: Stored) -> Dataset:
+    def samples(part: str) -> Samples:
+        inputs, targets = stored.arrays[f"{part}.inputs"], stored.arrays[f"{part}.targets"]
+        return Samples(inputs, targets, stored.arrays.get(f"{part}.groups"))
+
+    about = stored.about
+    validation = samples("validation") if "validation.inputs" in stored.arrays else None
+    return Dataset(
+        samples("train"), samples("test"), tuple(about["classes"]), about["scale"], about["shift"], validation, about["note"]
+    )  # fmt: skip
 
 
 def stratified(targets: Array, size: int, purpose: str) -> NDArray[np.int64]:

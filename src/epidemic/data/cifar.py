@@ -14,13 +14,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from epidemic.data.base import Array, Dataset, Samples, Source, find_directory, scaled_bytes
 from epidemic.data.images import decode_image, need
 from epidemic.errors import BadInput
+from epidemic.progress import tell
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 TRAIN = [f"data_batch_{i}" for i in range(1, 6)]
@@ -46,33 +47,53 @@ class CIFAR10(Source, frozen=True, tag="cifar10"):
 
     about: ClassVar[str] = "60,000 colour pictures of 32 x 32 pixels (official archives or Hugging Face parquet)"
 
+    def files(self) -> list[Path]:
+        return _found(find_directory(self.path, "cifar10")).files
+
     def read(self) -> Dataset:
-        place = find_directory(self.path, "cifar10")
-        train, test, note = _reader(place)
+        train, test, note = _found(find_directory(self.path, "cifar10")).read()
         return Dataset(train, test, CLASSES, *scaled_bytes(), note=note)
 
 
-def _reader(place: Path) -> tuple[Samples, Samples, str]:
-    """Whatever of the known forms is found at the place, and what should be known about it."""
+class _Form(NamedTuple):
+    """One of the forms that CIFAR-10 comes in: its files, and how to read them."""
+
+    files: list[Path]
+    read: Callable[[], tuple[Samples, Samples, str]]  # the last is what should be known about it
+
+
+def _found(place: Path) -> _Form:
+    """Whatever of the known forms is at the place."""
     if place.is_file():
-        if place.suffix == ".parquet":
-            return _parquet(place.parent)
-        return *_archive(place), ""
+        return _parquet_form(place.parent) if place.suffix == ".parquet" else _archive_form(place)
     for name in ARCHIVES:
         if (place / name).is_file():
-            return *_archive(place / name), ""
+            return _archive_form(place / name)
     for directory in (place, place / "cifar-10-batches-bin"):
         if (directory / "test_batch.bin").is_file():
-            return *_batches(partial(_binary_file, directory)), ""
+            return _batches_form(directory, ".bin", partial(_binary_file, directory))
     for directory in (place, place / "cifar-10-batches-py"):
         if (directory / "test_batch").is_file():
-            return *_batches(partial(_pickled, directory)), ""
+            return _batches_form(directory, "", partial(_pickled, directory))
     for directory in (place, place / "plain_text"):
         if any(directory.glob("*.parquet")):
-            return _parquet(directory)
+            return _parquet_form(directory)
     raise BadInput(
         f"{place} holds no CIFAR-10: looked for {', '.join(ARCHIVES)}, their unpacked folders, and train-*.parquet / test-*.parquet"
     )
+
+
+def _archive_form(path: Path) -> _Form:
+    return _Form([path], lambda: (*_archive(path), ""))
+
+
+def _batches_form(directory: Path, suffix: str, read: Callable[[str], tuple[Array, Array]]) -> _Form:
+    return _Form([directory / (name + suffix) for name in (*TRAIN, "test_batch")], lambda: (*_batches(read), ""))
+
+
+def _parquet_form(directory: Path) -> _Form:
+    files = [path for split in ("train", "test") for path in _parquet_files(directory, split)]
+    return _Form(files, lambda: _parquet(directory))
 
 
 def _batches(read: Callable[[str], tuple[Array, Array]]) -> tuple[Samples, Samples]:
@@ -164,12 +185,16 @@ def _unpickle(raw: bytes, path: Path) -> tuple[Array, Array]:
         raise BadInput(f"{path} is not a CIFAR-10 batch ({problem})") from None
 
 
+def _parquet_files(directory: Path, split: str) -> list[Path]:
+    return sorted(directory.glob(f"{split}-*.parquet"))
+
+
 def _parquet(directory: Path) -> tuple[Samples, Samples, str]:
     """Hugging Face's layout: columns `img` (a struct with the encoded `bytes`) and `label`."""
     parquet = need("pyarrow.parquet", "Hugging Face parquet files")
     parts, note = [], ""
     for split in ("train", "test"):
-        paths = sorted(directory.glob(f"{split}-*.parquet"))
+        paths = _parquet_files(directory, split)
         if not paths:
             raise BadInput(f"{directory} has no {split}-*.parquet")
         try:
@@ -180,6 +205,7 @@ def _parquet(directory: Path) -> tuple[Samples, Samples, str]:
             with ThreadPoolExecutor() as pool:
                 for file, path in zip(files, paths, strict=True):
                     for batch in file.iter_batches(2000, columns=["img", "label"]):
+                        tell(f"{directory}, {split} pictures", done, size)
                         encoded = batch.column("img").field("bytes").to_pylist()
                         end = done + len(encoded)
                         note = JPEG if encoded and encoded[0].startswith(b"\xff\xd8") else note

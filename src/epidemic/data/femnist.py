@@ -11,6 +11,7 @@ import numpy as np
 
 from epidemic.data.base import Dataset, Samples, Source, find_directory
 from epidemic.errors import BadInput
+from epidemic.progress import tell
 
 CLASSES = (*string.digits, *string.ascii_uppercase, *string.ascii_lowercase)
 
@@ -33,20 +34,29 @@ class FEMNIST(Source, frozen=True, tag="femnist"):
     )
     natural_partition: ClassVar[bool] = True
 
+    def files(self) -> list[Path]:
+        root = find_directory(self.path, "femnist")
+        return [*_json_files(root / "train"), *_json_files(root / "test")]
+
     def read(self) -> Dataset:
         root = find_directory(self.path, "femnist")
         writers: dict[str, int] = {}
         return Dataset(_split(root / "train", writers), _split(root / "test", writers), CLASSES)
 
 
+def _json_files(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.json")) if directory.is_dir() else []
+
+
 def _split(directory: Path, writers: dict[str, int]) -> Samples:
-    paths = sorted(directory.glob("*.json")) if directory.is_dir() else []
+    paths = _json_files(directory)
     if not paths:
         raise BadInput(
             f"{directory} has no .json files; LEAF's preprocessing makes data/train and data/test: set data.path to data"
         )
     inputs, labels, groups = [], [], []
-    for path in paths:
+    for i, path in enumerate(paths):
+        tell(f"{directory}, files", i, len(paths))
         try:
             content = msgspec.json.decode(path.read_bytes(), type=_File)
         except (msgspec.DecodeError, OSError) as problem:

@@ -6,12 +6,12 @@ import hashlib
 import http.client
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from epidemic.data.cifar import ARCHIVES
 from epidemic.errors import BadInput, RunFailed, suggestion
+from epidemic.progress import Progress
 
 BLOCK = 1 << 16
 
@@ -58,9 +58,6 @@ DOWNLOADS: dict[str, tuple[Download, ...]] = {
         "bb300cfdad3c16e7a12a480ee83cd310",
     ),
 }
-
-Progress = Callable[[str, int, int | None], None]
-"""Called with the file, the bytes so far and the bytes in all (if known)."""
 
 
 def downloads(name: str) -> tuple[Download, ...]:

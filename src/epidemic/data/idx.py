@@ -23,6 +23,9 @@ class MNIST(Source, frozen=True, tag="mnist"):
 
     about: ClassVar[str] = "70,000 handwritten digits of 28 x 28 pixels (IDX files)"
 
+    def files(self) -> list[Path]:
+        return idx_files(find_directory(self.path, "mnist"))
+
     def read(self) -> Dataset:
         return read_idx_pair(find_directory(self.path, "mnist"), tuple(str(i) for i in range(10)))
 
@@ -34,8 +37,18 @@ class FashionMNIST(Source, frozen=True, tag="fashion-mnist"):
         "70,000 pictures of clothes of 28 x 28 pixels (IDX files; finds Debian's dataset-fashion-mnist)"
     )
 
+    def files(self) -> list[Path]:
+        return idx_files(find_directory(self.path, "fashion-mnist", DEBIAN))
+
     def read(self) -> Dataset:
         return read_idx_pair(find_directory(self.path, "fashion-mnist", DEBIAN), FASHION)
+
+
+def idx_files(directory: Path) -> list[Path]:
+    """The usual four files, as far as they are there."""
+    kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
+    found = [_idx_file(directory, f"{split}-{kind}") for split in ("train", "t10k") for kind in kinds]
+    return [path for path in found if path is not None]
 
 
 def read_idx_pair(directory: Path, classes: tuple[str, ...]) -> Dataset:
@@ -50,7 +63,7 @@ def read_idx_pair(directory: Path, classes: tuple[str, ...]) -> Dataset:
 
 def read_idx(directory: Path, name: str, dimensions: int) -> Array:
     """One IDX file of unsigned bytes, `name` or `name.gz`."""
-    path = next((p for p in (directory / name, directory / f"{name}.gz") if p.is_file()), None)
+    path = _idx_file(directory, name)
     if path is None:
         raise BadInput(f"{directory} has no {name} or {name}.gz")
     try:
@@ -66,3 +79,7 @@ def read_idx(directory: Path, name: str, dimensions: int) -> Array:
             f"{path} is truncated or corrupt: {len(raw) - start} bytes of data where {math.prod(shape)} belong"
         )
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
+
+
+def _idx_file(directory: Path, name: str) -> Path | None:
+    return next((p for p in (directory / name, directory / f"{name}.gz") if p.is_file()), None)

@@ -12,6 +12,7 @@ import numpy as np
 
 from epidemic.data.base import Array, Dataset, Samples, Source, find_directory, scaled_bytes, stratified
 from epidemic.errors import BadInput, require_choice, require_int
+from epidemic.progress import tell
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
@@ -60,11 +61,16 @@ class ImageFolder(Source, frozen=True, tag="image-folder"):
         if self.path is None:
             raise BadInput("data.path is missing: the folder of the pictures")
 
+    def files(self) -> list[Path]:
+        root = self._root()
+        roots = [root / "train", root / "test"] if _is_split(root) else [root]
+        classes = _classes(roots[0])
+        # The folders, too, because one without pictures is a class.
+        return [path for r in roots for path in (*(r / name for name in classes), *_pictures(r, classes))]
+
     def read(self) -> Dataset:
-        root = find_directory(self.path, "image-folder")
-        if not root.is_dir():
-            raise BadInput(f"data.path = {str(root)!r} must be a folder")
-        if (root / "train").is_dir() and (root / "test").is_dir():
+        root = self._root()
+        if _is_split(root):
             classes = _classes(root / "train")
             train = self._folder(root / "train", classes, None)
             return Dataset(train, self._folder(root / "test", classes, train), classes, *scaled_bytes())
@@ -74,8 +80,14 @@ class ImageFolder(Source, frozen=True, tag="image-folder"):
         rest = np.setdiff1d(np.arange(len(every)), test)
         return Dataset(every.take(rest), every.take(test), classes, *scaled_bytes())
 
+    def _root(self) -> Path:
+        root = find_directory(self.path, "image-folder")
+        if not root.is_dir():
+            raise BadInput(f"data.path = {str(root)!r} must be a folder")
+        return root
+
     def _folder(self, root: Path, classes: tuple[str, ...], like: Samples | None) -> Samples:
-        paths = [p for name in classes for p in sorted((root / name).glob("*")) if p.suffix.lower() in SUFFIXES]
+        paths = _pictures(root, classes)
         if not paths:
             raise BadInput(f"{root} has no pictures ({', '.join(SUFFIXES)}) in its class folders")
         if like is None:
@@ -87,10 +99,22 @@ class ImageFolder(Source, frozen=True, tag="image-folder"):
                 raise BadInput(f"{paths[0]} holds a broken picture ({problem})") from None
         else:
             size = (like.inputs.shape[2], like.inputs.shape[3])
+        pixels = np.empty((len(paths), self.channels, *size), dtype=np.uint8)
         with ThreadPoolExecutor() as pool:
-            pixels = list(pool.map(lambda p: decode_image(p.read_bytes(), size, self.channels, p), paths))
+            for i, one in enumerate(pool.map(lambda p: decode_image(p.read_bytes(), size, self.channels, p), paths)):
+                pixels[i] = one
+                if i % 100 == 0:
+                    tell(f"{root}, pictures", i, len(paths))
         labels = np.array([classes.index(p.parent.name) for p in paths], dtype=np.int64)
-        return Samples(np.stack(pixels), labels)
+        return Samples(pixels, labels)
+
+
+def _is_split(root: Path) -> bool:
+    return (root / "train").is_dir() and (root / "test").is_dir()
+
+
+def _pictures(root: Path, classes: tuple[str, ...]) -> list[Path]:
+    return [p for name in classes for p in sorted((root / name).glob("*")) if p.suffix.lower() in SUFFIXES]
 
 
 def _classes(root: Path) -> tuple[str, ...]:
