@@ -255,3 +255,109 @@ def test_a_full_disk_ends_a_node_with_its_checkpoint_kept(tmp_path):
             assert process.returncode == 130
     finally:
         subprocess.run(["umount", disk], check=False)
+
+
+def test_a_node_is_refused_a_second_process(tmp_path):
+    what = experiment(nodes=2, rounds=200_000, topology=ep.ELLocal(1))
+    folders = make_cluster(what, free_addresses(2), tmp_path / "c")
+    first = start("node", folders[0])
+    until(lambda: (folders[0] / "run/seed-1/run.json").exists())
+    code, _, err = run("node", folders[0])
+    first.terminate()
+    first.communicate(timeout=60)
+    assert code == 2
+    assert "is in use by another process" in one_line(err)
+
+
+def test_a_node_started_before_its_relay_waits_for_it(tmp_path):
+    what = experiment(nodes=2, rounds=10, topology=ep.ELLocal(1))
+    root = tmp_path / "cluster"
+    folders = make_cluster(what, ["10.1.1.1:1", "10.1.1.2:1"], root, relay=free_addresses(1)[0])
+    nodes = [start("node", folder) for folder in folders]
+    said = []
+    for line in nodes[0].stderr:
+        said.append(line)
+        if "trying again" in line:
+            break
+    assert "nobody answers at 127.0.0.1" in said[-1]
+    relay = start("relay", root / "relay")
+    for process in nodes:
+        process.communicate(timeout=100)
+        assert process.returncode == 0
+    relay.terminate()
+    relay.communicate(timeout=20)
+    assert relay.returncode == 0
+
+
+def test_a_node_gives_up_on_a_relay_that_never_comes(tmp_path):
+    folders = make_cluster(
+        experiment(nodes=2, topology=ep.ELLocal(1)),
+        ["10.1.1.1:1", "10.1.1.2:1"],
+        tmp_path / "c",
+        relay=free_addresses(1)[0],
+    )
+    code, _, err = run("node", folders[0], "--set", "network.patience=1", "-q")
+    assert code == 2
+    assert "nobody answers at 127.0.0.1" in one_line(err)
+
+
+def test_a_half_copied_list_of_revoked_certificates_does_not_end_a_relay(tmp_path):
+    from epidemic.net.keys import Authority
+
+    root = tmp_path / "cluster"
+    make_cluster(
+        experiment(nodes=2, topology=ep.ELLocal(1)), ["10.1.1.1:1", "10.1.1.2:1"], root, relay=free_addresses(1)[0]
+    )
+    relay = start("relay", root / "relay")
+    lines = iter(relay.stderr)
+    assert "listening on" in next(lines)
+    (root / "relay" / "revoked.json").write_text("{")
+    assert any("is damaged" in line and "the list read before counts" in line for line in lines)
+    Authority.load(root).revoke("node-1")
+    assert any("opening the network again" in line for line in lines)
+    relay.terminate()
+    relay.communicate(timeout=20)
+    assert relay.returncode == 0
+
+
+def test_a_relay_takes_no_letter_that_is_larger_than_a_model(tmp_path):
+    """A member sends four of a hundred megabytes through it."""
+    import psutil_free as memory
+    import zenoh
+
+    from epidemic.net.access import configuration
+    from epidemic.net.addresses import Addresses
+    from epidemic.net.keys import Identity
+
+    root, address = tmp_path / "cluster", free_addresses(1)[0]
+    folders = make_cluster(
+        experiment(nodes=2, topology=ep.ELLocal(1)), ["10.1.1.1:1", "10.1.1.2:1"], root, relay=address
+    )
+    relay = start("relay", root / "relay")
+    lines = iter(relay.stderr)
+    assert "listening on" in next(lines)
+    sessions = []
+    for folder in folders:
+        config = configuration(
+            Identity.load(folder), Addresses(None, (address,)), mode="client", nodes=2, largest=2**30, insecure=False
+        )
+        config.insert_json5("access_control", "{enabled: false}")
+        sessions.append(zenoh.open(config))
+    sender, receiver = sessions
+    assert any("2 connected" in line for line in lines)
+    weight, cluster = memory.resident(relay.pid), Identity.load(folders[0]).cluster
+    heard = []
+    receiver.declare_subscriber(f"epidemic/{cluster}/to/1/*", lambda sample: heard.append(len(sample.payload)))
+    publisher = sender.declare_publisher(f"epidemic/{cluster}/to/1/0", congestion_control=zenoh.CongestionControl.BLOCK)
+    until(lambda: publisher.matching_status.matching)
+    for size in (100_000_000,) * 4:
+        publisher.put(bytes(size))
+    most = 0
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        most = max(most, memory.resident(relay.pid))
+        time.sleep(0.02)
+    assert heard == []
+    assert most - weight < 60e6
+    relay.terminate()
+    relay.communicate(timeout=20)

@@ -38,6 +38,7 @@ class Sight:
     def saw(self, place: int) -> None:
         """A place is in sight."""
         self._tries.pop(place, None)
+        self._since.pop(place, None)
 
     def _patience(self, place: int) -> float:
         first = BLIND if self._own < place else 2 * BLIND  # two that do not see each other do not both start anew

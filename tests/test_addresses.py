@@ -1,0 +1,69 @@
+"""Addresses: what node.toml may say."""
+
+import pytest
+
+import epidemic as ep
+from epidemic.net.addresses import Addresses, free_addresses, is_loopback, read_addresses, split_address, to_toml
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("10.0.0.5:7447", ("10.0.0.5", 7447)),
+        ("[fd00::5]:1", ("fd00::5", 1)),
+        ("beta.example:65535", ("beta.example", 65535)),
+    ],
+)
+def test_an_address_is_a_host_and_a_port(address, parts):
+    assert split_address(address) == parts
+
+
+@pytest.mark.parametrize(
+    "address", ["", ":1", "x", "x:", "x:0", "x:65536", "x:-1", "x:1e3", "x:²", "x:" + "9" * 5000, "fd00::5:1", "a b:1", "a/b:1", "[]:1"]
+)  # fmt: skip
+def test_what_is_not_an_address_is_refused_by_name(address):
+    with pytest.raises(ep.BadInput, match="is not an address"):
+        split_address(address)
+
+
+def test_loopback_never_leaves_the_machine():
+    assert [is_loopback(a) for a in ("127.0.0.1:1", "[::1]:1", "localhost:1", "127.9.9.9:1")] == [True] * 4
+    assert [is_loopback(a) for a in ("10.0.0.1:1", "localhost.example:1", "0.0.0.0:1")] == [False] * 3
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        Addresses("127.0.0.1:7000"),
+        Addresses("0.0.0.0:7447", ("10.0.0.5:7447", "[fd00::5]:1"), False, (0, 1)),
+        Addresses(None, ("relay.example:7447",), True, (0, 1, 2)),
+        Addresses("0.0.0.0:7447", largest=360_000),
+    ],
+)
+def test_what_is_written_is_what_is_read(where, tmp_path):
+    path = tmp_path / "node.toml"
+    path.write_text(to_toml(where, ["A comment."]))
+    assert read_addresses(path) == where
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "neither an address to listen on nor one to connect to"),
+        ('listen = "x:1"\nconnect = ["y:1"]\nrelay = true', "does not listen"),
+        ('listen = "x"', "is not an address"),
+        ('listen = "x:1"\nlargest = 0', "largest = 0 must be at least 1"),
+        ('listen = "x:1"\ncolour = "red"', "colour"),
+    ],
+)
+def test_a_wrong_file_is_one_clear_line(text, said, tmp_path):
+    path = tmp_path / "node.toml"
+    path.write_text(text)
+    with pytest.raises(ep.BadInput, match=said):
+        read_addresses(path)
+
+
+def test_free_addresses_are_as_many_different_ones_as_asked_for():
+    found = free_addresses(20)
+    assert len(set(found)) == 20
+    assert all(is_loopback(address) for address in found)
