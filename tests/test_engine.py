@@ -197,6 +197,22 @@ def test_results_do_not_depend_on_the_number_of_threads(strategy, topology):
     assert found[0].records == found[1].records
 
 
+@pytest.mark.parametrize(
+    "model", [ep.Logistic(), ep.MLP(), ep.SmallCNN(), ep.GNLeNet()], ids=lambda m: type(m).__name__
+)
+def test_the_files_are_the_same_for_any_number_of_threads_at_the_defaults(model, tmp_path):
+    """Nobody says which strategy is to be taken."""
+    files = []
+    for threads in (1, 2, 3):
+        experiment = small(model=model, nodes=60, rounds=2, eval=ep.Eval(every=1), runtime=ep.Runtime(threads=threads))
+        ep.simulate(experiment, tmp_path / str(threads))
+        seed = tmp_path / str(threads) / "seed-1"
+        info = json.loads((seed / "run.json").read_text())
+        files.append([(seed / name).read_bytes() for name in ("records.jsonl", "summary.json", "models.safetensors")])
+        files[-1].append((info["strategy"], info["strategy_reason"]))
+    assert files[0] == files[1] == files[2]
+
+
 def test_seeds_are_independent_and_each_reproducible():
     both = ep.simulate(small(seeds=[1, 2]))
     second = ep.simulate(small(seeds=[2]))
@@ -799,7 +815,7 @@ def test_torchs_threads_are_given_back():
     assert torch.get_num_threads() == before
 
 
-def test_strategy_is_timed_once_for_several_seeds(monkeypatch):
+def test_the_strategy_is_chosen_once_for_several_seeds(monkeypatch):
     from epidemic.host import setup
 
     calls = []

@@ -19,7 +19,8 @@ from epidemic.learner import (
     Task,
     accuracy,
     choose,
-    probe,
+    obstacle_to_stacking,
+    rule,
     squared_error,
 )
 from epidemic.models import FEMNISTCNN, MLP, MODELS, GNLeNet, Logistic, Point, SmallCNN
@@ -53,6 +54,15 @@ def _rows(task, k):
 
 def _index(k, r, b, size=60):
     return torch.from_numpy(Streams(2)("index").integers(size, k, r, b).astype(np.int64))
+
+
+def _obstacle(task):
+    return obstacle_to_stacking(Stacked(task, WORKERS), task.layout.row(task.module), _index(2, 1, 4))
+
+
+def _choose(task, wanted, nodes, batch=4):
+    row = task.layout.row(task.module)
+    return choose(task, WORKERS, wanted, row, _index(min(nodes, 200), 1, batch), SGD(0.1), nodes)[0]
 
 
 @pytest.mark.parametrize(("kind", "shape", "classes", "count"), [("gn-lenet", (3, 32, 32), 10, 89_834), ("femnist-cnn", (1, 28, 28), 62, 1_690_046)])  # fmt: skip
@@ -171,9 +181,8 @@ def test_layout_splits_a_model_into_row_and_constants():
 
 def test_batchnorm_runs_per_node_and_its_statistics_are_in_the_row():
     task = _task(_Odd())
-    random, obstacle = probe(task)
-    assert not random
-    assert "buffers" in obstacle
+    assert not task.nature.random
+    assert "buffers" in _obstacle(task)
     x = task.layout.row(task.module).repeat(4, 1)
     before = x[:, task.layout.trainable :].clone()
     PerNode(task, WORKERS).sgd(x, None, _index(4, 2, 6), SGD(0.1), [0] * 4)
@@ -197,9 +206,8 @@ def _dropout():
 
 def test_dropout_is_seeded_by_node_and_does_not_depend_on_threads():
     task = _task(_dropout())
-    random, obstacle = probe(task)
-    assert random
-    assert "random numbers" in obstacle
+    assert task.nature.random
+    assert "random numbers" in _obstacle(task)
     found = []
     state = torch.get_rng_state()
     for threads in (1, 3):
@@ -225,20 +233,112 @@ class _Branching(nn.Module):
 
 def test_what_vmap_cannot_take_runs_per_node():
     task = _task(_Branching())
-    _, obstacle = probe(task)
-    assert "vmap cannot take the model" in obstacle
-    x, index = _rows(task, 3), _index(3, 1, 4)
-    assert choose(task, WORKERS, "auto", x, index, SGD(0.1)).strategy == "per-node"
+    assert "vmap cannot take the model" in _obstacle(task)
+    assert _choose(task, "auto", 3).strategy == "per-node"
     with pytest.raises(BadInput, match='"stacked" is not possible'):
-        choose(task, WORKERS, "stacked", x, index, SGD(0.1))
+        _choose(task, "stacked", 3)
 
 
-def test_the_faster_strategy_is_chosen_and_the_reason_given():
+class _FunctionalConvolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kernel = nn.Parameter(torch.ones(2, 1, 3, 3))
+        self.out = nn.Linear(2 * 36, 4)
+
+    def forward(self, x):
+        return self.out(nn.functional.conv2d(x, weight=self.kernel).flatten(1))
+
+
+def test_convolutions_are_counted_however_they_are_called():
+    module = _FunctionalConvolution()
+    nature = _task(module).nature
+    assert (nature.convolved, nature.products) == (2 * 36, 2 * 36 * 9)
+    transposed = nn.Sequential(nn.ConvTranspose2d(1, 3, 2, stride=2), nn.Flatten(), nn.Linear(3 * 256, 4))
+    nature = _task(transposed).nature
+    assert (nature.convolved, nature.products) == (3 * 256, 64 * 3 * 4)
+    assert (_task(_module("mlp", torch.float32)).nature.convolved, _task(_Odd()).nature.convolved) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "classes", "nodes", "batch", "strategy"),
+    [
+        ("logistic", (1, 8, 8), 4, 2, 8, "stacked"),
+        ("mlp", (1, 28, 28), 10, 1000, 8, "stacked"),
+        ("small-cnn", (1, 8, 8), 4, 2, 8, "per-node"),
+        ("small-cnn", (1, 8, 8), 4, 16, 8, "stacked"),
+        ("small-cnn", (1, 28, 28), 10, 100, 8, "stacked"),
+        ("small-cnn", (1, 28, 28), 10, 100, 32, "per-node"),
+        ("gn-lenet", (3, 32, 32), 10, 16, 8, "per-node"),
+        ("femnist-cnn", (1, 28, 28), 62, 100, 16, "per-node"),
+    ],
+)
+def test_the_rule_is_a_function_of_model_batch_nodes_and_device(
+    kind, shape, classes, nodes, batch, strategy, monkeypatch
+):
+    def no_clock():
+        raise AssertionError("the rule looked at a clock")
+
+    monkeypatch.setattr("time.perf_counter", no_clock)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            nature = _task(_module(kind, torch.float32, shape, classes), _data(shape, classes)).nature
+            found, reason = rule(nature, nodes, batch, "cpu")
+            assert found == strategy, reason
+            assert rule(nature, nodes, batch, "cuda")[0] == "stacked"
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("hosted", [1, 7, 40])
+def test_the_choice_does_not_depend_on_how_many_nodes_are_hosted(hosted):
+    """A deployed node of an experiment chooses as the simulator of all of it."""
+    for kind, nodes in (("logistic", 40), ("small-cnn", 40), ("small-cnn", 3)):
+        task = _task(_module(kind, torch.float32))
+        row, index = task.layout.row(task.module), _index(40, 1, 4)
+        everyone, _ = choose(task, WORKERS, "auto", row, index[:nodes], SGD(0.1), nodes)
+        some, _ = choose(task, WORKERS, "auto", row, index[:hosted], SGD(0.1), nodes)
+        assert some == everyone
+
+
+def test_timing_is_there_for_who_asks_and_the_reason_is_given():
     task = _task(_module("logistic", torch.float32))
-    choice = choose(task, WORKERS, "auto", _rows(task, 200), _index(200, 1, 4), SGD(0.1))
+    choice = _choose(task, "timed", 200)
     assert choice.strategy == "stacked"
     assert "timed: stacked" in choice.reason
-    assert choose(task, WORKERS, "per-node", _rows(task, 2), _index(2, 1, 4), SGD(0.1)).strategy == "per-node"
+    assert _choose(task, "per-node", 2).strategy == "per-node"
+
+
+def test_training_goes_on_from_what_the_choice_has_traced():
+    """The first round gives the same as with a learner that was not prepared."""
+    task, index = _task(_module("mlp", torch.float32)), _index(60, 2, 4)
+    choice, prepared = choose(task, WORKERS, "auto", task.layout.row(task.module), index, SGD(0.1), 60)
+    found = []
+    for traced in (prepared, None):
+        x = _rows(task, 60)
+        Learner(task, WORKERS, choice.strategy, draws_random_numbers=False, prepared=traced).sgd(
+            x, index, SGD(0.1), [0] * 60
+        )
+        found.append(x)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("size", [0, 10**12])
+def test_a_piece_has_the_same_surroundings_in_a_worker_and_here(size):
+    """As many threads inside PyTorch, and gradients, whatever holds where it is asked for; which stays as it was."""
+    before = torch.get_num_threads()
+    workers = Workers(2)
+    try:
+        torch.set_num_threads(3)
+        with torch.no_grad():
+            found = workers.map(lambda i: (i, torch.get_num_threads(), torch.is_grad_enabled()), range(5), size=size)
+            assert not torch.is_grad_enabled()
+        assert found == [(i, 1, True) for i in range(5)]
+        assert torch.get_num_threads() == 3
+    finally:
+        workers.close()
+        torch.set_num_threads(before)
 
 
 def test_own_losses_and_metrics():

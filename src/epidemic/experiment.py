@@ -22,7 +22,7 @@ from epidemic.config import build, build_kind, call_own, import_object, parse_se
 from epidemic.data import PARTITIONS, SOURCES, Dataset, Dirichlet, Fashion, Partition, Source, as_dataset, prepared
 from epidemic.errors import BadInput, require_choice, require_int, require_real, suggestion
 from epidemic.faults import Faults
-from epidemic.learner import LOSSES, STRATEGIES, Loss, Metric
+from epidemic.learner import CHOICES, LOSSES, Loss, Metric
 from epidemic.mixing import RULES
 from epidemic.models import MLP, MODELS
 from epidemic.topology import TOPOLOGIES, ELLocal, Every, GivesGraphs, check_topology, natural_mixing, topology_from
@@ -60,13 +60,13 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How it is computed. Nothing here but the strategy (in the last digits) has an influence on the results."""
 
     device: str = "cpu"
-    strategy: Literal["auto", "stacked", "per-node"] = "auto"
-    """auto: both are timed once and the faster one is taken."""
+    strategy: Literal["auto", "timed", "stacked", "per-node"] = "auto"
+    """auto: by a rule, the same wherever it runs. timed: both are timed once and the faster one is taken, here and now."""
     threads: int = 0
     """0: one per core."""
 
     def __post_init__(self) -> None:
-        require_choice("runtime.strategy", self.strategy, ["auto", *STRATEGIES])
+        require_choice("runtime.strategy", self.strategy, CHOICES)
         require_int("runtime.threads", self.threads, 0, 4096)
 
 

@@ -2,19 +2,24 @@
 
 A deployed node, with one model to work on, has one worker with several threads inside PyTorch instead.
 
-Work is cut into pieces in a way that does not know the number of workers; a piece is computed by one thread.
+Work is cut into pieces in a way that does not know the number of workers; a piece is computed by one thread: a worker's, or, where
+there is little to do, that of whoever asks, with as many threads inside PyTorch as a worker has.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
 
 from epidemic.errors import require_int
+
+SMALL = 2_000_000
+"""Work of fewer multiplications is done where it is asked for: to wake a thread and to share Python's lock with it takes longer."""
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -32,13 +37,27 @@ class Workers:
         """`threads` workers, 0 means one per core; each with so many threads `inside` PyTorch."""
         require_int("runtime.threads", threads, 0, 4096)
         self.threads = threads or available_threads()
+        self.inside = inside
         self._before = torch.get_num_threads()
         torch.set_num_threads(inside)
         self._pool = ThreadPoolExecutor(self.threads, "epidemic", initializer=torch.set_num_threads, initargs=(inside,))
 
-    def map(self, work: Callable[[A], B], pieces: Iterable[A]) -> list[B]:
-        """`work` on every piece; results in order."""
-        return list(self._pool.map(work, pieces))
+    def map(self, work: Callable[[A], B], pieces: Sequence[A], *, size: float = math.inf) -> list[B]:
+        """`work` on every piece; results in order. `size`: about how many multiplications all pieces take together.
+
+        Where a piece is worked on has no influence on its result.
+        """
+        if self.threads > 1 and len(pieces) > 1 and size >= SMALL:
+            return list(self._pool.map(work, pieces))
+        found = torch.get_num_threads()
+        if found != self.inside:
+            torch.set_num_threads(self.inside)
+        try:
+            with torch.enable_grad():  # as in a thread of its own
+                return [work(piece) for piece in pieces]
+        finally:
+            if found != self.inside:
+                torch.set_num_threads(found)
 
     def close(self) -> None:
         """End the threads, and give PyTorch its own back."""

@@ -60,7 +60,14 @@ def prepare(
         hosted,
         data,
         parts,
-        Batches(parts, algorithm.local_steps, algorithm.batch_size, nodes=experiment.nodes, hosted=hosted),
+        Batches(
+            parts,
+            algorithm.local_steps,
+            algorithm.batch_size,
+            nodes=experiment.nodes,
+            hosted=hosted,
+            sampling=getattr(algorithm, "sampling", "replacement"),
+        ),
         task,
         task.tensors(evaluation_subset(data.evaluated, experiment)),
         task.tensors(data.test),
@@ -87,19 +94,23 @@ def _shares(
 
 def make_learner(setup: Setup, workers: Workers, known: Choice | None = None) -> tuple[Learner, Choice]:
     """The learner, by a strategy known from before or chosen now."""
+    prepared = None
     if known is None:
+        experiment = setup.experiment
         index = torch.from_numpy(setup.batches.index(setup.streams, 0)).to(setup.task.device)
-        x = setup.initial.expand(min(len(index), 1000), -1)
-        own = getattr(setup.experiment.algorithm, "step", None)
+        own = getattr(experiment.algorithm, "step", None)
         step = own if isinstance(own, SGD) else SGD(0.01)
         try:
-            known = choose(setup.task, workers, setup.experiment.runtime.strategy, x, index[:1000], step)
+            known, prepared = choose(
+                setup.task, workers, experiment.runtime.strategy, setup.initial, index, step, experiment.nodes
+            )
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as problem:
             if isinstance(problem, BadInput):
                 raise
             reason = " ".join(str(problem).split())
             raise BadInput(f"the model cannot be trained: {type(problem).__name__}: {reason}") from problem
-    return Learner(setup.task, workers, known.strategy, draws_random_numbers=known.draws_random_numbers), known
+    random = known.draws_random_numbers
+    return Learner(setup.task, workers, known.strategy, draws_random_numbers=random, prepared=prepared), known
 
 
 def initial_module(experiment: Experiment, data: Dataset, streams: Streams) -> nn.Module:

@@ -27,12 +27,22 @@ class Stacked:
         self._tracing = threading.Lock()
 
     def chunk(self, rows: int) -> int:
-        """How many rows are stacked: enough to hide the overhead of a call, not so many that they leave the cache."""
+        """How many rows are trained together: enough to hide the overhead of a call, not so many that they leave the cache.
+
+        The last digits of stacked convolutions depend on it, and without any they do not. That is why the two differ.
+        """
+        if rows == 0 or self.task.nature.products:
+            return self._chunk_of_convolutions(rows)
+        size = self.task.layout.size
+        most = max(1, min(max(48, 160_000 // size, -(-rows // 8)), 1000, 8_000_000 // size))
+        return -(-rows // -(-rows // most))  # equal ones
+
+    def _chunk_of_convolutions(self, rows: int) -> int:
         return max(1, min(max(48, -(-rows // 8)), 1000, 32_000_000 // self.task.layout.size))
 
     def sgd(self, x: Tensor, velocity: Tensor | None, index: Tensor, step: SGD, seeds: list[int]) -> Tensor:
         losses = torch.zeros(len(x), dtype=torch.float64)
-        self._prepare(x, index[:, 0])
+        self.prepare(x, index[:, 0])
 
         def one(part: slice) -> None:
             inputs, targets = self.task.batch(index[part])
@@ -44,13 +54,13 @@ class Stacked:
                     step.update(value, None if speed is None else speed[name], gradients[name])
                 losses[part] += loss.cpu()
 
-        self.workers.map(one, blocks(len(x), self.chunk(len(x))))
+        self.workers.map(one, blocks(len(x), self.chunk(len(x))), size=index.numel() * self.task.work)
         return losses / index.shape[1]
 
     def gradients(self, x: Tensor, index: Tensor, seeds: list[int]) -> tuple[Tensor, Tensor]:
         losses = torch.zeros(len(x), dtype=torch.float64)
         gradients = torch.zeros_like(x)
-        self._prepare(x, index)
+        self.prepare(x, index)
 
         def one(part: slice) -> None:
             found, loss = self._gradients(x[part], *self.task.batch(index[part]))
@@ -58,7 +68,7 @@ class Stacked:
                 value.copy_(found[name])
             losses[part] = loss.cpu().double()
 
-        self.workers.map(one, blocks(len(x), self.chunk(len(x))))
+        self.workers.map(one, blocks(len(x), self.chunk(len(x))), size=index.numel() * self.task.work)
         return losses, gradients
 
     def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Evaluation:
@@ -72,18 +82,19 @@ class Stacked:
                 sums[part] += torch.stack([part_sum.cpu().double() for part_sum in found], dim=1)
 
         with torch.no_grad():
-            chunks = blocks(len(x), min(self.chunk(len(x)), 250))
+            chunks = blocks(len(x), min(self._chunk_of_convolutions(len(x)), 250))
             for part in {c.stop - c.start: c for c in chunks}.values():  # trace before the threads start
                 for which in {w.stop - w.start: w for w in blocks(len(inputs), batch)}.values():
                     self._evaluate(x[part], self.task.floats(inputs[which]), targets[which])
-            self.workers.map(one, chunks)
+            self.workers.map(one, chunks, size=len(x) * len(inputs) * self.task.work)
         return evaluation(sums / len(inputs), self.task)
 
-    def _prepare(self, x: Tensor, index: Tensor) -> None:
-        """Trace every size of chunk before the threads start."""
-        for part in {c.stop - c.start: c for c in blocks(len(x), self.chunk(len(x)))}.values():
-            if ("train", part.stop - part.start, index.shape[1]) not in self._traced:
-                self._gradients(x[part], *self.task.batch(index[part]))
+    def prepare(self, x: Tensor, index: Tensor) -> None:
+        """Trace every size of chunk before the threads start.   # x (k, d) or one row for all (1, d), index (k, b)"""
+        for part in {c.stop - c.start: c for c in blocks(len(index), self.chunk(len(index)))}.values():
+            rows = part.stop - part.start
+            if ("train", rows, index.shape[1]) not in self._traced:
+                self._gradients(x[part] if len(x) > 1 else x.repeat(rows, 1), *self.task.batch(index[part]))
 
     def _gradients(self, rows: Tensor, inputs: Tensor, targets: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         def loss(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from epidemic.data import Dataset, Samples
+from epidemic.learner.nature import Nature, nature_of
 from epidemic.learner.rows import Layout
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -129,6 +131,16 @@ class Task:
                     return True
                 except Exception:
                     return False  # it takes neither; the check of the model says so
+
+    @cached_property
+    def nature(self) -> Nature:
+        """What the module does while training, as two samples show it."""
+        return nature_of(self.module, self.batch(torch.arange(2, device=self.device) % len(self.train[0]))[0])
+
+    @cached_property
+    def work(self) -> int:
+        """About how many multiplications a forward pass takes per sample; every number of a row counts once at least."""
+        return self.layout.size + self.nature.products
 
     def floats(self, raw: Tensor) -> Tensor:
         """Raw inputs as the model takes them."""

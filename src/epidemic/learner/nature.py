@@ -1,0 +1,73 @@
+"""What a forward pass in training shows of a module: what the choice of a strategy is made from.
+
+Nothing here traces or times anything, and a mode for functions (not for dispatch) spares the import of PyTorch's compiler,
+which takes longer than everything else before the first round.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+_CONVOLUTIONS = frozenset(f"conv{kind}{d}d" for kind in ("", "_transpose") for d in (1, 2, 3))
+
+
+@dataclass(frozen=True)
+class Nature:
+    """What a module does while training."""
+
+    random: bool
+    """It draws random numbers (dropout)."""
+    changes_buffers: bool
+    """It changes its buffers (BatchNorm)."""
+    convolved: int
+    """Numbers per sample that the largest of its convolutions puts out; 0 without any."""
+    products: int
+    """Multiplications per sample in its convolutions; 0 without any."""
+
+
+def nature_of(module: nn.Module, inputs: Tensor) -> Nature:
+    """Run a copy of the module on these inputs (a batch) and look."""
+    trained = copy.deepcopy(module).train()
+    before = {n: b.clone() for n, b in trained.named_buffers()}
+    state = torch.get_rng_state()
+    try:
+        with torch.no_grad(), _Convolutions() as seen:
+            trained(inputs.clone())
+        with torch.no_grad():
+            copy.deepcopy(trained).eval()(inputs.clone())
+        random = not torch.equal(state, torch.get_rng_state())
+    finally:
+        torch.set_rng_state(state)
+    changed = any(not torch.equal(b, before[n]) for n, b in trained.named_buffers())
+    return Nature(random, changed, seen.largest // len(inputs), seen.products // len(inputs))
+
+
+class _Convolutions(TorchFunctionMode):
+    """Counts the convolutions of whatever runs inside, called as modules or as functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = self.products = 0
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name in _CONVOLUTIONS:
+            given = {**dict(zip(("input", "weight"), args, strict=False)), **(kwargs or {})}
+            weight, narrow = given["weight"], given["input"] if "transpose" in name else found
+            self.largest = max(self.largest, found.numel())
+            self.products += narrow.numel() * weight.numel() // weight.shape[0]
+        return found
