@@ -1,0 +1,40 @@
+"""The whole specification of a run.
+
+`spec.py` is the value, `files.py` its TOML file, `differences.py` what may differ between two of them, `fingerprint.py` how a
+user's own objects are told apart.
+"""
+
+from __future__ import annotations
+
+from epidemic.experiment.differences import WITHOUT_INFLUENCE, flat, same_experiment
+from epidemic.experiment.files import (
+    directory_name,
+    experiment_from,
+    load,
+    merged,
+    read_table,
+    to_toml,
+    with_settings,
+)
+from epidemic.experiment.fingerprint import fingerprint
+from epidemic.experiment.spec import FORMAT, Checkpoint, Eval, Experiment, Network, Runtime
+
+__all__ = [
+    "FORMAT",
+    "WITHOUT_INFLUENCE",
+    "Checkpoint",
+    "Eval",
+    "Experiment",
+    "Network",
+    "Runtime",
+    "directory_name",
+    "experiment_from",
+    "fingerprint",
+    "flat",
+    "load",
+    "merged",
+    "read_table",
+    "same_experiment",
+    "to_toml",
+    "with_settings",
+]
