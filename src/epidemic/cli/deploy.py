@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import time
@@ -180,7 +181,8 @@ def node_command(
     """Run one node: find the others, learn with them, write the results into DIR/run.
 
     Ctrl-C (or SIGTERM) saves; the same command goes on. A node that was away asks the others where they are and joins them again.
-    --set takes what may differ between nodes: data, runtime, checkpoint, network.patience.
+    --set takes what may differ between nodes: data.path, runtime, checkpoint, network.patience, name; and data and partition where
+    network.data = "own".
 
     [bold]Examples[/bold]
 
@@ -191,7 +193,12 @@ def node_command(
     with _stop_by_signal():
         from epidemic.net.node import run_node
 
-        summary = run_node(directory, settings, insecure=insecure, say=_speaker(quiet))
+        try:
+            summary = run_node(directory, settings, insecure=insecure, say=_speaker(quiet))
+        except Interrupted as stop:
+            words = ["epidemic", "node", str(directory), *(["--insecure"] if insecure else [])]
+            words += [word for setting in settings or [] for word in ("--set", setting)]
+            raise Interrupted(f"{str(stop).partition(';')[0]}; go on with: {shlex.join(words)}") from None
     if summary is not None and not quiet:
         from epidemic.cli.show import percent, size
 
@@ -384,7 +391,9 @@ def cluster_up_command(
             if cluster is not None:
                 print("stopping; every node saves", file=sys.stderr)
                 cluster.stop()
-            raise Interrupted(f"interrupted; go on with: epidemic cluster up --resume {where}") from None
+            raise Interrupted(
+                f"interrupted; go on with: epidemic cluster up --resume {shlex.quote(str(where))}"
+            ) from None
         except BaseException:
             if cluster is not None:
                 cluster.stop(5)

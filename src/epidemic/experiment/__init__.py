@@ -6,7 +6,15 @@ user's own objects are told apart.
 
 from __future__ import annotations
 
-from epidemic.experiment.differences import WITHOUT_INFLUENCE, flat, same_experiment
+from epidemic.experiment.differences import (
+    changed_settings,
+    check_node_setting,
+    check_run_setting,
+    decisive,
+    flat,
+    node_terms,
+    same_experiment,
+)
 from epidemic.experiment.files import (
     directory_name,
     experiment_from,
@@ -21,18 +29,22 @@ from epidemic.experiment.spec import FORMAT, Checkpoint, Eval, Experiment, Netwo
 
 __all__ = [
     "FORMAT",
-    "WITHOUT_INFLUENCE",
     "Checkpoint",
     "Eval",
     "Experiment",
     "Network",
     "Runtime",
+    "changed_settings",
+    "check_node_setting",
+    "check_run_setting",
+    "decisive",
     "directory_name",
     "experiment_from",
     "fingerprint",
     "flat",
     "load",
     "merged",
+    "node_terms",
     "read_table",
     "same_experiment",
     "to_toml",

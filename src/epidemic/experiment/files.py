@@ -104,10 +104,10 @@ def to_toml(experiment: Experiment) -> str:
     if not experiment.portable:
         raise BadInput("an experiment with objects of your own cannot be written to a file")
     table = experiment.table()
-    lines = [f"{_key(key)} = {_toml(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    lines = [f"{_key(key)} = {toml_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
     for key, value in table.items():
         if isinstance(value, dict):
-            lines += ["", f"[{key}]", *(f"{_key(k)} = {_toml(v)}" for k, v in value.items())]
+            lines += ["", f"[{key}]", *(f"{_key(k)} = {toml_value(v)}" for k, v in value.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -115,15 +115,16 @@ def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else msgspec.json.encode(key).decode()
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as a TOML file writes it, on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return msgspec.json.encode(value).decode()
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     return repr(value)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,7 +30,7 @@ from torch import Tensor
 
 from epidemic import __version__
 from epidemic.errors import BadInput, RunFailed
-from epidemic.experiment import Experiment, load, same_experiment, to_toml
+from epidemic.experiment import Experiment, changed_settings, load, same_experiment, to_toml
 from epidemic.learner import Choice, Layout
 from epidemic.record import Record, Summary, encode, read_records
 
@@ -130,10 +131,19 @@ class Store:
                 raise BadInput(f"{self.path} has files that are not of a run; choose another directory")
         elif not resume:
             state = "a finished" if self.finished else "an unfinished"
-            how = f"epidemic run --resume {self.root}" if self.experiment.portable else "simulate(..., resume=True)"
             raise BadInput(
-                f"{self.root} holds {state} run of this experiment; go on with '{how}' or choose another directory"
+                f"{self.root} holds {state} run of this experiment;"
+                f" choose another directory, or go on with: {self.way_on(changed=True)}"
             )
+
+    def way_on(self, *, changed: bool = False) -> str:
+        """The command that goes on with this run; if something `changed` that may, with what is to be set for it."""
+        if not self.experiment.portable:
+            return "simulate(..., resume=True)"
+        path = self.root / "experiment.toml"
+        settings = changed_settings(load(path), self.experiment) if changed and path.is_file() else []
+        words = ["epidemic", "run", "--resume", str(self.root)]
+        return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
 
     def _own_file(self) -> bool:
         """Whether experiment.toml is not there or was written by us."""

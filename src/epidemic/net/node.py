@@ -18,7 +18,7 @@ import torch
 
 from epidemic.algorithm import Rows
 from epidemic.errors import BadInput, Interrupted, RunFailed
-from epidemic.experiment import Experiment, load
+from epidemic.experiment import Experiment, check_node_setting, load
 from epidemic.host.counters import Counters
 from epidemic.host.findings import Clock, nodes_of, record_of, summary_of
 from epidemic.host.interrupt import Stop, gentle_stop
@@ -40,8 +40,6 @@ from epidemic.workers import Workers, available_threads
 
 BEHIND = 3
 """So many rounds behind two others, a node goes on where they are."""
-OWN_SETTINGS = ("data.", "runtime.", "checkpoint.", "network.patience")
-"""What may be set for a single node."""
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -76,13 +74,9 @@ def run_node(
     say: Say = lambda _: None,
 ) -> Summary | None:
     """Run the node of this folder to its end; None if it had finished before. It has `threads` unless its file says otherwise."""
-    for setting in settings or []:
-        if not setting.startswith(OWN_SETTINGS):
-            raise BadInput(
-                f"--set {setting}: all nodes must have the same experiment; for one node, only"
-                f" {', '.join(s.rstrip('.') for s in OWN_SETTINGS)} can be set"
-            )
     identity = Identity.load(folder)
+    for setting in settings or []:
+        check_node_setting(setting, own_data=load(folder / "experiment.toml").network.data == "own")
     addresses = read_addresses(folder / "node.toml")
     experiment = load(folder / "experiment.toml", settings)
     check_deployable(experiment)

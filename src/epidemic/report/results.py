@@ -18,7 +18,7 @@ import msgspec
 
 from epidemic.data.images import need
 from epidemic.errors import BadInput
-from epidemic.experiment import WITHOUT_INFLUENCE, flat
+from epidemic.experiment import decisive
 from epidemic.host.store import RECORDS, TIMINGS, read_json
 from epidemic.record import Record, Spread, Summary, read_records
 
@@ -267,7 +267,7 @@ def _labels(names: dict[Path, str]) -> dict[Path, str]:
 
 
 def _settings(experiment: dict[str, Any]) -> dict[str, Any]:
-    return flat({k: v for k, v in experiment.items() if k not in (*WITHOUT_INFLUENCE, "name", "format")})
+    return {k: v for k, v in decisive(experiment).items() if k not in ("name", "format")}
 
 
 def _cell(value: Any) -> Any:
