@@ -414,7 +414,7 @@ def test_regression():
 @pytest.mark.parametrize("kind", TOPOLOGIES)
 def test_every_topology_runs(kind):
     extra = {"el-oracle": {"s": 4}, "el-local": {"s": 4}, "regular": {"s": 4}, "unlucky": {"s": 4}, "d-equistatic": {"m": 3},
-             "u-equistatic": {"m": 3}, "every": {"inner": {"kind": "el-local", "s": 2}, "period": 2}}  # fmt: skip
+             "u-equistatic": {"m": 3}, "every": {"inner": {"kind": "el-local", "s": 2}, "period": 2}, "python": {"factory": "epidemic.topology:Ring"}}  # fmt: skip
     run = ep.simulate(small(topology=topology_from({"kind": kind, **extra.get(kind, {})})))
     assert run.records[-1].accuracy.mean > run.records[0].accuracy.mean
 

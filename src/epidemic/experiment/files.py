@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from epidemic.algorithm import LocalSGD
-from epidemic.config import build, build_kind, parse_setting, parse_toml
+from epidemic.config import build, build_kind, look_beside, parse_setting, parse_toml
 from epidemic.data import PARTITIONS, SOURCES, Partition
 from epidemic.errors import BadInput, require_int, suggestion
 from epidemic.experiment.spec import Checkpoint, Eval, Experiment, Network, Runtime
@@ -53,12 +53,13 @@ def _partition(table: Any) -> Partition:
 
 
 def read_table(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
+    """The tables of a TOML file. Modules that they name are found beside it."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
         raise BadInput(f"{path} cannot be read: {reason}") from None
+    look_beside(path)
     return parse_toml(text, str(path))
 
 
