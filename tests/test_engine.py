@@ -16,7 +16,7 @@ from epidemic import theory
 from epidemic.algorithm import LocalSGD
 from epidemic.engine import Observer
 from epidemic.errors import BadInput, RunFailed
-from epidemic.faults import Crash, Faults, Partition, RandomCrashes
+from epidemic.faults import Crash, Faults, RandomCrashes, Split
 from epidemic.graph import Graph
 from epidemic.host.mixture import mix
 from epidemic.host.setup import prepare
@@ -318,7 +318,7 @@ def test_adopting_costs_the_donor_a_model():
 def test_learning_goes_on_through_all_faults(algorithm, mixing, topology):
     faults = Faults(
         crashes=(Crash(0, 2, 6),), random_crashes=RandomCrashes(0.05, 2), loss=0.2, blocked=((1, 2),),
-        partitions=(Partition(((0, 1, 2, 3, 4, 5),), 3, 6),),
+        partitions=(Split(((0, 1, 2, 3, 4, 5),), 3, 6),),
     )  # fmt: skip
     run = ep.simulate(
         small(algorithm=algorithm, mixing=mixing, topology=topology, faults=faults, rounds=30, eval=ep.Eval(every=10))

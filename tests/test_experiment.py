@@ -23,7 +23,7 @@ from epidemic.experiment import (
     with_settings,
 )
 from epidemic.experiment.differences import BETWEEN_NODES_WITH_OWN_DATA, MEANT
-from epidemic.faults import Crash, Faults, Partition
+from epidemic.faults import Crash, Faults, Split
 from epidemic.topology import ELLocal, Every, Ring
 
 ROOT = Path(__file__).parents[1]
@@ -75,7 +75,7 @@ def test_kinds_named_in_the_template_are_all_there_are():
         ep.Experiment(),
         ep.Experiment(name='with "quotes"', topology=Every(ELLocal(3), 4), seeds=[1, 2], model=ep.MLP((3, 4))),
         ep.Experiment(
-            faults=Faults(crashes=(Crash(1, 2, 3), Crash(2, 5)), partitions=(Partition(((0, 1), (2,)), 3),), cap=4, max_retries="unlimited")
+            faults=Faults(crashes=(Crash(1, 2, 3), Crash(2, 5)), partitions=(Split(((0, 1), (2,)), 3),), cap=4, max_retries="unlimited")
         ),
         ep.Experiment(data=ep.Synthetic(features=3), partition=ep.Explicit(weights=(1.0, 2.0)), nodes=2, topology=Ring()),
         ep.Experiment(data=ep.PythonData(function="a:b", options={"x": 1, "y": [True]}), eval=ep.Eval(samples="all")),

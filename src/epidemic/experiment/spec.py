@@ -6,24 +6,30 @@ that makes one, a Dataset.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
+from numpy.typing import ArrayLike
+from torch import nn
 
 from epidemic.algorithm import Algorithm, LocalSGD
 from epidemic.config import call_own, import_object, to_table
-from epidemic.data import PARTITIONS, SOURCES, Dataset, Dirichlet, Fashion, Source, as_dataset, prepared
+from epidemic.data import PARTITIONS, SOURCES, Dataset, Dirichlet, Fashion, Partition, Source, as_dataset, prepared
 from epidemic.errors import BadInput, require_choice, require_int, require_real, suggestion
 from epidemic.experiment.fingerprint import fingerprint
 from epidemic.faults import Faults
 from epidemic.learner import LOSSES, STRATEGIES, Loss, Metric
 from epidemic.mixing import RULES
-from epidemic.models import MLP, MODELS
+from epidemic.models import MLP, MODELS, Model
 from epidemic.topology import TOPOLOGIES, ELLocal, Every, GivesGraphs, check_topology, natural_mixing
 
 FORMAT = 1
 """The version of the file format; files of another version are refused."""
+
+
+OwnArrays = tuple[tuple[ArrayLike, ArrayLike], tuple[ArrayLike, ArrayLike]]
+"""Data of a user's own: ((x, y), (test_x, test_y))."""
 
 
 class Eval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,23 +105,23 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name: str = "experiment"
     nodes: int = 96
     rounds: int = 100
-    seeds: Any = (1,)
+    seeds: Sequence[int] = (1,)
     """One run for each; a list of whole numbers."""
     mixing: str = "auto"
     """auto: the rule that belongs to the topology."""
-    loss: Any = "auto"
+    loss: str | Loss = "auto"
     """auto: cross-entropy for classes, squared error otherwise; or "module:function"."""
-    topology: Any = msgspec.field(default_factory=lambda: ELLocal(7))
-    algorithm: Any = msgspec.field(default_factory=LocalSGD)
-    data: Any = msgspec.field(default_factory=Fashion)
-    partition: Any = msgspec.field(default_factory=lambda: Dirichlet(min_samples=1))
-    model: Any = msgspec.field(default_factory=MLP)
+    topology: GivesGraphs = msgspec.field(default_factory=lambda: ELLocal(7))
+    algorithm: Algorithm | LocalSGD = msgspec.field(default_factory=LocalSGD)
+    data: Source | Dataset | OwnArrays | Callable[[], Dataset | OwnArrays] = msgspec.field(default_factory=Fashion)
+    partition: Partition = msgspec.field(default_factory=lambda: Dirichlet(min_samples=1))
+    model: Model | nn.Module | Callable[[], nn.Module] = msgspec.field(default_factory=MLP)
     faults: Faults = msgspec.field(default_factory=Faults)
     eval: Eval = msgspec.field(default_factory=Eval)
     checkpoint: Checkpoint = msgspec.field(default_factory=Checkpoint)
     runtime: Runtime = msgspec.field(default_factory=Runtime)
     network: Network = msgspec.field(default_factory=Network)
-    metrics: Any = msgspec.field(default_factory=dict)
+    metrics: Mapping[str, Metric] = msgspec.field(default_factory=dict)
     """A user's own, by name; in Python only."""
 
     def __post_init__(self) -> None:
