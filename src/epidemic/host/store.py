@@ -1,7 +1,7 @@
 """The directory of a run: written so that whatever stops the process, what is there is whole and can go on.
 
     DIR/experiment.toml          the experiment, every value written out
-    DIR/seed-N/run.json          resolved experiment, versions, strategy, machine
+    DIR/seed-N/run.json          resolved experiment, network, versions, strategy, machine
                records.jsonl     a line per evaluated round; the same bytes for the same experiment and seed
                timings.jsonl     seconds per phase
                checkpoint.safetensors   the state of an unfinished run
@@ -31,6 +31,7 @@ from torch import Tensor
 from epidemic import __version__
 from epidemic.errors import BadInput, RunFailed
 from epidemic.experiment import Experiment, changed_settings, load, same_experiment, to_toml
+from epidemic.host.describe import describe_network
 from epidemic.learner import Choice, Layout
 from epidemic.record import Record, Summary, encode, read_records
 
@@ -190,6 +191,7 @@ class Store:
             "seed": self.seed,
             **({} if node is None else {"node": node}),
             "data": data,
+            "network": describe_network(self.experiment, self.seed),
             "strategy": choice.strategy,
             "strategy_reason": choice.reason,
             "draws_random_numbers": choice.draws_random_numbers,
