@@ -48,7 +48,10 @@ def test_theory_says_where_oracle_does_not_exist(capsys):
 
 @pytest.mark.parametrize("kind", TOPOLOGIES)
 def test_every_topology_can_be_looked_at(capsys, tmp_path, kind):
-    extra = ["--set", "period=2", "--set", 'inner={kind="el-oracle", s=3}'] if kind == "every" else []
+    extra = {
+        "every": ["--set", "period=2", "--set", 'inner={kind="el-oracle", s=3}'],
+        "python": ["--set", "factory=epidemic.topology:Ring"],
+    }.get(kind, [])
     picture = tmp_path / "picture.png"
     code, out, err = run(
         capsys, "topology", kind, "--nodes", "24", "--rounds", "400", "--json", "--plot", str(picture), *extra
@@ -77,12 +80,12 @@ def test_compare_lists_all_and_gives_the_reason_for_what_cannot_exist(capsys, tm
     code, out, err = run(capsys, "topology", "compare", "--nodes", "23", "-s", "7", "--plot", str(tmp_path / "c.svg"))
     assert (code, err) == (0, "")
     for kind in TOPOLOGIES:
-        assert kind in out or kind == "every"
+        assert kind in out or kind in ("every", "python")
     assert "torus does not exist here" in out
     assert "nodes * s even" in out.replace("\n", " ")
     _, out, _ = run(capsys, "topology", "compare", "--nodes", "23", "-s", "7", "--json")
     rows = {row["kind"]: row for row in json.loads(out)["topologies"]}
-    assert set(rows) == set(TOPOLOGIES) - {"every"}
+    assert set(rows) == set(TOPOLOGIES) - {"every", "python"}
     assert "both sides" in rows["torus"]["reason"]
     assert rows["el-local"]["contraction_predicted"] < rows["ring"]["contraction_predicted"]
 

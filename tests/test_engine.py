@@ -16,7 +16,7 @@ from epidemic import theory
 from epidemic.algorithms import LocalSGD
 from epidemic.engine import Observer
 from epidemic.errors import BadInput, RunFailed
-from epidemic.faults import Crash, Faults, Partition, RandomCrashes
+from epidemic.faults import Crash, Faults, RandomCrashes, Split
 from epidemic.graph import Graph
 from epidemic.host.mixture import mix
 from epidemic.host.setup import prepare
@@ -334,7 +334,7 @@ def test_adopting_costs_the_donor_a_model():
 def test_learning_goes_on_through_all_faults(algorithm, mixing, topology):
     faults = Faults(
         crashes=(Crash(0, 2, 6),), random_crashes=RandomCrashes(0.05, 2), loss=0.2, blocked=((1, 2),),
-        partitions=(Partition(((0, 1, 2, 3, 4, 5),), 3, 6),),
+        partitions=(Split(((0, 1, 2, 3, 4, 5),), 3, 6),),
     )  # fmt: skip
     run = ep.simulate(
         small(algorithm=algorithm, mixing=mixing, topology=topology, faults=faults, rounds=30, eval=ep.Eval(every=10))
@@ -433,7 +433,7 @@ def test_regression():
 @pytest.mark.parametrize("kind", TOPOLOGIES)
 def test_every_topology_runs(kind):
     extra = {"el-oracle": {"s": 4}, "el-local": {"s": 4}, "regular": {"s": 4}, "unlucky": {"s": 4}, "d-equistatic": {"m": 3},
-             "u-equistatic": {"m": 3}, "every": {"inner": {"kind": "el-local", "s": 2}, "period": 2}}  # fmt: skip
+             "u-equistatic": {"m": 3}, "every": {"inner": {"kind": "el-local", "s": 2}, "period": 2}, "python": {"factory": "epidemic.topology:Ring"}}  # fmt: skip
     run = ep.simulate(small(topology=topology_from({"kind": kind, **extra.get(kind, {})})))
     assert run.records[-1].accuracy.mean > run.records[0].accuracy.mean
 

@@ -1,6 +1,7 @@
 """Experiments as values and as files: strict, complete, and the same both ways."""
 
 import ast
+import json
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -12,10 +13,20 @@ from torch import nn
 
 import epidemic as ep
 from epidemic.errors import BadInput
-from epidemic.experiment import experiment_from, load, same_experiment, to_toml, with_settings
-from epidemic.faults import Crash, Faults, Partition
+from epidemic.experiment import (
+    check_node_setting,
+    experiment_from,
+    load,
+    node_terms,
+    same_experiment,
+    to_toml,
+    with_settings,
+)
+from epidemic.experiment.differences import BETWEEN_NODES_WITH_OWN_DATA, MEANT
+from epidemic.faults import Crash, Faults, Split
 from epidemic.topology import ELLocal, Every, Ring
 
+ROOT = Path(__file__).parents[1]
 TEMPLATE = (files("epidemic") / "template.toml").read_text()
 
 
@@ -64,7 +75,7 @@ def test_kinds_named_in_the_template_are_all_there_are():
         ep.Experiment(),
         ep.Experiment(name='with "quotes"', topology=Every(ELLocal(3), 4), seeds=[1, 2], model=ep.MLP((3, 4))),
         ep.Experiment(
-            faults=Faults(crashes=(Crash(1, 2, 3), Crash(2, 5)), partitions=(Partition(((0, 1), (2,)), 3),), cap=4, max_retries="unlimited")
+            faults=Faults(crashes=(Crash(1, 2, 3), Crash(2, 5)), partitions=(Split(((0, 1), (2,)), 3),), cap=4, max_retries="unlimited")
         ),
         ep.Experiment(data=ep.Synthetic(features=3), partition=ep.Explicit(weights=(1.0, 2.0)), nodes=2, topology=Ring()),
         ep.Experiment(data=ep.PythonData(function="a:b", options={"x": 1, "y": [True]}), eval=ep.Eval(samples="all")),
@@ -174,6 +185,73 @@ def test_what_differs_between_experiments():
     a, b = ep.Experiment(), ep.Experiment(rounds=5, topology=Ring(), seeds=[4], runtime=ep.Runtime(threads=3))
     assert same_experiment(a.table(), b.table()) == ["rounds", "topology.kind", "topology.s"]
     assert same_experiment(a.table(), a.table()) == []
+
+
+def test_where_the_data_lies_does_not_make_another_experiment():
+    here, there = (ep.Experiment(data=ep.Arrays(path=path)) for path in ("data.npz", "/srv/data.npz"))
+    assert same_experiment(here.table(), there.table()) == []
+    more = ep.Experiment(data=ep.Arrays(path="data.npz", validation=0.1))
+    assert same_experiment(here.table(), more.table()) == ["data.validation"]
+    given = {"kind": "python", "function": "mine:read"}
+    one, other = ({"data": {**given, "options": {"path": path, "size": 3}}} for path in ("a", "b"))
+    assert same_experiment(one, other) == []
+
+
+@pytest.mark.parametrize("key", MEANT)
+def test_a_file_from_before_a_key_existed_means_what_it_meant(key):
+    table, name = key.split(".")
+    old = ep.Experiment().table()
+    old[table].pop(name, None)
+    new = {**old, table: {**old[table], name: MEANT[key]}}
+    other = {**old, table: {**old[table], name: "another"}}
+    assert same_experiment(old, new) == same_experiment(new, old) == []
+    assert same_experiment(old, other) == [key]
+
+
+def test_the_results_in_the_repository_are_recognised():
+    tables = [json.loads(path.read_bytes())["experiment"] for path in (ROOT / "results").rglob("run.json")]
+    assert tables
+    for table in tables:
+        assert same_experiment(table, experiment_from(table).table()) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "own_data", "fine"),
+    [
+        ("data.path=/srv/x", False, True),
+        ("data={path = '/srv/x'}", False, True),
+        ("data.validation=0.2", False, False),
+        ("data.validation=0.2", True, True),
+        ("data={kind = 'digits', path = 'x'}", False, False),
+        ("partition.kind=iid", False, False),
+        ("runtime.threads=2", False, True),
+        ("runtime={threads = 2}", False, True),
+        ("runtimes=2", False, False),
+        ("network.patience=9", False, True),
+        ("network.patience_=9", False, False),
+        ("network.data=own", False, False),
+        ("seeds=[4]", True, False),
+        ("nonsense", False, False),
+    ],
+)
+def test_what_may_be_set_for_one_node_is_what_nodes_do_not_compare(setting, own_data, fine):
+    if not fine:
+        with pytest.raises(BadInput):
+            check_node_setting(setting, own_data=own_data)
+        return
+    check_node_setting(setting, own_data=own_data)
+    before = ep.Experiment(data=ep.Arrays(path="a"), network=ep.Network(data="own" if own_data else "partition"))
+    after = experiment_from(with_settings(before.table(), [setting]))
+    assert after != before
+    assert node_terms(after) == node_terms(before)
+
+
+def test_the_guide_to_deployment_names_all_that_may_differ():
+    text = (
+        (ROOT / "docs" / "deploy.md").read_text().partition("### What may differ between nodes")[2].partition("##")[0]
+    )
+    for key in BETWEEN_NODES_WITH_OWN_DATA:
+        assert "*" in key or f"`{key}`" in text
 
 
 def test_loss_by_name():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from epidemic import theory
 from epidemic.config import build
 from epidemic.errors import BadInput
-from epidemic.faults import Crash, Faults, Partition, RandomCrashes
+from epidemic.faults import Crash, Faults, RandomCrashes, Split
 from epidemic.rng import Streams
 from epidemic.topology import Complete, ELLocal, ELOracle, Ring
 
@@ -48,7 +48,7 @@ def fault_sets(draw):
         ),
         random_crashes=draw(st.sampled_from([None, RandomCrashes(0.2), RandomCrashes(0.3, 2), RandomCrashes(1.0, 1)])),
         blocked=tuple(draw(st.lists(pairs, max_size=6))),
-        partitions=draw(st.sampled_from([(), (Partition(((0, 1, 2, 3),), 1, 4),)])),
+        partitions=draw(st.sampled_from([(), (Split(((0, 1, 2, 3),), 1, 4),)])),
         loss=draw(st.sampled_from([0.0, 0.3, 1.0])),
         cap=draw(st.sampled_from([None, 0, 1, 3, 15, 99])),
         max_retries=draw(st.sampled_from([0, 1, 3, "unlimited"])),
@@ -189,13 +189,13 @@ def test_a_lost_offer_counts_as_tried():
 
 
 def test_nobody_adopts_across_a_partition():
-    split = Partition(((0, 1, 2),), 0, 10)
+    split = Split(((0, 1, 2),), 0, 10)
     faults = Faults(crashes=(Crash(1, 1, 3), Crash(4, 1, 3)), partitions=(split,), blocked=((1, 0),))
     returning, donors = faults.adoptions(6, 3, STREAMS)
     assert returning.tolist() == [1, 4]
     assert donors[0] == 2
     assert donors[1] in (3, 5)
-    alone = Faults(crashes=(Crash(1, 1, 3),), partitions=(Partition(((1,),)),))
+    alone = Faults(crashes=(Crash(1, 1, 3),), partitions=(Split(((1,),)),))
     assert alone.adoptions(6, 3, STREAMS)[0].size == 0
 
 
@@ -247,7 +247,7 @@ def test_random_crashes_for_good():
 
 
 def test_partitions_come_and_go():
-    faults = Faults(partitions=(Partition(((0, 1), (2, 3)), 1, 3),))
+    faults = Faults(partitions=(Split(((0, 1), (2, 3)), 1, 3),))
     crossing = []
     for t in range(5):
         g = faults.deliver(Complete().graph(6, t, STREAMS), t, STREAMS).graph.explicit()
@@ -271,8 +271,8 @@ def test_partitions_come_and_go():
         (lambda: Crash(-1, 5), "node = -1 must be at least 0"),
         (lambda: RandomCrashes(2), "probability = 2 must be at most 1"),
         (lambda: RandomCrashes(0.1, 0), "rounds_down = 0 must be at least 1"),
-        (lambda: Partition(((0, 1), (1, 2))), "must not share nodes"),
-        (lambda: Partition((), 5, 4), "end = 4 must be later than start = 5"),
+        (lambda: Split(((0, 1), (1, 2))), "must not share nodes"),
+        (lambda: Split((), 5, 4), "end = 4 must be later than start = 5"),
         (lambda: Faults(crashes=(Crash(10, 1),)).check(10), "names node 10, but nodes are numbered 0 to 9"),
         (lambda: Faults(blocked=((1, 1),)).check(10), "pairs node 1 with itself"),
         (lambda: build({"los": 0.1}, Faults, "faults"), "faults.los is not a known key; did you mean 'loss'?"),
@@ -294,5 +294,5 @@ def test_faults_from_a_table():
     faults = build(table, Faults, "faults")
     assert faults == Faults(
         crashes=(Crash(1, 2, 4),), blocked=((0, 1),), max_retries="unlimited", cap=3, loss=0.1,
-        partitions=(Partition(((0, 1), (2,)), 3),), random_crashes=RandomCrashes(0.1),
+        partitions=(Split(((0, 1), (2,)), 3),), random_crashes=RandomCrashes(0.1),
     )  # fmt: skip

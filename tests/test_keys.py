@@ -221,9 +221,13 @@ def test_bad_input_of_cluster_init(tmp_path, capsys, hosts, settings, said):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_node_takes_settings_of_its_own_only_where_nodes_may_differ(root, capsys):
+@pytest.mark.parametrize("setting", ["algorithm.lr=1", "data.validation=0.2", "partition.kind=iid"])
+def test_a_node_takes_settings_of_its_own_only_where_nodes_may_differ(tmp_path, capsys, setting):
+    file = tmp_path / "e.toml"
+    file.write_text('nodes = 3\n[topology]\nkind = "el-local"\ns = 2\n')
+    assert main(["cluster", "init", str(file), "--hosts", "a:1,b:1,c:1", "--out", str(tmp_path / "out")]) == 0
     assert "all nodes must have the same experiment" in problem(
-        capsys, "node", root / "node-1", "--set", "algorithm.lr=1"
+        capsys, "node", tmp_path / "out/node-1", "--set", setting
     )
 
 

@@ -1,17 +1,20 @@
 """Whatever stops a run, going on gives the same bytes. Real processes, really killed."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import epidemic as ep
 from epidemic.cli import main
+from epidemic.cli.progress import Display
 from epidemic.errors import BadInput, Interrupted, RunFailed
 from epidemic.experiment import to_toml
 from epidemic.host.store import Store, export_model
@@ -161,7 +164,9 @@ def test_a_directory_is_never_overwritten_silently(uninterrupted, tmp_path, caps
             "holds a different experiment (in rounds)",
         ),
         (["run", "--resume", str(tmp_path)], "is not the directory of a run"),
-        (["run", "--resume", str(out), "--set", "rounds=9"], "leave out --out and --set"),
+        (["run", "--resume", str(out), "--set", "rounds=9"], "goes on with the experiment as it is"),
+        (["run", "--resume", str(out), "--set", "runtime.strategy=stacked"], "but not runtime.strategy"),
+        (["run", "--resume", str(out), "--out", str(out)], "leave out --out"),
         (["run"], "give either an experiment FILE or --resume DIR"),
         (["run", str(file), "--resume", str(out)], "give either an experiment FILE or --resume DIR"),
     ):
@@ -172,6 +177,66 @@ def test_a_directory_is_never_overwritten_silently(uninterrupted, tmp_path, caps
     assert outcome(out) == before
     assert main(["run", "--resume", str(out), "--quiet"]) == 0  # finished: nothing to do
     assert outcome(out) == before
+
+
+@pytest.fixture
+def own_data(tmp_path, monkeypatch):
+    """A current directory with data of one's own in it and an experiment that does not say where."""
+    monkeypatch.chdir(tmp_path)
+    x, y = np.random.default_rng(1).normal(size=(64, 3)), np.arange(64) % 2
+    for place in (tmp_path / "data.npz", tmp_path / "moved here.npz"):
+        np.savez(place, train_x=x, train_y=y, test_x=x, test_y=y)
+    given = ep.Experiment(
+        nodes=4, rounds=8, topology=ep.Ring(), data=ep.Arrays(path="nowhere.npz"), partition=ep.IID(), model=ep.Logistic(),
+        eval=ep.Eval(every=1), checkpoint=ep.Checkpoint(rounds=2),
+    )  # fmt: skip
+    (tmp_path / "e.toml").write_text(to_toml(given))
+    return tmp_path
+
+
+def _way_on(err):
+    """The words of the command that an error line says goes on."""
+    program, *words = shlex.split(err.strip().splitlines()[-1].partition("go on with: ")[2])
+    assert program == "epidemic"
+    return words
+
+
+def _stopped(words, monkeypatch, after):
+    """The line that a run ends with when it is interrupted after so many rounds."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Display, "recorded", lambda _, record: _StopAt("round", after)._maybe("round", record.round))
+        assert main([*words, "--quiet"]) == 130
+
+
+@pytest.mark.parametrize("path", ["data.npz", "moved here.npz"])
+def test_what_is_printed_goes_on_with_data_from_elsewhere(own_data, monkeypatch, capsys, path):
+    _stopped(["run", "e.toml", "--set", f"data.path={path}", "--out", "my runs"], monkeypatch, 4)
+    words = _way_on(capsys.readouterr().err)
+    assert words == ["run", "--resume", "my runs"]
+    assert main([*words, "--quiet"]) == 0
+    assert Path("my runs/seed-1/summary.json").is_file()
+
+
+def test_data_that_was_moved_is_still_the_same_experiment(own_data, monkeypatch, capsys):
+    _stopped(["run", "e.toml", "--set", "data.path=data.npz", "--out", "runs"], monkeypatch, 4)
+    capsys.readouterr()
+    Path("data.npz").unlink()
+    assert main(["run", "e.toml", "--set", f"data.path={own_data / 'moved here.npz'}", "--out", "runs"]) == 2
+    words = _way_on(capsys.readouterr().err)
+    assert words[:3] == ["run", "--resume", "runs"]
+    _stopped(words, monkeypatch, 6)
+    assert _way_on(capsys.readouterr().err) == words
+    assert main([*words, "--quiet"]) == 0
+    assert Path("runs/seed-1/summary.json").is_file()
+
+
+def test_an_interrupt_before_anything_is_written_says_the_whole_command(own_data, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr(ep.Arrays, "read", lambda _: os.kill(os.getpid(), signal.SIGINT))
+        assert main(["run", "e.toml", "--set", "data.path=data.npz", "--out", "runs"]) == 130
+    words = _way_on(capsys.readouterr().err)
+    assert main([*words, "--quiet"]) == 0
+    assert Path("runs/seed-1/summary.json").is_file()
 
 
 def test_an_interrupt_before_the_first_round_can_be_gone_on_from(uninterrupted, tmp_path, monkeypatch):

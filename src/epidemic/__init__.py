@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         ODEquiDyn,
         OnePeerExponential,
         OUEquiDyn,
+        PythonTopology,
         Regular,
         Ring,
         Torus,
@@ -78,7 +79,7 @@ _HOME = {
     "report.results": "Results read_results",
     "rng": "Streams",
     "topology": "Complete DEquiStatic ELLocal ELOracle ErdosRenyi Every Exponential Isolated ODEquiDyn OnePeerExponential"
-    " OUEquiDyn Regular Ring Torus UEquiStatic Unlucky",
+    " OUEquiDyn PythonTopology Regular Ring Torus UEquiStatic Unlucky",
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
 

@@ -139,8 +139,15 @@ def call_own(function: Any, options: Mapping[str, Any], where: str) -> Any:
         raise BadInput(f"{where} failed: {type(problem).__name__}: {' '.join(str(problem).split())}") from problem
 
 
+def look_beside(path: str | Path) -> None:
+    """Let modules that a file names be found in its directory too, after everything that is installed."""
+    directory = str(Path(path).resolve().parent)
+    if directory not in sys.path:
+        sys.path.append(directory)
+
+
 def import_object(reference: str, where: str) -> Any:
-    """What "module:name" stands for; modules are also looked for in the current directory."""
+    """What "module:name" stands for; modules are also looked for in the current directory and beside the experiment file."""
     module, colon, name = reference.partition(":")
     if not colon or not module or not name:
         raise BadInput(f'{where} = {reference!r} must have the form "module:name"')
@@ -153,6 +160,11 @@ def import_object(reference: str, where: str) -> Any:
             found = getattr(found, part)
     except AttributeError:
         raise BadInput(f"{where} = {reference!r}: {module} has no {name}") from None
+    except ModuleNotFoundError as problem:
+        missing = f"{where} = {reference!r} cannot be imported: there is no module {problem.name}"
+        if problem.name != module.partition(".")[0]:
+            raise BadInput(f"{missing}, which {module} needs") from problem
+        raise BadInput(f"{missing} here, beside the experiment file, or installed; start it where it is") from None
     except Exception as problem:
         reason = " ".join(str(problem).split())
         raise BadInput(f"{where} = {reference!r} cannot be imported: {type(problem).__name__}: {reason}") from problem

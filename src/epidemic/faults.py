@@ -65,7 +65,7 @@ class RandomCrashes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return down
 
 
-class Partition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """From round `start` until `end` only nodes of the same group reach each other; who is in none forms one more."""
 
     groups: tuple[tuple[int, ...], ...]
@@ -114,7 +114,7 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether a node that comes back takes the model of a random live peer or goes on with its own."""
     blocked: tuple[tuple[int, int], ...] = ()
     """Pairs that cannot talk, in either direction."""
-    partitions: tuple[Partition, ...] = ()
+    partitions: tuple[Split, ...] = ()
     loss: float = 0.0
     """Probability that a message vanishes."""
     cap: int | None = None
@@ -257,7 +257,7 @@ class _Capped:
 class _Links:
     """Which pairs can talk in a round."""
 
-    def __init__(self, n: int, alive: Mask, blocked: tuple[tuple[int, int], ...], splits: list[Partition]) -> None:
+    def __init__(self, n: int, alive: Mask, blocked: tuple[tuple[int, int], ...], splits: list[Split]) -> None:
         self.n = n
         self._alive = alive
         self._blocked = np.array(

@@ -149,6 +149,19 @@ class Graph:
         parts = scipy.sparse.csgraph.connected_components(self._adjacency(), connection="strong", return_labels=False)
         return bool(parts == 1)
 
+    def closed_part(self) -> IntArray:
+        """The smallest set of nodes whose models never leave it, ascending; all nodes if the graph is connected."""
+        if self.clique is not None and len(self.clique) < self.n:
+            return np.setdiff1d(np.arange(self.n), self.clique)[:1]
+        if self.clique is not None:
+            return self.clique
+        count, part = scipy.sparse.csgraph.connected_components(self._adjacency(), connection="strong")
+        left = np.zeros(count, dtype=bool)  # the parts that a model leaves
+        leaving = part[self.senders] != part[self.receivers]
+        left[part[self.senders[leaving]]] = True
+        sizes = np.where(left, self.n + 1, np.bincount(part, minlength=count))
+        return np.flatnonzero(part == part[np.argmin(sizes[part])])
+
     def _adjacency(self) -> scipy.sparse.csr_array:
         ones = np.ones(len(self.senders), dtype=np.int8)
         return scipy.sparse.csr_array((ones, self.senders, self.indptr), shape=(self.n, self.n))

@@ -124,8 +124,15 @@ class Defaults:
 class Algorithm(Protocol):
     """What the engine and a deployed node ask of an algorithm; deriving from `Defaults` leaves init, emit and absorb to write."""
 
-    local_steps: int
-    batch_size: int
+    @property
+    def local_steps(self) -> int:
+        """Steps a round."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """Samples a step."""
+        ...
 
     def columns(self, size: int, dtype: str) -> tuple[Column, ...]:
         """What a letter consists of."""

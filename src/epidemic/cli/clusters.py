@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -139,7 +140,9 @@ def cluster_up_command(
             if cluster is not None:
                 print("stopping; every node saves", file=sys.stderr)
                 cluster.stop()
-            raise Interrupted(f"interrupted; go on with: epidemic cluster up --resume {where}") from None
+            raise Interrupted(
+                f"interrupted; go on with: {shlex.join(['epidemic', 'cluster', 'up', '--resume', str(where)])}"
+            ) from None
         except BaseException:
             if cluster is not None:
                 cluster.stop(5)

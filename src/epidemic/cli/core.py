@@ -123,7 +123,7 @@ def topology_command(
     """Look at a topology: degrees, cost, spectrum, and how fast models agree on it.
 
     Kinds: el-oracle, el-local, regular, unlucky, ring, torus, complete, none, erdos-renyi, exponential,
-    one-peer-exponential, d-equistatic, u-equistatic, od-equidyn, ou-equidyn, every.
+    one-peer-exponential, d-equistatic, u-equistatic, od-equidyn, ou-equidyn, every, python (your own).
 
     [bold]Examples[/bold]
 
@@ -132,6 +132,8 @@ def topology_command(
       epidemic topology compare --nodes 96 -s 7 --plot compare.png
 
       epidemic topology every --nodes 96 --set period=5 --set 'inner={kind="el-oracle", s=7}'
+
+      epidemic topology python --nodes 96 --set factory=my_module:Star
     """
     from epidemic.errors import require_int
     from epidemic.measure import TopologyReport, compare, measure

@@ -13,6 +13,7 @@ from epidemic.errors import BadInput, Interrupted
 if TYPE_CHECKING:
     from epidemic.compare import Comparison
     from epidemic.engine import Run
+    from epidemic.experiment import Experiment
 
 Settings = Annotated[
     list[str] | None,
@@ -67,7 +68,8 @@ def run_command(
 ) -> None:
     """Simulate an experiment: all its seeds, all its nodes, on this machine.
 
-    Ctrl-C ends the current round and saves; --resume goes on. Results are in DIR/seed-N.
+    Ctrl-C ends the current round and saves; --resume goes on, and takes --set for what is not part of the experiment: where the data
+    lies, runtime, checkpoint, more seeds. Results are in DIR/seed-N.
 
     [bold]Examples[/bold]
 
@@ -79,24 +81,30 @@ def run_command(
     """
     if (file is None) == (resume is None):
         raise BadInput("give either an experiment FILE or --resume DIR")
-    if resume is not None and (out is not None or settings):
-        raise BadInput("--resume goes on with the experiment as it is; leave out --out and --set")
+    if resume is not None and out is not None:
+        raise BadInput("--resume goes on with the experiment where it is; leave out --out")
 
     from epidemic.cli.progress import Display
     from epidemic.cli.show import print_json
     from epidemic.engine import simulate
-    from epidemic.experiment import directory_name, load
+    from epidemic.experiment import check_run_setting, directory_name, load
 
     if resume is not None:
         if not (resume / "experiment.toml").is_file():
             raise BadInput(f"{resume} is not the directory of a run: it has no experiment.toml")
-        experiment, where = load(resume / "experiment.toml"), resume
+        for setting in settings or []:
+            check_run_setting(setting)
+        experiment, where = load(resume / "experiment.toml", settings), resume
     else:
         assert file is not None
         experiment = load(file, settings)
         where = Path("runs") / directory_name(experiment.name) if out is None else own_directory(out)
-    with Display(quiet=quiet) as display:
-        run = simulate(experiment, where, resume=resume is not None, observer=display)
+    try:
+        with Display(quiet=quiet) as display:
+            run = simulate(experiment, where, resume=resume is not None, observer=display)
+    except Interrupted as stop:
+        where_it_was = str(stop).partition(";")[0]
+        raise Interrupted(f"{where_it_was}; go on with: {_way_on(experiment, file, where, settings or [])}") from None
     if as_json:
         print_json({"directory": str(where), "seeds": [seed.summary for seed in run.seeds]})
     else:
@@ -216,6 +224,19 @@ def own_directory(out: Path) -> Path:
     if str(out) in ("", "."):
         raise BadInput("--out is the current directory; give the results a directory of their own")
     return out
+
+
+def _way_on(experiment: Experiment, file: Path | None, where: Path, settings: list[str]) -> str:
+    """The command that goes on after an interrupt: from the directory, if that holds all that was asked for."""
+    from epidemic.experiment import load
+
+    written = where / "experiment.toml"
+    held = written.is_file() and set(experiment.seeds) <= set(load(written).seeds)
+    if file is not None and not held:
+        words = [str(file), "--out", str(where)]
+    else:
+        words, settings = ["--resume", str(where)], [] if file is not None else settings
+    return shlex.join(["epidemic", "run", *words, *(word for setting in settings for word in ("--set", setting))])
 
 
 def _print_run(run: Run, where: Path) -> None:

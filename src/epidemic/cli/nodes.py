@@ -38,8 +38,8 @@ def node_command(
     """Run a node, or several in one process: find the others, learn with them, write the results into each DIR/run.
 
     Ctrl-C (or SIGTERM) saves; the same command goes on. A node that was away asks the others where they are and joins them again.
-    --set takes what may differ between nodes: data, runtime, checkpoint, network.patience. Of several nodes, the first listens and
-    carries the letters of all.
+    --set takes what may differ between nodes: data.path, runtime, checkpoint, network.patience, name; and data and partition where
+    network.data = "own". Of several nodes, the first listens and carries the letters of all.
 
     [bold]Examples[/bold]
 

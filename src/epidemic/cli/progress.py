@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from epidemic.batch import Job, Watcher
 from epidemic.cli.show import percent, size
 from epidemic.engine import Observer
+from epidemic.host.describe import disconnection
 from epidemic.host.setup import Setup
 from epidemic.learner import Learner
 from epidemic.record import Record, Summary
@@ -55,6 +56,11 @@ class Display(Observer):
         elif not self._quiet:
             again = f", going on after round {rounds_done}" if rounds_done else ""
             self._say(f"{self._name}: {setup.experiment.nodes} nodes, {self._rounds} rounds, {learner.strategy}{again}")
+        apart = None if self._quiet else disconnection(setup.experiment, setup.seed)
+        if apart is not None and self._bar is not None:
+            self._bar.console.print(f"warning: {apart}", style="yellow", markup=False)
+        elif apart is not None:
+            self._say(f"warning: {apart}")
 
     def advanced(self, rounds_done: int, x: Any) -> None:
         """Move the bar."""

@@ -62,9 +62,9 @@ def simulate(
                     store.begin(known, data.note)
                 with gentle_stop() as stop:
                     host = Host(Population(setup, learner), learner, workers, stop)
-                    results.append(_Simulation(host, store, observer, _go_on(experiment, root)).run())
+                    results.append(_Simulation(host, store, observer, _go_on(store)).run())
             except KeyboardInterrupt:
-                raise Interrupted(f"interrupted before seed {seed} began; {_go_on(experiment, root)}") from None
+                raise Interrupted(f"interrupted before seed {seed} began; {_go_on(store)}") from None
             finally:
                 if store is not None:
                     store.close()
@@ -73,13 +73,9 @@ def simulate(
         workers.close()
 
 
-def _go_on(experiment: Experiment, root: Path | None) -> str:
+def _go_on(store: Store | None) -> str:
     """How to go on after an interrupt."""
-    if root is None:
-        return "nothing was saved, because no directory was given"
-    return (
-        f"go on with: epidemic run --resume {root}" if experiment.portable else "go on with simulate(..., resume=True)"
-    )
+    return "nothing was saved, because no directory was given" if store is None else f"go on with: {store.way_on()}"
 
 
 class _Simulation:

@@ -21,6 +21,7 @@ from epidemic.errors import require_choice
 from epidemic.graph import IntArray
 from epidemic.rng import Streams
 
+
 class Batches:
     """The samples of every batch of the hosted nodes."""
 

@@ -1,7 +1,7 @@
 """The directory of a run: written so that whatever stops the process, what is there is whole and can go on.
 
     DIR/experiment.toml          the experiment, every value written out
-    DIR/seed-N/run.json          resolved experiment, versions, strategy, machine
+    DIR/seed-N/run.json          resolved experiment, network, versions, strategy, machine
                records.jsonl     a line per evaluated round; the same bytes for the same experiment and seed
                timings.jsonl     seconds per phase
                state.json        running, finished, stopped, or failed and why
@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,7 +32,8 @@ from torch import Tensor
 
 from epidemic import __version__
 from epidemic.errors import BadInput, EpidemicError, RunFailed
-from epidemic.experiment import Experiment, load, same_experiment, to_toml
+from epidemic.experiment import Experiment, changed_settings, load, same_experiment, to_toml
+from epidemic.host.describe import describe_network
 from epidemic.learner import Choice, Layout
 from epidemic.record import Record, Summary, encode, read_records
 
@@ -132,10 +134,19 @@ class Store:
                 raise BadInput(f"{self.path} has files that are not of a run; choose another directory")
         elif not resume:
             state = "a finished" if self.finished else "an unfinished"
-            how = f"epidemic run --resume {self.root}" if self.experiment.portable else "simulate(..., resume=True)"
             raise BadInput(
-                f"{self.root} holds {state} run of this experiment; go on with '{how}' or choose another directory"
+                f"{self.root} holds {state} run of this experiment;"
+                f" choose another directory, or go on with: {self.way_on(changed=True)}"
             )
+
+    def way_on(self, *, changed: bool = False) -> str:
+        """The command that goes on with this run; if something `changed` that may, with what is to be set for it."""
+        if not self.experiment.portable:
+            return "simulate(..., resume=True)"
+        path = self.root / "experiment.toml"
+        settings = changed_settings(load(path), self.experiment) if changed and path.is_file() else []
+        words = ["epidemic", "run", "--resume", str(self.root)]
+        return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
 
     def _own_file(self) -> bool:
         """Whether experiment.toml is not there or was written by us."""
@@ -182,6 +193,7 @@ class Store:
             "seed": self.seed,
             **({} if node is None else {"node": node}),
             "data": data,
+            "network": describe_network(self.experiment, self.seed),
             "strategy": choice.strategy,
             "strategy_reason": choice.reason,
             "draws_random_numbers": choice.draws_random_numbers,

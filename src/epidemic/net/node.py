@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -10,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from epidemic.errors import BadInput, Interrupted
-from epidemic.experiment import Experiment, load, same_experiment
+from epidemic.experiment import Experiment, check_node_setting, load, same_experiment
 from epidemic.host.interrupt import Stop, gentle_stop
 from epidemic.host.journal import Ear, Host, Journal
 from epidemic.host.population import Population
@@ -20,7 +21,7 @@ from epidemic.net.addresses import Addresses, read_addresses
 from epidemic.net.keys import Identity
 from epidemic.net.process import Process
 from epidemic.net.seat import Seat
-from epidemic.net.terms import check_deployable, check_node_setting, terms_of
+from epidemic.net.terms import check_deployable, terms_of
 from epidemic.net.transport import Transport, Unreachable
 from epidemic.net.views import Views
 from epidemic.net.wire import Format
@@ -41,8 +42,8 @@ def run_node(
     threads: int = 0,
     here: int = 1,
     say: Say = lambda _: None,
-) -> list[Summary]:
-    """Run the nodes of these folders to their end, in this process; what came out of those that had not finished before.
+) -> list[Summary | None]:
+    """Run the nodes of these folders to their end, in this process: what came out of each; None if it had finished before.
 
     Args:
         folders: A node's folder, or several.
@@ -59,7 +60,8 @@ def run_node(
     seed = experiment.seeds[0]
     threads = experiment.runtime.threads or threads or available_threads()
     stores = [Store(folder / "run", experiment, seed) for folder in folders]
-    how = f"go on with: epidemic node {' '.join(map(str, folders))}"
+    more = [word for setting in settings or [] for word in ("--set", setting)]
+    how = f"go on with: {shlex.join(['epidemic', 'node', *map(str, folders), *(['--insecure'] if insecure else []), *more])}"
     workers = Workers(1, inside=threads) if len(folders) == 1 else Workers(threads)
     try:
         for store in stores:
@@ -69,22 +71,24 @@ def run_node(
         for i in sorted(set(range(len(stores))) - set(left)):
             say(f"finished already: {stores[i].path}")
         if not left:
-            return []
-        stores, identities = [stores[i] for i in left], [identities[i] for i in left]
+            return [None] * len(folders)
+        open_stores, identities = [stores[i] for i in left], [identities[i] for i in left]
         data = experiment.load_data()
         setup = prepare(experiment, seed, data, [identity.place for identity in identities])
-        fresh = [store for store in stores if store.run_info() is None]
+        fresh = [store for store in open_stores if store.run_info() is None]
         for store in fresh:
             store.announce()
-        known = next((found for store in stores if (found := store.known_choice()) is not None), None)
+        known = next((found for store in open_stores if (found := store.known_choice()) is not None), None)
         learner, choice = make_learner(setup, workers, known)
-        for store, identity in zip(stores, identities, strict=True):
+        for store, identity in zip(open_stores, identities, strict=True):
             if store in fresh:
                 store.begin(choice, data.note, node=identity.place)
         with gentle_stop() as stop:
             host = Host(Population(setup, learner), learner, workers, stop)
             addresses = read_addresses(identities[0].folder / "node.toml")
-            return _run(host, identities, stores, addresses, how, insecure=insecure, here=here, say=say)
+            found = _run(host, identities, open_stores, addresses, how, insecure=insecure, here=here, say=say)
+        ended = dict(zip(left, found, strict=True))
+        return [ended.get(i) for i in range(len(folders))]
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted before the first round; {how}") from None
     finally:

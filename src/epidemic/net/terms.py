@@ -11,16 +11,13 @@ import torch
 
 from epidemic import __version__
 from epidemic.errors import BadInput
-from epidemic.experiment import Experiment, flat
+from epidemic.experiment import Experiment, node_terms
 from epidemic.faults import Faults
 from epidemic.host.setup import Setup
 from epidemic.topology import ELLocal
 
 PROTOCOL = 1
 """The version of what nodes say to each other."""
-
-_LOCAL = ("name", "checkpoint", "runtime", "network.patience", "data.path")
-"""What each node may have its own way."""
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -44,9 +41,6 @@ def terms_of(setup: Setup) -> Terms:
     """The terms of this seed of this experiment, as computed here."""
     experiment, streams = setup.experiment, setup.streams
     own = experiment.network.data == "own"
-    table = flat(experiment.table())
-    drop = (*_LOCAL, "seeds", *(("data", "partition") if own else ()))
-    kept = {k: v for k, v in table.items() if not any(k == d or k.startswith(d + ".") for d in drop)}
     graphs = hashlib.blake2b(digest_size=8)
     for round in range(min(3, experiment.rounds)):
         graphs.update(experiment.topology.graph(experiment.nodes, round, streams).digest().encode())
@@ -59,7 +53,8 @@ def terms_of(setup: Setup) -> Terms:
         targets = setup.data.train.targets
         labels.update(f"{setup.data.train.inputs.shape}\0{targets.dtype}\0{targets.shape}\0".encode())
         labels.update(targets.astype(targets.dtype.newbyteorder("<")).tobytes())
-    return Terms({**kept, "seed": setup.seed}, graphs.hexdigest(), model.hexdigest(), "" if own else labels.hexdigest())
+    same = {**node_terms(experiment), "seed": setup.seed}
+    return Terms(same, graphs.hexdigest(), model.hexdigest(), "" if own else labels.hexdigest())
 
 
 def differences(here: Terms, there: Terms) -> list[str]:
@@ -86,12 +81,6 @@ def differences(here: Terms, there: Terms) -> list[str]:
 def _short(value: Any) -> str:
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def check_node_setting(setting: str, *, own_data: bool) -> None:
-    """Refuse what all nodes must have alike."""
-    if not setting.startswith(("data.", "runtime.", "checkpoint.", "network.patience")):
-        raise BadInput(f"--set {setting}: all nodes must have the same experiment")
 
 
 def check_deployable(experiment: Experiment) -> None:

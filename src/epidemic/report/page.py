@@ -40,6 +40,7 @@ class _Page:
         self.results, self.title = results, title
         self.notes = [*results.notes, *(note for _, left in settled for note in left)]
         self.runs = [run for run, _ in settled]
+        self.notes += [_disconnected(run) for run in results.runs if run.disconnected]
         kinds = [charts.colour_name(run.kind) for run in self.runs]
         self.looks = [Look(run.kind, kinds[:i].count(kinds[i])) for i, run in enumerate(self.runs)]
         self.classes = all(r.accuracy is not None for run in self.runs for records in run.by_seed for r in records)
@@ -318,6 +319,14 @@ class _Page:
             ],
         )
         return f"<figure>{chart}<figcaption>{escape(title)}</figcaption><details><summary>Numbers</summary>{data}</details></figure>"
+
+
+def _disconnected(run: Result) -> str:
+    seeds = ", ".join(map(str, run.disconnected))
+    return (
+        f"the static graph of {run.label} is disconnected (seed{'s' if len(run.disconnected) > 1 else ''} {seeds}):"
+        " models of some nodes never reach all others"
+    )
 
 
 def _finished(run: Result) -> SeedResult | None:

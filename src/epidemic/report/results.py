@@ -18,7 +18,7 @@ import msgspec
 
 from epidemic.data.images import need
 from epidemic.errors import BadInput
-from epidemic.experiment import WITHOUT_INFLUENCE, flat
+from epidemic.experiment import decisive
 from epidemic.host.store import RECORDS, TIMINGS, read_json
 from epidemic.record import Record, Spread, Summary, read_records
 
@@ -32,6 +32,7 @@ class RunInfo(msgspec.Struct, frozen=True):
     versions: dict[str, str]
     machine: dict[str, Any]
     data: str = ""  # what should be known about the data that was read
+    network: dict[str, Any] = {}  # static; if so, connected and sigma; empty in older runs
 
     def __post_init__(self) -> None:
         if not isinstance(self.experiment.get("rounds"), int) or not isinstance(self.experiment.get("name"), str):
@@ -85,6 +86,11 @@ class Result(msgspec.Struct, frozen=True):
         """The kind of its topology, which decides its colour."""
         topology = self.experiment.get("topology")
         return str(topology.get("kind", "own")) if isinstance(topology, dict) else "own"
+
+    @property
+    def disconnected(self) -> list[int]:
+        """The seeds whose graph is the same in every round and falls apart."""
+        return [seed.seed for seed in self.seeds if seed.info.network.get("connected") is False]
 
     def settled(self) -> tuple[Result, list[str]]:
         """Only the seeds that have come furthest, so that means are over the same rounds; and which were left out."""
@@ -267,7 +273,7 @@ def _labels(names: dict[Path, str]) -> dict[Path, str]:
 
 
 def _settings(experiment: dict[str, Any]) -> dict[str, Any]:
-    return flat({k: v for k, v in experiment.items() if k not in (*WITHOUT_INFLUENCE, "name", "format")})
+    return {k: v for k, v in decisive(experiment).items() if k not in ("name", "format")}
 
 
 def _cell(value: Any) -> Any:

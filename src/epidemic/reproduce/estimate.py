@@ -14,6 +14,7 @@ from epidemic.data import IID, Dataset, Samples
 from epidemic.engine import Observer, simulate
 from epidemic.experiment import Eval, Experiment
 from epidemic.measure import measure
+from epidemic.models import Model
 from epidemic.record import HEADER_BYTES
 from epidemic.topology import Ring
 
@@ -76,6 +77,7 @@ def _rates(experiment: Experiment, kind: str) -> tuple[float, float, int]:
     def some(size: int) -> Samples:
         return Samples(rng.integers(0, 256, (size, *shape), dtype=np.uint8), np.arange(size) % classes)
 
+    assert isinstance(experiment.model, Model)  # the paper's experiments name theirs
     parameters = sum(p.numel() for p in experiment.model.build(shape, classes).parameters())
     n = experiment.nodes if parameters < SMALL_MODEL else PROBE_NODES
     data = Dataset(some(64 * n), some(PROBE_TESTS), tuple(map(str, range(classes))), 2 / 255, -1.0)

@@ -18,6 +18,7 @@ from epidemic.topology.base import (
 )
 from epidemic.topology.el import ELLocal, ELOracle
 from epidemic.topology.equitopo import DEquiStatic, ODEquiDyn, OUEquiDyn, UEquiStatic
+from epidemic.topology.own import PythonTopology
 from epidemic.topology.regular import Regular, Unlucky
 from epidemic.topology.static import (
     Complete,
@@ -46,6 +47,7 @@ TOPOLOGIES: dict[str, type[Topology]] = {
     "od-equidyn": ODEquiDyn,
     "ou-equidyn": OUEquiDyn,
     "every": Every,
+    "python": PythonTopology,
 }
 
 
@@ -69,6 +71,7 @@ __all__ = [
     "ODEquiDyn",
     "OUEquiDyn",
     "OnePeerExponential",
+    "PythonTopology",
     "Regular",
     "Ring",
     "Topology",

@@ -1,34 +1,35 @@
-"""Experiment: everything that decides a run, as one frozen value, and as a TOML file.
+"""Experiment: everything that decides a run, as one frozen value.
 
-The file is strict: an unknown key or kind is an error with the nearest valid one. In Python the same fields take a user's own
-objects: a topology or algorithm with the right methods, a torch.nn.Module or a function that makes one, a Dataset.
+In Python its fields take a user's own objects: a topology or algorithm with the right methods, a torch.nn.Module or a function
+that makes one, a Dataset.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
-import torch
+from numpy.typing import ArrayLike
 from torch import nn
 
-from epidemic.algorithms import ALGORITHMS, MISSING, Algorithm, LocalSGD, algorithm_from, check_algorithm
-from epidemic.config import build, build_kind, call_own, import_object, parse_setting, parse_toml, to_table
+from epidemic.algorithms import ALGORITHMS, MISSING, Algorithm, LocalSGD, check_algorithm
+from epidemic.config import call_own, import_object, to_table
 from epidemic.data import PARTITIONS, SOURCES, Dataset, Dirichlet, Fashion, Partition, Source, as_dataset, prepared
 from epidemic.errors import BadInput, require_choice, require_int, require_real, suggestion
+from epidemic.experiment.fingerprint import fingerprint
 from epidemic.faults import Faults
 from epidemic.learner import CHOICES, LOSSES, Loss, Metric
 from epidemic.mixing import RULES
-from epidemic.models import MLP, MODELS
-from epidemic.topology import TOPOLOGIES, ELLocal, Every, GivesGraphs, check_topology, natural_mixing, topology_from
+from epidemic.models import MLP, MODELS, Model
+from epidemic.topology import TOPOLOGIES, ELLocal, Every, GivesGraphs, check_topology, natural_mixing
 
 FORMAT = 1
 """The version of the file format; files of another version are refused."""
+
+
+OwnArrays = tuple[tuple[ArrayLike, ArrayLike], tuple[ArrayLike, ArrayLike]]
+"""Data of a user's own: ((x, y), (test_x, test_y))."""
 
 
 class Eval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,23 +108,23 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name: str = "experiment"
     nodes: int = 96
     rounds: int = 100
-    seeds: Any = (1,)
+    seeds: Sequence[int] = (1,)
     """One run for each; a list of whole numbers."""
     mixing: str = "auto"
     """auto: the rule that belongs to the topology."""
-    loss: Any = "auto"
+    loss: str | Loss = "auto"
     """auto: cross-entropy for classes, squared error otherwise; or "module:function"."""
-    topology: Any = msgspec.field(default_factory=lambda: ELLocal(7))
-    algorithm: Any = msgspec.field(default_factory=LocalSGD)
-    data: Any = msgspec.field(default_factory=Fashion)
-    partition: Any = msgspec.field(default_factory=lambda: Dirichlet(min_samples=1))
-    model: Any = msgspec.field(default_factory=MLP)
+    topology: GivesGraphs = msgspec.field(default_factory=lambda: ELLocal(7))
+    algorithm: Algorithm = msgspec.field(default_factory=LocalSGD)
+    data: Source | Dataset | OwnArrays | Callable[[], Dataset | OwnArrays] = msgspec.field(default_factory=Fashion)
+    partition: Partition = msgspec.field(default_factory=lambda: Dirichlet(min_samples=1))
+    model: Model | nn.Module | Callable[[], nn.Module] = msgspec.field(default_factory=MLP)
     faults: Faults = msgspec.field(default_factory=Faults)
     eval: Eval = msgspec.field(default_factory=Eval)
     checkpoint: Checkpoint = msgspec.field(default_factory=Checkpoint)
     runtime: Runtime = msgspec.field(default_factory=Runtime)
     network: Network = msgspec.field(default_factory=Network)
-    metrics: Any = msgspec.field(default_factory=dict)
+    metrics: Mapping[str, Metric] = msgspec.field(default_factory=dict)
     """A user's own, by name; in Python only."""
 
     def __post_init__(self) -> None:
@@ -242,176 +243,3 @@ def _described(value: Any) -> Any:
     if isinstance(value, str | int | float):
         return value
     return {"own": f"{type(value).__module__}.{type(value).__qualname__}", "is": fingerprint(value)}
-
-
-def fingerprint(value: Any) -> str:
-    """16 hex digits that change when an object of a user's own changes, as far as can be seen from outside."""
-    digest = hashlib.blake2b(digest_size=8)
-
-    def add(value: Any, depth: int = 0) -> None:
-        digest.update(f"{type(value).__module__}.{type(value).__qualname__}\0".encode())
-        if isinstance(value, torch.Tensor):
-            value = (
-                value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-                if value.numel()
-                else value.numpy()
-            )
-        if isinstance(value, np.ndarray):
-            digest.update(f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
-        elif isinstance(value, nn.Module):
-            digest.update(repr(value).encode())
-            add(dict(value.state_dict()), depth + 1)
-        elif isinstance(value, Mapping):
-            for key in value:
-                add(key, depth + 1)
-                add(value[key], depth + 1)
-        elif isinstance(value, list | tuple):
-            for part in value:
-                add(part, depth + 1)
-        elif hasattr(value, "__code__"):  # a function: what it does and what it closes over
-            digest.update(value.__code__.co_code + repr(value.__code__.co_consts[1:]).encode())
-        elif isinstance(value, msgspec.Struct):
-            add(msgspec.structs.asdict(value), depth + 1)
-        elif hasattr(value, "__dict__") and depth < 8 and not isinstance(value, type):
-            add({k: v for k, v in sorted(vars(value).items()) if not k.startswith("__")}, depth + 1)
-        else:
-            digest.update(repr(value).encode())
-
-    add(value)
-    return digest.hexdigest()
-
-
-# -- files ------------------------------------------------------------------------------------------------------------
-
-
-def experiment_from(table: Mapping[str, Any]) -> Experiment:
-    """The experiment that the tables of a file describe."""
-    known = [f.name for f in msgspec.structs.fields(Experiment) if f.name != "metrics"]
-    for key in table:
-        if key not in known:
-            raise BadInput(f"{key} is not a known key{suggestion(key, known)}")
-    parts: dict[str, Callable[[Any], Any]] = {
-        "topology": lambda t: topology_from(t, "topology"),
-        "algorithm": lambda t: algorithm_from(t),
-        "data": lambda t: build_kind(t, SOURCES, "data"),
-        "partition": lambda t: _partition(t),
-        "model": lambda t: build_kind(t, MODELS, "model"),
-        "faults": lambda t: build(t, Faults, "faults"),
-        "eval": lambda t: build(t, Eval, "eval"),
-        "checkpoint": lambda t: build(t, Checkpoint, "checkpoint"),
-        "runtime": lambda t: build(t, Runtime, "runtime"),
-        "network": lambda t: build(t, Network, "network"),
-    }
-    values = {key: parts[key](value) if key in parts else value for key, value in table.items()}
-    for key in ("nodes", "rounds", "format"):
-        if key in values:
-            require_int(key, values[key], -(2**62))
-    return Experiment(**values)
-
-
-def _partition(table: Any) -> Partition:
-    return build_kind(table, PARTITIONS, "partition")
-
-
-def read_table(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = getattr(problem, "strerror", None) or str(problem)
-        raise BadInput(f"{path} cannot be read: {reason}") from None
-    return parse_toml(text, str(path))
-
-
-def load(path: str | Path, settings: list[str] | None = None) -> Experiment:
-    """An experiment from a TOML file, with `key=value` settings on top."""
-    table = read_table(path)
-    if "methods" in table:
-        raise BadInput(f"{path} compares several methods; run it with 'epidemic compare {path}'")
-    return experiment_from(with_settings(table, settings or []))
-
-
-def with_settings(table: Mapping[str, Any], settings: list[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """The tables with `topology.s=4` and the like applied; a new kind takes nothing over from the old one."""
-    pairs = settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings)
-    changes: dict[str, Any] = {}
-    for key, value in pairs:
-        place = changes
-        *path, last = key.split(".")
-        for part in path:
-            place = place.setdefault(part, {})
-            if not isinstance(place, dict):
-                raise BadInput(f"{key} cannot be set: {part} is not a table")
-        place[last] = value
-    return merged(table, changes)
-
-
-def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables with changes on top; a table that changes its kind is replaced."""
-    result = dict(table)
-    for key, value in changes.items():
-        old = result.get(key)
-        same_kind = (
-            isinstance(old, Mapping)
-            and isinstance(value, Mapping)
-            and value.get("kind", old.get("kind")) == old.get("kind")
-        )
-        result[key] = merged(old, value) if same_kind and isinstance(old, Mapping) else value
-    return result
-
-
-def to_toml(experiment: Experiment) -> str:
-    """The file that holds this experiment, every value written out."""
-    if not experiment.portable:
-        raise BadInput("an experiment with objects of your own cannot be written to a file")
-    table = experiment.table()
-    lines = [f"{_key(key)} = {_toml(value)}" for key, value in table.items() if not isinstance(value, dict)]
-    for key, value in table.items():
-        if isinstance(value, dict):
-            lines += ["", f"[{key}]", *(f"{_key(k)} = {_toml(v)}" for k, v in value.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else msgspec.json.encode(key).decode()
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return msgspec.json.encode(value).decode()
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return repr(value)
-
-
-def directory_name(name: str) -> str:
-    """A name as a directory: small letters, digits and dashes; what has none of them is told apart by a digest."""
-    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    lost = re.sub(r"[\x00-\x7f]", "", name)
-    return f"{plain or 'x'}-{hashlib.blake2b(lost.encode(), digest_size=3).hexdigest()}" if lost or not plain else plain
-
-
-def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Tables within tables as one, with dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        found.update(flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
-    return found
-
-
-WITHOUT_INFLUENCE = ("seeds", "checkpoint", "runtime", "network")
-"""What may differ between simulations of the same experiment."""
-
-
-MEANT = {"algorithm.kind": "local-sgd", "algorithm.sampling": "replacement"}
-"""What a file means that was written before these keys existed."""
-
-
-def same_experiment(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """The dotted keys in which two experiments' tables differ, leaving out what has no influence on results."""
-    left, right = (MEANT | flat({k: v for k, v in t.items() if k not in WITHOUT_INFLUENCE}) for t in (a, b))
-    return sorted(key for key in {*left, *right} if left.get(key) != right.get(key))

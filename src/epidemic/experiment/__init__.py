@@ -1,0 +1,52 @@
+"""The whole specification of a run.
+
+`spec.py` is the value, `files.py` its TOML file, `differences.py` what may differ between two of them, `fingerprint.py` how a
+user's own objects are told apart.
+"""
+
+from __future__ import annotations
+
+from epidemic.experiment.differences import (
+    changed_settings,
+    check_node_setting,
+    check_run_setting,
+    decisive,
+    flat,
+    node_terms,
+    same_experiment,
+)
+from epidemic.experiment.files import (
+    directory_name,
+    experiment_from,
+    load,
+    merged,
+    read_table,
+    to_toml,
+    with_settings,
+)
+from epidemic.experiment.fingerprint import fingerprint
+from epidemic.experiment.spec import FORMAT, Checkpoint, Eval, Experiment, Network, Runtime
+
+__all__ = [
+    "FORMAT",
+    "Checkpoint",
+    "Eval",
+    "Experiment",
+    "Network",
+    "Runtime",
+    "changed_settings",
+    "check_node_setting",
+    "check_run_setting",
+    "decisive",
+    "directory_name",
+    "experiment_from",
+    "fingerprint",
+    "flat",
+    "load",
+    "merged",
+    "node_terms",
+    "read_table",
+    "same_experiment",
+    "to_toml",
+    "with_settings",
+]

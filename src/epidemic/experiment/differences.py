@@ -1,0 +1,119 @@
+"""What may differ: between runs of one experiment in a directory, and between the nodes of a deployment.
+
+Everything that has to decide whether two experiments are the same asks here. A key stands for itself and all below it; `*` stands
+for anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from epidemic.config import parse_setting
+from epidemic.errors import BadInput
+from epidemic.experiment.files import toml_value
+from epidemic.experiment.spec import Experiment
+
+BETWEEN_RUNS = {
+    "seeds": "Each seed is a run of its own.",
+    "checkpoint": "When the state is saved has no influence on it.",
+    "runtime": "How it is computed has none either, but for the strategy, which has one on the last digits; a directory has one.",
+    "network": "The simulator has no network.",
+    "data.path": "Where the data lies says nothing about what it is.",
+    "data.*.path": "The same, handed to a function of a user's own as one of its options.",
+}
+"""What may differ between runs of the same experiment in one directory."""
+
+BETWEEN_NODES = {
+    "name": "What the experiment is called here.",
+    "checkpoint": "When this node saves its state.",
+    "runtime": "How this node computes.",
+    "network.patience": "How long this node looks for the others.",
+    "data.path": "Where the data lies on this machine.",
+    "data.*.path": "The same, handed to a function of a user's own as one of its options.",
+}
+"""What may differ between the nodes of a deployment, and be set for a single one."""
+
+BETWEEN_NODES_WITH_OWN_DATA = {
+    **BETWEEN_NODES,
+    "data": "Each node has data of its own.",
+    "partition": "Nothing is divided.",
+}
+"""The same where network.data = "own"."""
+
+MEANT = {"algorithm.kind": "local-sgd", "algorithm.sampling": "replacement"}
+"""What a file means that was written before a key existed."""
+
+
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Tables within tables as one, with dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found.update(flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
+    return found
+
+
+def among(key: str, free: Iterable[str]) -> bool:
+    """Whether a dotted key is one of those that may differ."""
+    return any(key == other or key.startswith(other + ".") or fnmatchcase(key, other) for other in free)
+
+
+def decisive(table: Mapping[str, Any], free: Iterable[str] = BETWEEN_RUNS) -> dict[str, Any]:
+    """An experiment's tables as one, without what may differ. A value that its absence means too is left out."""
+    return {k: v for k, v in flat(table).items() if not among(k, free) and (k not in MEANT or MEANT[k] != v)}
+
+
+def same_experiment(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """The dotted keys in which two experiments' tables differ, leaving out what may differ between runs."""
+    left, right = decisive(a), decisive(b)
+    return sorted(key for key in {*left, *right} if left.get(key) != right.get(key))
+
+
+def node_terms(experiment: Experiment) -> dict[str, Any]:
+    """What the nodes of a deployment must have in common, by dotted keys. A deployed run has one seed, which nodes compare by itself."""
+    table = decisive(experiment.table(), _free_of_nodes(own_data=experiment.network.data == "own"))
+    return {key: value for key, value in table.items() if key != "seeds"}
+
+
+def check_node_setting(setting: str, *, own_data: bool) -> None:
+    """Refuse `key=value` for a single node unless it may differ between nodes."""
+    for key in _keys(setting):
+        if not among(key, _free_of_nodes(own_data=own_data)):
+            raise BadInput(
+                f"--set {setting}: all nodes must have the same experiment; for one node, only"
+                f" {_listed(_free_of_nodes(own_data=own_data))} can be set"
+            )
+
+
+def check_run_setting(setting: str) -> None:
+    """Refuse `key=value` when going on with a run unless it may differ between runs of a directory."""
+    for key in _keys(setting):
+        if not among(key, BETWEEN_RUNS) or among("runtime.strategy", [key]):
+            raise BadInput(
+                f"--set {setting}: --resume goes on with the experiment as it is; only {_listed(BETWEEN_RUNS)} can be set"
+                " (but not runtime.strategy)"
+            )
+
+
+def changed_settings(before: Experiment, now: Experiment) -> list[str]:
+    """As `key=value`: what may differ between runs, is set now, and was not so before."""
+    old, new = flat(before.table()), flat(now.table())
+    changed = [k for k, v in new.items() if among(k, BETWEEN_RUNS) and old.get(k) != v and k != "runtime.strategy"]
+    if set(now.seeds) <= set(before.seeds):
+        changed = [key for key in changed if key != "seeds"]
+    return [f"{key}={toml_value(new[key])}" for key in changed]
+
+
+def _free_of_nodes(*, own_data: bool) -> Mapping[str, str]:
+    return BETWEEN_NODES_WITH_OWN_DATA if own_data else BETWEEN_NODES
+
+
+def _keys(setting: str) -> list[str]:
+    """The dotted keys that a setting changes; those of an empty table are the table's own."""
+    key, value = parse_setting(setting)
+    return list(flat({key: value})) or [key]
+
+
+def _listed(free: Iterable[str]) -> str:
+    return ", ".join(key for key in free if "*" not in key)

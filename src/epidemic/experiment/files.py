@@ -1,0 +1,136 @@
+"""Experiments as TOML files.
+
+The file is strict: an unknown key or kind is an error with the nearest valid one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from epidemic.algorithms import algorithm_from
+from epidemic.config import build, build_kind, look_beside, parse_setting, parse_toml
+from epidemic.data import PARTITIONS, SOURCES, Partition
+from epidemic.errors import BadInput, require_int, suggestion
+from epidemic.experiment.spec import Checkpoint, Eval, Experiment, Network, Runtime
+from epidemic.faults import Faults
+from epidemic.models import MODELS
+from epidemic.topology import topology_from
+
+
+def experiment_from(table: Mapping[str, Any]) -> Experiment:
+    """The experiment that the tables of a file describe."""
+    known = [f.name for f in msgspec.structs.fields(Experiment) if f.name != "metrics"]
+    for key in table:
+        if key not in known:
+            raise BadInput(f"{key} is not a known key{suggestion(key, known)}")
+    parts: dict[str, Callable[[Any], Any]] = {
+        "topology": lambda t: topology_from(t, "topology"),
+        "algorithm": lambda t: algorithm_from(t),
+        "data": lambda t: build_kind(t, SOURCES, "data"),
+        "partition": lambda t: _partition(t),
+        "model": lambda t: build_kind(t, MODELS, "model"),
+        "faults": lambda t: build(t, Faults, "faults"),
+        "eval": lambda t: build(t, Eval, "eval"),
+        "checkpoint": lambda t: build(t, Checkpoint, "checkpoint"),
+        "runtime": lambda t: build(t, Runtime, "runtime"),
+        "network": lambda t: build(t, Network, "network"),
+    }
+    values = {key: parts[key](value) if key in parts else value for key, value in table.items()}
+    for key in ("nodes", "rounds", "format"):
+        if key in values:
+            require_int(key, values[key], -(2**62))
+    return Experiment(**values)
+
+
+def _partition(table: Any) -> Partition:
+    return build_kind(table, PARTITIONS, "partition")
+
+
+def read_table(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file. Modules that they name are found beside it."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise BadInput(f"{path} cannot be read: {reason}") from None
+    look_beside(path)
+    return parse_toml(text, str(path))
+
+
+def load(path: str | Path, settings: list[str] | None = None) -> Experiment:
+    """An experiment from a TOML file, with `key=value` settings on top."""
+    table = read_table(path)
+    if "methods" in table:
+        raise BadInput(f"{path} compares several methods; run it with 'epidemic compare {path}'")
+    return experiment_from(with_settings(table, settings or []))
+
+
+def with_settings(table: Mapping[str, Any], settings: list[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """The tables with `topology.s=4` and the like applied; a new kind takes nothing over from the old one."""
+    pairs = settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings)
+    changes: dict[str, Any] = {}
+    for key, value in pairs:
+        place = changes
+        *path, last = key.split(".")
+        for part in path:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise BadInput(f"{key} cannot be set: {part} is not a table")
+        place[last] = value
+    return merged(table, changes)
+
+
+def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables with changes on top; a table that changes its kind is replaced."""
+    result = dict(table)
+    for key, value in changes.items():
+        old = result.get(key)
+        same_kind = (
+            isinstance(old, Mapping)
+            and isinstance(value, Mapping)
+            and value.get("kind", old.get("kind")) == old.get("kind")
+        )
+        result[key] = merged(old, value) if same_kind and isinstance(old, Mapping) else value
+    return result
+
+
+def to_toml(experiment: Experiment) -> str:
+    """The file that holds this experiment, every value written out."""
+    if not experiment.portable:
+        raise BadInput("an experiment with objects of your own cannot be written to a file")
+    table = experiment.table()
+    lines = [f"{_key(key)} = {toml_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    for key, value in table.items():
+        if isinstance(value, dict):
+            lines += ["", f"[{key}]", *(f"{_key(k)} = {toml_value(v)}" for k, v in value.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else msgspec.json.encode(key).decode()
+
+
+def toml_value(value: Any) -> str:
+    """A value as a TOML file writes it, on one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return msgspec.json.encode(value).decode()
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    return repr(value)
+
+
+def directory_name(name: str) -> str:
+    """A name as a directory: small letters, digits and dashes; what has none of them is told apart by a digest."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    lost = re.sub(r"[\x00-\x7f]", "", name)
+    return f"{plain or 'x'}-{hashlib.blake2b(lost.encode(), digest_size=3).hexdigest()}" if lost or not plain else plain

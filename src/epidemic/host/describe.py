@@ -1,0 +1,50 @@
+"""What a run's network is, where it is the same in every round: written down beside the results, and warned of if it falls apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from epidemic.errors import RunFailed
+from epidemic.experiment import Experiment
+from epidemic.graph import Graph
+from epidemic.mixing import spectrum, weights
+from epidemic.rng import Streams
+from epidemic.topology import is_static
+
+SIGMA_LIMIT = 10_000
+"""Beyond this many nodes a run does not wait for the spectrum of its matrix."""
+
+_NAMED = 5
+
+
+def describe_network(experiment: Experiment, seed: int) -> dict[str, Any]:
+    """Whether the graph is static; if so, whether it is connected, and sigma of its matrix (None where that is not worked out)."""
+    graph = _static_graph(experiment, seed)
+    if graph is None:
+        return {"static": False}
+    sigma: float | None = None
+    if experiment.nodes <= SIGMA_LIMIT:
+        try:
+            sigma = spectrum(weights(experiment.mixing_rule, graph)).sigma
+        except RunFailed:  # it does not converge, which is no reason not to run
+            sigma = None
+    return {"static": True, "connected": graph.connected, "sigma": sigma}
+
+
+def disconnection(experiment: Experiment, seed: int) -> str | None:
+    """A line that says who is cut off for the whole run; None if nobody is, or nobody was meant to send anything."""
+    graph = _static_graph(experiment, seed)
+    if graph is None or graph.messages == 0 or graph.connected:
+        return None
+    alone = graph.closed_part()
+    named = ", ".join(map(str, alone[:_NAMED])) + (", ..." if len(alone) > _NAMED else "")
+    whose = f"the model of node {named} never reaches" if len(alone) == 1 else f"models of nodes {named} never reach"
+    return (
+        f"the static graph of seed {seed} is disconnected: {whose} the other {experiment.nodes - len(alone)};"
+        " use another seed or a topology with more links if this is not meant"
+    )
+
+
+def _static_graph(experiment: Experiment, seed: int) -> Graph | None:
+    """The graph of all rounds; None if there are several."""
+    return experiment.topology.graph(experiment.nodes, 0, Streams(seed)) if is_static(experiment.topology) else None

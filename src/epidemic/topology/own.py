@@ -1,0 +1,102 @@
+"""A user's own topology, named in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from epidemic.config import call_own, import_object
+from epidemic.errors import BadInput, EpidemicError
+from epidemic.graph import Graph
+from epidemic.rng import Streams
+from epidemic.topology.base import (
+    Expected,
+    GivesGraphs,
+    Topology,
+    check_topology,
+    expected,
+    is_random,
+    is_static,
+    natural_mixing,
+)
+
+
+class PythonTopology(Topology, frozen=True, tag="python", dict=True):
+    """A user's own: "module:factory" is called with `options` and returns an object with graph(n, round, streams).
+
+    What else the object has (natural_mixing, static, random, check, expected) is taken over. An experiment is told apart by the name and
+    the options, not by the code behind them; deployed nodes also compare the first graphs.
+    """
+
+    factory: str
+    options: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @cached_property
+    def made(self) -> GivesGraphs:
+        """The user's object."""
+        made = call_own(import_object(self.factory, "topology.factory"), self.options, self._place)
+        if isinstance(made, type) or not isinstance(made, GivesGraphs):
+            what = made.__name__ if isinstance(made, type) else type(made).__name__
+            raise BadInput(f"{self._place} must return an object with a method graph(n, round, streams), not {what}")
+        return made
+
+    @property
+    def _place(self) -> str:
+        return f"topology.factory = {self.factory!r}"
+
+    @property
+    def natural_mixing(self) -> str:  # type: ignore[override]
+        return natural_mixing(self.made)
+
+    @property
+    def random(self) -> bool:  # type: ignore[override]
+        return is_random(self.made)
+
+    @property
+    def static(self) -> bool:  # type: ignore[override]
+        return is_static(self.made)
+
+    def check(self, n: int) -> None:
+        with self._in_a_line(f"check({n})"):
+            check_topology(self.made, n)
+
+    def graph(self, n: int, round: int, streams: Streams) -> Graph:
+        call = f"graph({n}, {round}, streams)"
+        with self._in_a_line(call):
+            drawn = self.made.graph(n, round, streams)
+        wrong = _wrong(drawn, n)
+        if wrong:
+            raise BadInput(f"{self._place}: {call} must return an epidemic.Graph of {n} nodes, not {wrong}")
+        return drawn
+
+    def expected(self, n: int, streams: Streams) -> Expected:
+        with self._in_a_line(f"expected({n}, streams)"):
+            return expected(self.made, n, streams)
+
+    @contextmanager
+    def _in_a_line(self, call: str) -> Iterator[None]:
+        """What the user's code raises, as one line; what it says in our own words stays as it is."""
+        try:
+            yield
+        except EpidemicError:
+            raise
+        except Exception as problem:
+            reason = " ".join(str(problem).split())
+            raise BadInput(f"{self._place}: {call} failed: {type(problem).__name__}: {reason}") from problem
+
+
+def _wrong(graph: object, n: int) -> str:
+    """What keeps this from being a graph of n nodes; empty if nothing does."""
+    if not isinstance(graph, Graph):
+        return type(graph).__name__
+    if graph.n != n:
+        return f"one of {graph.n}"
+    if len(graph.indptr) != n + 1 or (len(graph.senders) and not 0 <= graph.senders.min() <= graph.senders.max() < n):
+        return "one with nodes that do not exist"
+    if len(graph.receivers) != len(graph.senders):
+        return "one whose edges do not add up"
+    return "one in which a node sends to itself" if (graph.senders == graph.receivers).any() else ""
