@@ -22,9 +22,10 @@ LAYERS = [
     ["data"],
     ["models"],
     ["learner"],
-    ["algorithm"],
+    ["algorithms"],
     ["record"],
     ["experiment"],
+    ["protocol"],
     ["host"],
     ["engine"],
     ["net"],
@@ -65,6 +66,16 @@ def test_a_node_or_a_simulator_never_needs_the_other_nor_the_reports():
     for own, other in (("engine", "net"), ("net", "engine")):
         for path in ROOT.glob(f"{own}/*.py"):
             assert not set(_imports(path)) & {"report", "compare", "cli", other}
+
+
+def test_what_decides_knows_no_clock_thread_socket_or_tensor():
+    forbidden = {"time", "threading", "socket", "asyncio", "torch", "numpy", "zenoh", "random", "datetime", "os", "queue"}
+    for path in ROOT.glob("protocol/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            assert not {name.split(".")[0] for name in names} & forbidden, path
+        assert not set(_imports(path)) - {"protocol"}
 
 
 def test_architecture_names_every_layer():

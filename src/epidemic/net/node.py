@@ -86,8 +86,8 @@ def run_node(
         with gentle_stop() as stop:
             host = Host(Population(setup, learner), learner, workers, stop)
             addresses = read_addresses(identities[0].folder / "node.toml")
-            found = _run(host, identities, open_stores, addresses, how, insecure=insecure, here=here, say=say)
-        ended = dict(zip(left, found, strict=True))
+            summaries = _run(host, identities, open_stores, addresses, how, insecure=insecure, here=here, say=say)
+        ended = dict(zip(left, summaries, strict=True))
         return [ended.get(i) for i in range(len(folders))]
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted before the first round; {how}") from None
