@@ -47,6 +47,8 @@ LARGEST_QUESTION = 2**18
 OPEN_FILES = Path("/proc/self/fd")
 """What this process has open, on Linux."""
 
+_chosen_by: list[int] = []  # the process that has chosen how many threads Zenoh gets
+
 Presence = Callable[[int, str, bool], None]
 """A place, the token of one start of it, whether it is there."""
 
@@ -378,8 +380,12 @@ def enough_threads(nodes: int, here: int = 1) -> None:
     Where sockets cannot be told not to linger there must be as many as nodes: a network cut in half would otherwise fall silent altogether.
     """
     ours = "(acc: (worker_threads: 2), "
-    if not os.environ.get("ZENOH_RUNTIME", ours).startswith(ours):  # the user has set it
+    known = os.environ.get("ZENOH_RUNTIME", ours)
+    if not known.startswith(ours) or _chosen_by == [
+        os.getpid()
+    ]:  # the user has set it; or this process, not a parent of it
         return
+    _chosen_by[:] = [os.getpid()]
     many = max(2, min(8, available_threads() // max(1, here))) if OPEN_FILES.is_dir() else max(4, min(64, nodes))
     kinds = ", ".join(f"{kind}: (worker_threads: {many})" for kind in ("rx", "tx", "net"))
     os.environ["ZENOH_RUNTIME"] = f"{ours}{kinds})"
