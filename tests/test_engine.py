@@ -286,7 +286,7 @@ def test_ou_equidyn_sends_only_where_it_matched():
 def test_gn_lenet_bytes_at_96_nodes():
     """The paper's 2,515,352 bytes per node and round."""
     graph = ep.ELLocal(7).graph(96, 0, Streams(1))
-    assert (graph.bytes_sent(4 * 89_834) == 2_515_352).all()
+    assert (graph.out_degree * 4 * 89_834 == 2_515_352).all()
 
 
 def test_a_refused_offer_costs_control_bytes_not_a_model():
@@ -554,7 +554,7 @@ def test_files_of_a_finished_run(tmp_path):
     experiment = small(name="files", partition=ep.Dirichlet(min_samples=5))
     run = ep.simulate(experiment, tmp_path)
     seed = tmp_path / "seed-1"
-    assert {p.name for p in seed.iterdir()} == {".lock", "models.safetensors", "nodes.json", "records.jsonl", "run.json", "summary.json", "timings.jsonl"}  # fmt: skip
+    assert {p.name for p in seed.iterdir()} == {".lock", "models.safetensors", "nodes.json", "records.jsonl", "run.json", "state.json", "summary.json", "timings.jsonl"}  # fmt: skip
     records = [json.loads(line) for line in (seed / "records.jsonl").read_text().splitlines()]
     assert [r["round"] for r in records] == [0, 3, 6]
     assert records[-1]["accuracy"]["mean"] == run.records[-1].accuracy.mean

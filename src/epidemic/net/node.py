@@ -188,7 +188,7 @@ def _run(
             interrupted = None
             for seat in seats:
                 if process is not None and not seat.over:
-                    process.rewind(seat)
+                    process.learning.rewind(seat)
                 interrupted = seat.journal.interrupted()
             assert interrupted is not None
             for seat in seats:
