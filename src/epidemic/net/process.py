@@ -318,6 +318,7 @@ class Process:
         self._warned = found.problem
         if found.changed:
             self._say(f"the list of revoked certificates has changed: {', '.join(self._identity.revoked.names)}")
+            self._renew()  # who may connect is read when the network is opened
         for seat in self._seats.values():
             seat.identity.revoked = self._identity.revoked
             try:
