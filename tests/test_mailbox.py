@@ -3,11 +3,11 @@
 from collections import Counter
 
 import pytest
+from epidemic.net.mailbox import OUTCOMES, Mailbox, closed
+from epidemic.net.pace import SLACK, WARM_UP, Pace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epidemic.net.mailbox import OUTCOMES, Mailbox, closed
-from epidemic.net.pace import SLACK, WARM_UP, Pace
 from epidemic.rng import Streams
 from epidemic.topology import ELLocal
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from epidemic.net.mailbox import Mailbox
+from epidemic.net.member import Member, raw_bytes
 
 from epidemic.experiment import Network
 from epidemic.host.setup import make_learner, prepare
-from epidemic.net.mailbox import Mailbox
-from epidemic.net.member import Member, raw_bytes
 from epidemic.net.wire import HEADER_BYTES, Format
 from epidemic.rng import Streams
 from epidemic.workers import Workers

@@ -51,6 +51,43 @@ _NOT_HERE = (
 CHECKPOINT, RECORDS, TIMINGS, STATE = "checkpoint.safetensors", "records.jsonl", "timings.jsonl", "state.json"
 
 
+class RunState(msgspec.Struct, frozen=True):
+    """How a run is: running, finished, stopped, failed; gone, if its process ended without a word; unknown, if nothing says."""
+
+    state: str
+    why: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will happen any more unless somebody goes on with it."""
+        return self.state not in ("running", "unknown")
+
+
+def read_state(path: Path) -> RunState:
+    """How the run in the directory of a seed is."""
+    try:
+        found = msgspec.json.decode((path / STATE).read_bytes(), type=RunState)
+    except (OSError, msgspec.MsgspecError):
+        return RunState("unknown")
+    if found.state == "running" and not _held(path / ".lock"):
+        return RunState("gone", "its process ended without a word; going on starts from its last checkpoint")
+    return found
+
+
+def _held(lock: Path) -> bool:
+    """Whether a process holds the lock of a directory; where that cannot be told, it is taken to."""
+    try:
+        with lock.open("rb") as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return False
+    except BlockingIOError:
+        pass
+    except OSError:
+        return not lock.is_file()
+    return True
+
+
 class Progress(msgspec.Struct, kw_only=True):
     """Where a run stands: goes into the checkpoint beside the tensors."""
 
@@ -232,7 +269,7 @@ class Store:
 
     def mark(self, state: str, why: str = "") -> None:
         """Say how the run is: running, finished, stopped or failed."""
-        found = {"state": state, "why": why, "process": os.getpid()}
+        found = RunState(state, why)
         with suppress(EpidemicError):  # a full disk has been reported, or will be
             write_bytes(self.path / STATE, msgspec.json.encode(found) + b"\n")
 
