@@ -11,6 +11,11 @@ settings.load_profile("project")
 os.environ.setdefault("COLUMNS", "100")  # the width of printed tables
 
 
+def pytest_collection_modifyitems(items):
+    """Tests that must share a worker start first: the other workers do the rest meanwhile, and nobody waits for them at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
 def pytest_terminal_summary(terminalreporter):
     """What could not be tested here is said where nobody overlooks it."""
     reasons = {
