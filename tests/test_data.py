@@ -305,7 +305,12 @@ def test_a_jpeg_copy_says_so_wherever_its_results_are(tmp_path):
     assert "JPEG" in source.load().note
     ep.simulate(
         ep.Experiment(
-            nodes=2, rounds=1, data=source, partition=ep.IID(), model=ep.Logistic(), topology=ep.Complete(),
+            nodes=2,
+            rounds=1,
+            data=source,
+            partition=ep.IID(),
+            model=ep.Logistic(),
+            topology=ep.Complete(),
             runtime=ep.Runtime(strategy="per-node"),
         ),  # fmt: skip
         tmp_path / "run",

@@ -726,7 +726,10 @@ def test_whole_number_inputs_reach_an_embedding():
     model = lambda: nn.Sequential(nn.Embedding(20, 8), nn.Flatten(), nn.Linear(48, 2))  # noqa: E731
     run = ep.simulate(
         small(
-            model=model, data=((words, labels), (words, labels)), rounds=60, algorithm=LocalSGD(lr=0.5, local_steps=3),
+            model=model,
+            data=((words, labels), (words, labels)),
+            rounds=60,
+            algorithm=LocalSGD(lr=0.5, local_steps=3),
             runtime=STACKED,
         )  # fmt: skip
     )
