@@ -312,7 +312,7 @@ def test_a_jpeg_copy_says_so_wherever_its_results_are(tmp_path):
             model=ep.Logistic(),
             topology=ep.Complete(),
             runtime=ep.Runtime(strategy="per-node"),
-        ),  # fmt: skip
+        ),
         tmp_path / "run",
     )
     assert "JPEG" in json.loads((tmp_path / "run/seed-1/run.json").read_text())["data"]

@@ -731,7 +731,7 @@ def test_whole_number_inputs_reach_an_embedding():
             rounds=60,
             algorithm=LocalSGD(lr=0.5, local_steps=3),
             runtime=STACKED,
-        )  # fmt: skip
+        )
     )
     assert run.records[-1].accuracy.mean > 0.85
     plain = ep.simulate(

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -134,6 +135,15 @@ def test_an_interrupt_at_any_moment_loses_nothing(uninterrupted, tmp_path, what,
         ep.simulate(EXPERIMENT, tmp_path, observer=_StopAt(what, when))
     ep.simulate(EXPERIMENT, tmp_path, resume=True)
     assert outcome(tmp_path) == whole
+
+
+def test_stacked_models_go_on_with_the_same_bytes(tmp_path):
+    stacked = msgspec.structs.replace(EXPERIMENT, rounds=30, runtime=ep.Runtime(strategy="stacked"))
+    ep.simulate(stacked, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        ep.simulate(stacked, tmp_path / "parts", observer=_StopAt("planned", 23))
+    ep.simulate(stacked, tmp_path / "parts", resume=True)
+    assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
 
 
 def test_without_a_directory_an_interrupt_says_that_nothing_was_saved():
