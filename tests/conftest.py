@@ -21,6 +21,11 @@ def pytest_unconfigure():
     _cache.cleanup()
 
 
+def pytest_collection_modifyitems(items):
+    """Tests that must share a worker start first: the other workers do the rest meanwhile, and nobody waits for them at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
 def pytest_terminal_summary(terminalreporter):
     """What could not be tested here is said where nobody overlooks it."""
     reasons = {

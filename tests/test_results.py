@@ -14,6 +14,7 @@ from epidemic.report.results import read_results, to_csv
 BASE = {
     "nodes": 8, "rounds": 6, "seeds": [1, 2], "data": ep.Digits(), "model": ep.Logistic(), "partition": ep.IID(),
     "algorithm": ep.LocalSGD(lr=0.1, local_steps=2), "eval": ep.Eval(every=2, samples=60),
+    "runtime": ep.Runtime(strategy="per-node"),
 }  # fmt: skip
 
 
