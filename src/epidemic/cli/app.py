@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from epidemic import __version__
-from epidemic.cli import core, datasets, deploy, experiments, reports, studies
+from epidemic.cli import datasets, deploy, experiments, reports, studies, theory, topology
 from epidemic.errors import BadInput, Interrupted, RunFailed
 
 INTERRUPTED = 130
@@ -24,7 +24,8 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-core.register(app)
+theory.register(app)
+topology.register(app)
 experiments.register(app)
 studies.register(app)
 reports.register(app)
