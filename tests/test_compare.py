@@ -252,7 +252,7 @@ def test_a_comparison_needs_classes(tmp_path, capsys):
 
 
 def test_names_are_told_apart_as_directories():
-    from epidemic.experiment import directory_name
+    from epidemic.files import directory_name
 
     assert directory_name("EL local, s=7") == "el-local-s-7"
     names = ["日本", "中国", "method", "é", "e", "../../x", "[/b]"]

@@ -9,6 +9,7 @@ import epidemic
 
 LAYERS = [
     ["errors"],
+    ["files"],
     ["config"],
     ["rng"],
     ["graph"],

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from epidemic.cli.experiments import Json, Quiet, Settings, own_directory
+from epidemic.cli.experiments import Json, Quiet, Settings
 from epidemic.errors import BadInput, Interrupted, require_int, require_real
+from epidemic.files import directory_name, own_directory
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -350,7 +351,7 @@ def cluster_up_command(
 
       epidemic cluster up experiment.toml --nodes 8 --out runs/eight --set network.close=barrier
     """
-    from epidemic.experiment import Experiment, directory_name, experiment_from, load, merged, read_table, with_settings
+    from epidemic.experiment import Experiment, experiment_from, load, merged, read_table, with_settings
     from epidemic.net.cluster import Cluster, make_cluster
     from epidemic.net.transport import free_addresses
 

@@ -19,7 +19,7 @@ import msgspec
 
 from epidemic.errors import BadInput, EpidemicError, Interrupted, RunFailed, require_int
 from epidemic.experiment import Experiment, load, to_toml
-from epidemic.host.store import write_bytes
+from epidemic.files import write_bytes
 from epidemic.net import transport
 from epidemic.net.keys import DAYS, Authority, Identity, host_name
 from epidemic.net.node import Status, run_node
