@@ -8,7 +8,7 @@ import pytest
 from epidemic import compare as comparing
 from epidemic.cli import main
 from epidemic.errors import BadInput
-from epidemic.experiment import directory_name
+from epidemic.files import directory_name
 from epidemic.record import MeanMax, Record, Spread, Traffic, read_records
 from epidemic.report.statistics import Interval, curve, first_reaching
 
@@ -278,6 +278,8 @@ def test_a_comparison_needs_classes(tmp_path, capsys):
 
 
 def test_names_are_told_apart_as_directories():
+    from epidemic.files import directory_name
+
     assert directory_name("EL local, s=7") == "el-local-s-7"
     names = ["日本", "中国", "method", "é", "e", "../../x", "[/b]"]
     assert len({directory_name(n) for n in names}) == len(names)

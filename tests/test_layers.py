@@ -10,6 +10,7 @@ import epidemic
 LAYERS = [
     ["errors"],
     ["progress"],
+    ["files"],
     ["config"],
     ["rng"],
     ["graph"],

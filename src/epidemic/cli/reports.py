@@ -67,7 +67,7 @@ def report_command(
       epidemic report runs/first runs/second -o both.html -o both.csv -o both.parquet
     """
     from epidemic.cli.show import print_json
-    from epidemic.host.store import write_bytes, write_whole
+    from epidemic.files import write_bytes, write_whole
     from epidemic.report.page import page
     from epidemic.report.results import read_results, to_csv, write_parquet
 

@@ -13,12 +13,10 @@ Files appear by renaming, so none is ever half-written; records are appended, an
 
 from __future__ import annotations
 
-import errno
 import os
 import platform
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,8 +29,9 @@ from blake3 import blake3
 from torch import Tensor
 
 from epidemic import __version__
-from epidemic.errors import BadInput, EpidemicError, RunFailed
+from epidemic.errors import BadInput, EpidemicError
 from epidemic.experiment import Experiment, changed_settings, load, same_experiment, to_toml
+from epidemic.files import full_disk, read_json, write_bytes, write_whole
 from epidemic.host.describe import describe_network
 from epidemic.learner import Choice, Layout
 from epidemic.record import Record, Summary, encode, read_records
@@ -43,10 +42,6 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 WRITTEN = "# Written by epidemic"
-
-_NOT_HERE = (
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOENT, errno.EEXIST, errno.EISDIR,
-)  # fmt: skip
 
 CHECKPOINT, RECORDS, TIMINGS, STATE = "checkpoint.safetensors", "records.jsonl", "timings.jsonl", "state.json"
 
@@ -96,41 +91,6 @@ class Progress(msgspec.Struct, kw_only=True):
     records_bytes: int = 0
     timings_bytes: int = 0
     tallies: dict[str, int] = {}  # what a deployed node has counted, besides bytes
-
-
-@contextmanager
-def full_disk(what: str, running: bool = False) -> Iterator[None]:
-    """Turn failing writes into one clear line; of a run, it says that the last checkpoint is still there."""
-    try:
-        yield
-    except (OSError, safetensors.SafetensorError) as problem:
-        if isinstance(problem, OSError) and problem.errno in _NOT_HERE:
-            raise BadInput(f"{what} cannot be written: {problem.strerror}; choose another directory") from None
-        kept = "; the last checkpoint is kept" if running else ""
-        raise RunFailed(f"{what} cannot be written: {problem}{kept}") from None
-
-
-def write_whole(path: Path, write: Callable[[Path], None], *, running: bool = False) -> None:
-    """Write beside the place and rename, so that the file is there whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    with full_disk(str(path), running):
-        try:
-            write(part)
-            with part.open("r+b") as file:
-                os.fsync(file.fileno())
-            part.replace(path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a small file whole."""
-
-    def write(part: Path) -> None:
-        part.write_bytes(content)
-
-    write_whole(path, write)
 
 
 class Store:
@@ -373,17 +333,6 @@ def _digest(said: str, tensors: dict[str, Tensor]) -> str:
         raw: Any = value.reshape(-1).view(torch.uint8).numpy() if value.numel() else b""
         digest.update(raw)
     return digest.hexdigest()
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A small JSON file, or None if it is not there."""
-    try:
-        found: dict[str, Any] = msgspec.json.decode(path.read_bytes())
-        return found
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, msgspec.DecodeError) as problem:
-        raise BadInput(f"{path} cannot be read: {problem}") from None
 
 
 # -- models -----------------------------------------------------------------------------------------------------------

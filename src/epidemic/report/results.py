@@ -19,7 +19,8 @@ import msgspec
 from epidemic.data.images import need
 from epidemic.errors import BadInput
 from epidemic.experiment import decisive
-from epidemic.host.store import RECORDS, TIMINGS, RunState, read_json, read_state
+from epidemic.files import read_json
+from epidemic.host.store import RECORDS, TIMINGS, RunState, read_state
 from epidemic.record import Record, Spread, Summary, read_records
 
 
