@@ -8,6 +8,8 @@ from hypothesis import settings
 settings.register_profile("project", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("project")
 
+for _own in ("EPIDEMIC_DATA", "EPIDEMIC_DEBUG"):  # a developer's settings are none of the tests' business
+    os.environ.pop(_own, None)
 os.environ.setdefault("COLUMNS", "100")  # the width of printed tables
 
 
