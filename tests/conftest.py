@@ -13,6 +13,8 @@ settings.load_profile("project")
 _cache = tempfile.TemporaryDirectory(prefix="epidemic-cache-")
 os.environ["EPIDEMIC_CACHE"] = _cache.name
 
+for _own in ("EPIDEMIC_DATA", "EPIDEMIC_DEBUG"):  # a developer's settings are none of the tests' business
+    os.environ.pop(_own, None)
 os.environ.setdefault("COLUMNS", "100")  # the width of printed tables
 
 

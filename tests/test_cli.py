@@ -183,6 +183,7 @@ def test_an_unexpected_error_is_one_line_unless_asked_for(capsys, monkeypatch):
     def surprise(*_):
         raise LookupError("a\nsurprise")
 
+    monkeypatch.delenv("EPIDEMIC_DEBUG", raising=False)  # tests of the network set it
     monkeypatch.setattr("epidemic.theory.check_size", surprise)
     code, _, err = run(capsys, "theory", "--nodes", "96")
     assert code == 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -16,6 +17,22 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from epidemic.learner.task import EVALUATION_BATCH, SGD, Evaluation, Task, evaluation
 from epidemic.workers import Workers, blocks
 
+Traces = dict[tuple[Any, ...], Callable[..., Any]]
+
+MOST_KINDS = 8
+_TRACES: OrderedDict[Hashable, Traces] = OrderedDict()  # by kind of task: tracing takes longer than a short run
+
+
+def _traces_of(task: Task) -> Traces:
+    """What has been traced of tasks of the same kind in this process; what a trace holds as a constant must not differ between them."""
+    if task.kind is None or task.layout.constants:
+        return {}
+    found = _TRACES.setdefault(task.kind, {})
+    _TRACES.move_to_end(task.kind)
+    while len(_TRACES) > MOST_KINDS:
+        _TRACES.popitem(last=False)
+    return found
+
 
 class Stacked:
     """A chunk of rows at a time through vmap. The chunks depend on the number of rows only, never on the threads."""
@@ -24,7 +41,7 @@ class Stacked:
         self.task = task
         self.workers = workers
         self._module = copy.deepcopy(task.module)
-        self._traced: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._traced = _traces_of(task)
         self._tracing = threading.Lock()
 
     def chunk(self, rows: int) -> int:
