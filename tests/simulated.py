@@ -281,7 +281,7 @@ class World:
 
     def save(self, node):
         p = node.protocol
-        kept = {round: tuple(sent) for round, sent in p._kept.items()} if p.rules.barrier else {}
+        kept = {round: tuple(sent) for round, sent in p.questions.kept.items()} if p.rules.barrier else {}
         count = type(p.count)(**{**vars(p.count), "refused": Counter(p.count.refused)})
         # of letters that are early and lost with the process nothing is left
         node.saved = (p.done, kept, dict(p.mailbox.tally), count)
