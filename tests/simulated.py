@@ -232,12 +232,15 @@ class World:
         drawing = {}
 
         def view(round):
-            if not w.private:
-                return views(w.topology, w.n, w.s, w.seed % 7, round)[place]
-            if round not in drawing:
-                others = [i for i in range(w.n) if i != place]
-                drawing[round] = View(tuple(secret.sample(others, w.s)), None, bytes(8))
-            return drawing[round]
+            found = drawing.get(round)
+            if found is None:
+                if w.private:
+                    others = [i for i in range(w.n) if i != place]
+                    found = View(tuple(secret.sample(others, w.s)), None, bytes(8))
+                else:
+                    found = views(w.topology, w.n, w.s, w.seed % 7, round)[place]
+                drawing[round] = found
+            return found
 
         done, kept, tally, count = saved or (0, {}, {}, None)
         node.protocol = self.make(
@@ -380,12 +383,13 @@ class World:
                     self.hide(one, other.place, other.token, self.delay())
 
     def open(self, a, b):
-        return all((a in group) == (b in group) for group in self.splits)
+        return not self.splits or all((a in group) == (b in group) for group in self.splits)
 
     # -- the network --------------------------------------------------------------------------------------------------
 
     def delay(self):
-        return self.random.randint(*self.what.delay)
+        least, most = self.what.delay
+        return least + int((most - least) * self.random.random())
 
     def lost(self, a, b):
         return not self.open(a, b) or (self.what.loss and self.random.random() < self.what.loss)

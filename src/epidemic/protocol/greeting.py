@@ -23,10 +23,9 @@ class Greeting:
         self._tries: dict[int, int] = {}
         self._next: dict[int, int] = {}  # not before then; kept for those who have gone, too: they may come back at once
 
-    def strangers(self, places: list[int], now: int) -> list[int]:
-        """These are not known: whom of them to greet now."""
-        self._wanted = places
-        return self.due(now)
+    def look_for(self, strangers: list[int]) -> None:
+        """These are not known."""
+        self._wanted = strangers
 
     def due(self, now: int) -> list[int]:
         """Whom to greet now."""

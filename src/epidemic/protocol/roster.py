@@ -51,13 +51,10 @@ class Roster:
         self._void: frozenset[int] = frozenset()
         self.differing: dict[int, tuple[str, ...]] = {}  # what keeps others apart from this one
         self.finished: set[int] = set()
-        self._strangers: list[int] | None = None  # these are worked out, until something changes ...
-        self._alive: frozenset[int] | None = None
-        self._ranks: list[int] | None = None  # the rounds of those alive, the furthest first
+        self._strangers: set[int] = set()
+        self._alive: frozenset[int] | None = None  # worked out, until something changes ...
         self._alive_until = 0  # ... or this time comes
-
-    def _changed(self) -> None:
-        self._strangers = self._alive = None
+        self._ranks: list[int] | None = None  # the rounds of those alive, the furthest first; worked out, too
 
     # -- what is learnt -----------------------------------------------------------------------------------------------
 
@@ -65,7 +62,6 @@ class Roster:
         """The network shows, or no longer shows, a token."""
         if not 0 <= place < self._nodes:
             return
-        self._changed()
         tokens = self._tokens.setdefault(place, set())
         if not there:
             tokens.discard(token)
@@ -74,6 +70,7 @@ class Roster:
         for peer in self._peers.values():
             if peer.carrier == place:
                 self._note_gone(peer, now)
+        self._note_strange(place)
 
     def withdrawn(self, token: str, now: int) -> None:
         """A token of this node's own process is shown no more, wherever it was."""
@@ -81,10 +78,16 @@ class Roster:
             self.shown(place, token, False, now)
 
     def _note_gone(self, peer: _Peer, now: int) -> None:
-        if peer.token in self._tokens.get(peer.carrier, ()) and not peer.ended:
-            peer.gone = None
-        elif peer.gone is None:
-            peer.gone = now
+        here = peer.token in self._tokens.get(peer.carrier, ()) and not peer.ended
+        if here != (peer.gone is None):
+            peer.gone = None if here else now
+            self._alive = None
+
+    def _note_strange(self, place: int) -> None:
+        peer, foreign = self._peers.get(place), self._foreign.get(place)
+        known = {foreign} if peer is None else {peer.token, foreign}
+        strange = place != self._place and not self._tokens.get(place, set()) <= known
+        (self._strangers.add if strange else self._strangers.discard)(place)
 
     def introduced(self, hello: Introduced, here: int, now: int) -> bool:
         """Listen to a hello, in round `here`; False if it is not believed."""
@@ -99,26 +102,34 @@ class Roster:
         present = before is not None and before.gone is None
         if not same and not shown and (present or hello.differs):
             return False  # an old one, said again by somebody else
-        self._changed()
         if hello.differs:
             self.differing[place], self._foreign[place] = hello.differs, hello.token
-            self._peers.pop(place, None)
-            return True
-        self.differing.pop(place, None)
-        self._foreign.pop(place, None)
-        if before is None or not same:
-            missed = 0 if before is None else before.missed  # a new start is no excuse
-            before = self._peers[place] = _met(hello, here, missed)
+            if self._peers.pop(place, None) is not None:
+                self._alive = None
+        else:
+            self.differing.pop(place, None)
+            self._foreign.pop(place, None)
+            self._remember(hello, shown, here, now)
+        self._note_strange(place)
+        return True
+
+    def _remember(self, hello: Introduced, shown: bool, here: int, now: int) -> None:
+        """Take down what a peer says of itself."""
+        place = hello.place
+        peer = self._peers.get(place)
+        if peer is None or peer.token != hello.token:
+            missed = 0 if peer is None else peer.missed  # a new start is no excuse
+            peer = self._peers[place] = _met(hello, here, missed)
+            self._alive = None
             if shown and not hello.finished:
                 self.finished.discard(place)
         else:
-            before.since = max(before.since or 0, hello.start)
-            before.round = max(before.round, hello.round)
+            peer.since = max(peer.since or 0, hello.start)
+            self.reached(place, hello.round)
         if hello.finished:
             self.finished.add(place)
-        before.ended |= hello.gone
-        self._note_gone(before, now)
-        return True
+        peer.ended |= hello.gone
+        self._note_gone(peer, now)
 
     def void(self, places: Iterable[int]) -> None:
         """The certificates of these count no more."""
@@ -126,7 +137,7 @@ class Roster:
         self._alive = None
 
     def reached(self, place: int, round: int) -> None:
-        """A letter of this round came from a peer, whether it is of use or not."""
+        """A peer has come to this round: it says so, or a letter shows it, whether that is of use or not."""
         peer = self._peers.get(place)
         if peer is not None and round > peer.round:
             peer.round = round
@@ -153,14 +164,7 @@ class Roster:
 
     def strangers(self) -> list[int]:
         """Places where somebody is who has not been introduced."""
-        if self._strangers is None:
-            self._strangers = [place for place in sorted(self._tokens) if self._is_strange(place)]
-        return self._strangers
-
-    def _is_strange(self, place: int) -> bool:
-        peer, foreign = self._peers.get(place), self._foreign.get(place)
-        known = {foreign} if peer is None else {peer.token, foreign}
-        return place != self._place and not self._tokens[place] <= known
+        return sorted(self._strangers)
 
     def others_here(self, token: str) -> bool:
         """Whether another process than the one of this token shows this node's own place."""

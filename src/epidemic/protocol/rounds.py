@@ -5,7 +5,7 @@ far ahead of everybody waits. Nothing that a single member says moves a node: se
 
     looking -> (adopting ->) training -> waiting -> mixing -> training ... -> concluding -> lingering -> left
 
-How it begins is in `search`, what it asks and answers in `questions` and `offers`.
+How it begins is in `search`, whom it knows in `people`, what it asks and answers in `questions` and `offers`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from epidemic.protocol.events import (
     Ungreeted,
     Void,
 )
-from epidemic.protocol.greeting import Greeting
 from epidemic.protocol.mailbox import Mailbox, closed
 from epidemic.protocol.offers import Offers
 from epidemic.protocol.pace import Pace
+from epidemic.protocol.people import People
 from epidemic.protocol.questions import Questions
 from epidemic.protocol.roster import Roster
 from epidemic.protocol.rules import Count, Draw, Rules, View
@@ -90,7 +90,7 @@ class Rounds:
             ahead=rules.ahead, room=max(64, 4 * rules.nodes), cap=rules.cap, tally=tally
         )
         self.pace = Pace(rules.deadline)
-        self.greeting = Greeting()
+        self.people = People(self)
         self.search = Search(self)
         self.questions = Questions(self, kept or {})
         self.offers = Offers(self)
@@ -107,8 +107,6 @@ class Rounds:
         self._ready: dict[int, int] = {}  # since when it waited for letters, of the last rounds
         self._said: set[str] = set()
         self._told_end = 0  # when the others were told last that this node has come to its end
-        self._told_alive: frozenset[int] = frozenset()  # who is there, as far as people were told ...
-        self._tell_alive = 0  # ... and from when on they may be told again
 
     def step(self, event: Event, now: int) -> list[Action]:
         """What to do about an event at this time."""
@@ -117,7 +115,7 @@ class Rounds:
             return [Answer(event.reply, NOTHING)] if isinstance(event, Asked) else []
         acts = self._acts = []
         self._on(event)
-        self._tell_presence()
+        self.people.tell()
         return acts
 
     def _on(self, event: Event) -> None:
@@ -125,7 +123,7 @@ class Rounds:
             case Timer():
                 self._timer(event.name)
             case Introduced():
-                self._introduced(event)
+                self.people.introduced(event)
             case Arrived():
                 self._arrived(event)
             case Trained():
@@ -138,13 +136,12 @@ class Rounds:
                 self._answered(event)
             case Present():
                 self.roster.shown(event.place, event.token, event.there, self.now)
-                self._people_changed()
+                self.people.changed()
             case Ungreeted():
-                self.greeting.failed(event.place, self.now)
-                self._greet([])
+                self.people.ungreeted(event.place)
             case Void():
                 self.roster.void(event.places)
-                self._people_changed()
+                self.people.changed()
             case Adopted():
                 self.search.adopted()
             case Concluded():
@@ -154,7 +151,7 @@ class Rounds:
                 self.token = event.token
             case Started():
                 self.enter("looking")
-                self._wake("look", self.now + TICK)
+                self.wake("look", self.now + TICK)
 
     # -- what every part uses -----------------------------------------------------------------------------------------
 
@@ -166,7 +163,8 @@ class Rounds:
         """Tell people."""
         self.act(Say(text))
 
-    def _say_once(self, key: str, text: str) -> None:
+    def say_once(self, key: str, text: str) -> None:
+        """Tell people, but only the first of its kind."""
         if key not in self._said:
             self._said.add(key)
             self.say(text)
@@ -195,7 +193,7 @@ class Rounds:
         over = self.phase in ("lingering", "left")
         return (self.round if self.begun else -1), self.start, over, self.phase == "failed"
 
-    def _wake(self, name: str, at: int) -> None:
+    def wake(self, name: str, at: int) -> None:
         """Have a timer at this time, unless it comes before then anyway."""
         if not self.now < self._timers.get(name, 0) <= at:
             self._timers[name] = at
@@ -203,70 +201,19 @@ class Rounds:
 
     def _timer(self, name: str) -> None:
         if name == "greet":
-            self._greet(self.greeting.due(self.now))
+            self.people.greet()
         else:
-            self._settle()
+            self.settle()
 
-    # -- who is there -------------------------------------------------------------------------------------------------
-
-    def _people_changed(self) -> None:
-        """Somebody came, went, or is known better now."""
-        self._greet(self.greeting.strangers(self.roster.strangers(), self.now))
-        self._settle()
-
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Look whether what is waited for has come."""
         if self.phase == "waiting":
             self._wait()
         elif self.phase == "looking":
-            self._wake("look", self.now + TICK)
+            self.wake("look", self.now + TICK)
             self.search.look()
         elif self.phase == "lingering":
             self._linger()
-
-    def _greet(self, places: list[int]) -> None:
-        for place in places:
-            self.act(Greet(place))
-        if (at := self.greeting.next_time()) is not None:
-            self._wake("greet", at)
-
-    def _introduced(self, hello: Introduced) -> None:
-        place = hello.place
-        if place == self.rules.place:
-            if hello.token != self.token:
-                self._say_once("twin", "another process says that it is this node")
-            return
-        if not self.roster.introduced(hello, self.round, self.now):
-            self.count.refused["implausible-hello"] += 1
-            self._say_once(f"implausible {place}", f"refused what node {place} says of itself")
-            return
-        if place == hello.carrier:
-            (self.greeting.failed if place in self.roster.strangers() else self.greeting.known)(place, self.now)
-        if hello.differs:
-            what = "; ".join(hello.differs[:4])
-            self._say_once(f"differs {place}", f"refused node {place}: it runs another experiment: {what}")
-        self._people_changed()
-
-    def found(self, alive: frozenset[int]) -> None:
-        """The search is over: these are there."""
-        self.say(f"{1 + len(alive)} of {self.rules.nodes} nodes are there")
-        self._told_alive = alive
-
-    def _tell_presence(self) -> None:
-        """Tell people who came and went, at most once a second: who flickers fills no log."""
-        if self.now < self._tell_alive or self.phase in ("starting", "looking"):
-            return
-        alive = self.roster.alive(self.now)
-        if alive is self._told_alive:
-            return
-        gone, come = self._told_alive - alive - self.roster.finished, alive - self._told_alive
-        for place in sorted(gone):
-            self.say(f"round {self.round}: node {place} is gone")
-        for place in sorted(come):
-            self.say(f"round {self.round}: node {place} is there")
-        if gone or come:
-            self._tell_alive = self.now + SECOND
-        self._told_alive = alive
 
     # -- a round ------------------------------------------------------------------------------------------------------
 
@@ -347,7 +294,7 @@ class Rounds:
         ):
             self._close(missing & alive)
             return
-        self._wake("wait", now + (TICK if rules.barrier else max(1, min(TICK, left))))
+        self.wake("wait", now + (TICK if rules.barrier else max(1, min(TICK, left))))
         if rules.barrier and self._away_too_long(missing - alive):
             return
         if missing & alive and now - self._asked_at >= self.pace.suspicious:
@@ -409,7 +356,7 @@ class Rounds:
             view = self.view(event.round)
             if event.graph != view.graph:
                 self.count.refused["wrong-graph"] += 1
-                self._say_once(
+                self.say_once(
                     "wrong-graph", "refused a letter: its sender drew another graph (further ones are counted only)"
                 )
                 return
@@ -475,7 +422,7 @@ class Rounds:
             self.enter("left")
             self.act(Leave())
             return
-        self._wake("linger", now + TICK)
+        self.wake("linger", now + TICK)
         if now - self._told_end > TELL_END:
             self._told_end = now
             self.act(Greet(None))

@@ -54,7 +54,7 @@ class Search:
         if problem is not None:
             node.fail(problem, bad_input=True)
             return
-        node.found(alive)
+        node.people.found(alive)
         front = roster.front(node.now)
         if roster.began_without_us(node.now) and front > node.done and not rules.barrier:
             self._rejoin(front)
