@@ -147,6 +147,7 @@ class Node:
         self.base = 0  # letters that were tallied in earlier lives
         self.inboxes = {}
         self.born = 0
+        self.distinct = set()  # rounds and senders of the letters that came in this life
         self.reached = -1  # the furthest round that it was in
         self.greeted = Counter()  # whom it greeted in this life
         self.ghost = None  # the token of its last life, and until when it is still shown
@@ -201,7 +202,7 @@ class World:
         self.last_fault = max([0, *self.what.late.values(), *(fault[0] for fault in self.what.faults)])
         if self.what.liar is not None:
             for _ in range(40):
-                self.at(self.random.randint(0, 6 * SECOND), self.lie)
+                self.at(int(6 * SECOND * self.random.random() ** 2), self.lie)
         limit = self.limit()
         while self.heap:
             time, _, do, args = heapq.heappop(self.heap)
@@ -281,7 +282,7 @@ class World:
             count=None if count is None else type(count)(**{**vars(count), "refused": Counter(count.refused)}),
         )  # fmt: skip
         node.timers, node.waiting, node.arrivals = {}, [], 0
-        node.born, node.greeted = self.now, Counter()
+        node.born, node.greeted, node.distinct = self.now, Counter(), set()
         node.seen_before = sum(node.protocol.mailbox.tally[kind] for kind in ("counted", "skipped", "late"))
         node.stopped_until = 0
         node.base = sum(v for k, v in tally.items() if k != "early") + sum(node.protocol.count.refused.values())
@@ -454,6 +455,7 @@ class World:
             return
         self.letters["arrived"] += 1
         node.arrivals += 1
+        node.distinct.add((round, sender))
         self.step(node, e.Arrived(sender, round, graph, letter))
 
     def hello(self, node):
@@ -651,9 +653,9 @@ class World:
             assert letter == (round, sender, node.place), f"a letter in another round: {letter} in {round}"
         w = self.what
         if not w.private and w.cap is None:
-            assert set(senders) <= node.protocol.view(round).expected
+            assert set(senders) <= node.protocol.view(round).expected, "a letter of somebody unexpected counts"
         if w.cap is not None:
-            assert len(senders) <= w.cap
+            assert len(senders) <= w.cap, f"{len(senders)} letters count, more than the cap of {w.cap}"
         if w.close == "barrier":
             assert set(senders) == node.protocol.view(round).expected, "not what the simulator would mix"
         node.inboxes[round] = senders
@@ -671,6 +673,7 @@ class World:
         p, n = node.protocol, self.what.n
         assert held(p) <= 200 + 40 * n, f"node {node.place} holds {held(p)} things"
         seen = sum(p.mailbox.tally[kind] for kind in ("counted", "skipped", "late")) - node.seen_before
+        assert seen <= len(node.distinct), f"{seen} letters were counted or late, but {len(node.distinct)} came"
         assert len(p.pace._waits) <= seen, f"the pace has seen {len(p.pace._waits)} letters of {seen}"
         for place, times in node.greeted.items():
             most = 12 + 2 * (self.now - node.born) // SECOND + (40 if place == self.what.liar else 0)
@@ -680,8 +683,9 @@ class World:
         """Every letter that arrived is in exactly one tally."""
         p = node.protocol
         tallied = sum(p.mailbox.tally.values()) + sum(p.count.refused.values()) - self.said(p)
-        assert all(v >= 0 for v in p.mailbox.tally.values()), p.mailbox.tally
-        assert tallied - node.base == node.arrivals, (tallied - node.base, node.arrivals, p.mailbox.tally)
+        assert all(v >= 0 for v in p.mailbox.tally.values()), f"less than no letters: {p.mailbox.tally}"
+        found = tallied - node.base
+        assert found == node.arrivals, f"{found} letters are in the books, {node.arrivals} came: {p.mailbox.tally}"
 
     @staticmethod
     def said(protocol):
@@ -713,14 +717,15 @@ class World:
             if not w.private and max(w.compute) < SECOND // 4:
                 assert self.asked == 0, "a control message although nothing was late"
 
-
     def check_liar(self, without):
         """One that lies is all that is wrong: nobody else notices much, compared with the same schedule without it."""
         w = self.what
         for node in self.nodes:
             if node.place != w.liar:
                 assert node.outcome == "left", f"node {node.place}: {node.outcome}"
-        assert self.now <= without.now + 4 * w.deadline, f"it took {self.now / SECOND} instead of {without.now / SECOND} s"
+        assert self.now <= without.now + 4 * w.deadline, (
+            f"it took {self.now / SECOND} instead of {without.now / SECOND} s"
+        )
 
 
 def held(thing):
@@ -729,7 +734,7 @@ def held(thing):
         return len(thing) + sum(held(value) for value in thing.values())
     if isinstance(thing, set | frozenset | deque | list | tuple):
         return len(thing) + sum(held(value) for value in thing if not isinstance(value, int | str))
-    if type(thing).__module__.startswith("epidemic.protocol") and hasattr(thing, "__dict__"):
+    if hasattr(thing, "__dict__") and not callable(thing):
         return sum(held(value) for name, value in vars(thing).items() if name not in ("_node", "rules", "view", "draw"))
     return 0
 

@@ -21,7 +21,9 @@ class Greeting:
     def __init__(self) -> None:
         self._wanted: list[int] = []
         self._tries: dict[int, int] = {}
-        self._next: dict[int, int] = {}  # not before then; kept for those who have gone, too: they may come back at once
+        self._next: dict[
+            int, int
+        ] = {}  # not before then; kept for those who have gone, too: they may come back at once
 
     def look_for(self, strangers: list[int]) -> None:
         """These are not known."""

@@ -53,7 +53,9 @@ class People:
             what = "; ".join(hello.differs[:4])
             node.say_once(f"differs {place}", f"refused node {place}: it runs another experiment: {what}")
         if place == hello.carrier:
-            if place in node.roster.strangers():  # it shows another start, too: perhaps one whose end was not noticed yet
+            if (
+                place in node.roster.strangers()
+            ):  # it shows another start, too: perhaps one whose end was not noticed yet
                 self._greeting.failed(place, node.now)
             else:
                 self._greeting.known(place, node.now)
