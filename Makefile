@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-net lint bench format clean
+.PHONY: demo test test-net soak lint bench format clean
 
 demo: $(READY)  ## six methods, 96 nodes, three seeds, on the embedded data: about a minute
 	rm -rf runs/demo
@@ -15,6 +15,9 @@ test: $(READY)  ## run the tests
 
 test-net: $(READY)  ## deployed nodes: real processes, real connections, crashes, attackers
 	$(BIN)/pytest -n 2 --dist loadfile tests/net
+
+soak: $(READY)  ## simulated schedules of the round protocol, on all cores, for MINUTES
+	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),10)
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .

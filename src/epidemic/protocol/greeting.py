@@ -1,4 +1,7 @@
-"""Greeting: whom to introduce oneself to, and when again. Who cannot be understood is asked less and less often."""
+"""Greeting: whom to introduce oneself to, and when again. Who cannot be understood is asked less and less often.
+
+Nobody is greeted faster than the pauses below allow, whatever it shows and says: not who comes and goes, nor who answers and stays a stranger.
+"""
 
 from __future__ import annotations
 
@@ -8,43 +11,42 @@ FIRST, LONGEST = SECOND // 20, 5 * SECOND
 """The first and the longest pause between two tries."""
 PATIENCE = 4 * SECOND
 """After this time without any word of the answer it is tried again."""
+MOST_TRIES = 16
+"""Pauses grow no more after so many tries."""
 
 
 class Greeting:
-    """Who has been greeted and has not answered."""
+    """Who is to be greeted, and when each may be greeted again."""
 
     def __init__(self) -> None:
+        self._wanted: list[int] = []
         self._tries: dict[int, int] = {}
-        self._next: dict[int, int] = {}  # when to greet somebody (again)
+        self._next: dict[
+            int, int
+        ] = {}  # not before then; kept for those who have gone, too: they may come back at once
 
-    def strangers(self, places: list[int], now: int) -> list[int]:
-        """Whom of these to greet now; those who have gone are forgotten."""
-        wanted = set(places)
-        self._next = {place: at for place, at in self._next.items() if place in wanted}
-        self._tries = {place: tries for place, tries in self._tries.items() if place in wanted}
-        for place in places:
-            self._next.setdefault(place, now)
-        return self.due(now)
+    def look_for(self, strangers: list[int]) -> None:
+        """These are not known."""
+        self._wanted = strangers
 
     def due(self, now: int) -> list[int]:
         """Whom to greet now."""
-        found = [place for place, at in self._next.items() if at <= now]
+        found = [place for place in self._wanted if self._next.get(place, 0) <= now]
         for place in found:
             self._next[place] = now + PATIENCE
         return found
 
-    def failed(self, place: int, now: int) -> list[int]:
-        """Somebody did not answer, or not intelligibly."""
-        if place in self._next:
-            tries = self._tries[place] = min(self._tries.get(place, 0) + 1, 16)
+    def failed(self, place: int, now: int) -> None:
+        """Somebody did not answer, or not intelligibly, or remained a stranger."""
+        if place in self._wanted:
+            tries = self._tries[place] = min(self._tries.get(place, 0) + 1, MOST_TRIES)
             self._next[place] = now + min(LONGEST, FIRST * 2**tries)
-        return []
 
-    def known(self, place: int) -> None:
-        """Somebody was introduced."""
-        self._next.pop(place, None)
+    def known(self, place: int, now: int) -> None:
+        """Somebody was introduced; who comes anew then is greeted soon."""
         self._tries.pop(place, None)
+        self._next[place] = now + FIRST
 
     def next_time(self) -> int | None:
         """When somebody is to be greeted next."""
-        return min(self._next.values(), default=None)
+        return min((self._next.get(place, 0) for place in self._wanted), default=None)

@@ -130,10 +130,9 @@ class Mailbox(Generic[L]):
         if round == self.round and self._expected is not None:
             self._expected -= {sender}
 
-    def missing(self, alive: Iterable[int] | None = None) -> frozenset[int]:
-        """Who was expected (and is alive) but has not been heard in the open round."""
-        expected = (self._expected or frozenset()) - self._letters.keys()
-        return expected if alive is None else expected & frozenset(alive)
+    def missing(self) -> frozenset[int]:
+        """Who was expected but has not been heard in the open round."""
+        return (self._expected or frozenset()) - self._letters.keys()
 
     @property
     def heard(self) -> int:

@@ -5,13 +5,14 @@ for, plus a little for the network; never more than the deadline. Until enough h
 
 Waiting spreads: who waits for a slow node is waited for in the next round. If a share f of the nodes is held up so in a round, at most
 f (1 - f) <= 1/4 of all letters are late for that reason, so the median does not see it, and waits do not feed on themselves. Letters
-that come too late are seen, too, so that the limit grows when half of them do; letters that never come are not.
+that come too late are seen, too, so that the limit grows when more than half of them do; letters that never come are not. It takes more than half
+(the lower median): of two neighbours, one cannot make this node wait for long in every round.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
+from statistics import median, median_low
 
 from epidemic.protocol.events import SECOND
 
@@ -46,7 +47,7 @@ class Pace:
         if self._limit is None:
             if len(self._waits) < WARM_UP or not self._work:
                 return self.deadline
-            self._limit = min(self.deadline, int(SLACK + median(self._work) + 3 * median(self._waits)))
+            self._limit = min(self.deadline, int(SLACK + median(self._work) + 3 * median_low(self._waits)))
         return self._limit
 
     @property

@@ -1,6 +1,7 @@
 """Roster: who the others are, where they stand, and whose letters are waited for.
 
 A peer is alive while the network shows the token of the start that it introduced itself with, or while its letters of current rounds come.
+Only a place's own hello makes it known: who says to be carried by another place cannot hide that place.
 
 Whose letters are waited for: of those alive, who takes part in the round, and knew of this node before it (who had begun when they met
 may have sent its letters for that round and the next before); but nobody who has let this node wait in vain three times in a row, until
@@ -46,11 +47,14 @@ class Roster:
         self._rounds = rounds
         self._tokens: dict[int, set[str]] = {}  # by carrier
         self._peers: dict[int, _Peer] = {}
+        self._foreign: dict[int, str] = {}  # the tokens of those who are kept apart
         self._void: frozenset[int] = frozenset()
         self.differing: dict[int, tuple[str, ...]] = {}  # what keeps others apart from this one
         self.finished: set[int] = set()
+        self._strangers: set[int] = set()
         self._alive: frozenset[int] | None = None  # worked out, until something changes ...
         self._alive_until = 0  # ... or this time comes
+        self._ranks: list[int] | None = None  # the rounds of those alive, the furthest first; worked out, too
 
     # -- what is learnt -----------------------------------------------------------------------------------------------
 
@@ -58,7 +62,6 @@ class Roster:
         """The network shows, or no longer shows, a token."""
         if not 0 <= place < self._nodes:
             return
-        self._alive = None
         tokens = self._tokens.setdefault(place, set())
         if not there:
             tokens.discard(token)
@@ -67,12 +70,24 @@ class Roster:
         for peer in self._peers.values():
             if peer.carrier == place:
                 self._note_gone(peer, now)
+        self._note_strange(place)
+
+    def withdrawn(self, token: str, now: int) -> None:
+        """A token of this node's own process is shown no more, wherever it was."""
+        for place in [place for place, tokens in self._tokens.items() if token in tokens]:
+            self.shown(place, token, False, now)
 
     def _note_gone(self, peer: _Peer, now: int) -> None:
-        if peer.token in self._tokens.get(peer.carrier, ()) and not peer.ended:
-            peer.gone = None
-        elif peer.gone is None:
-            peer.gone = now
+        here = peer.token in self._tokens.get(peer.carrier, ()) and not peer.ended
+        if here != (peer.gone is None):
+            peer.gone = None if here else now
+            self._alive = None
+
+    def _note_strange(self, place: int) -> None:
+        peer, foreign = self._peers.get(place), self._foreign.get(place)
+        known = {foreign} if peer is None else {peer.token, foreign}
+        strange = place != self._place and not self._tokens.get(place, set()) <= known
+        (self._strangers.add if strange else self._strangers.discard)(place)
 
     def introduced(self, hello: Introduced, here: int, now: int) -> bool:
         """Listen to a hello, in round `here`; False if it is not believed."""
@@ -81,35 +96,40 @@ class Roster:
             return False
         if not (-1 <= hello.round <= self._rounds and 0 <= hello.start <= self._rounds):
             return False
-        self._alive = None
         before = self._peers.get(place)
+        same = before is not None and before.token == hello.token
         shown = hello.token in self._tokens.get(hello.carrier, ())
-        if before is not None and before.token != hello.token and before.gone is None and not shown:
+        present = before is not None and before.gone is None
+        if not same and not shown and (present or hello.differs):
             return False  # an old one, said again by somebody else
         if hello.differs:
-            self.differing[place] = hello.differs
-            self._peers.pop(place, None)
-            return True
-        self.differing.pop(place, None)
+            self.differing[place], self._foreign[place] = hello.differs, hello.token
+            if self._peers.pop(place, None) is not None:
+                self._alive = None
+        else:
+            self.differing.pop(place, None)
+            self._foreign.pop(place, None)
+            self._remember(hello, shown, here, now)
+        self._note_strange(place)
+        return True
+
+    def _remember(self, hello: Introduced, shown: bool, here: int, now: int) -> None:
+        """Take down what a peer says of itself."""
+        place = hello.place
+        peer = self._peers.get(place)
+        if peer is None or peer.token != hello.token:
+            missed = 0 if peer is None else peer.missed  # a new start is no excuse
+            peer = self._peers[place] = _met(hello, here, missed)
+            self._alive = None
+            if shown and not hello.finished:
+                self.finished.discard(place)
+        else:
+            peer.since = max(peer.since or 0, hello.start)
+            self.reached(place, hello.round)
         if hello.finished:
             self.finished.add(place)
-        if hello.gone:
-            if before is not None and before.token == hello.token:
-                before.ended = True
-                self._note_gone(before, now)
-            return True
-        if before is not None and before.token == hello.token:
-            before.since = max(before.since or 0, hello.start)
-            before.round = max(before.round, hello.round)
-        else:
-            begun = hello.round >= 0
-            late = here > hello.start and not begun  # it will say from when it takes part
-            since = None if late else max(hello.start, hello.round + 2 if begun else 0)
-            self._peers[place] = _Peer(hello.carrier, hello.token, hello.round, since, begun)
-            if not hello.finished:
-                self.finished.discard(place)
-            self._note_gone(self._peers[place], now)
-        return True
+        peer.ended |= hello.gone
+        self._note_gone(peer, now)
 
     def void(self, places: Iterable[int]) -> None:
         """The certificates of these count no more."""
@@ -117,10 +137,11 @@ class Roster:
         self._alive = None
 
     def reached(self, place: int, round: int) -> None:
-        """A letter of this round came from a peer, whether it is of use or not."""
+        """A peer has come to this round: it says so, or a letter shows it, whether that is of use or not."""
         peer = self._peers.get(place)
-        if peer is not None:
-            peer.round = max(round, peer.round)
+        if peer is not None and round > peer.round:
+            peer.round = round
+            self._ranks = None
 
     def heard(self, place: int, round: int, now: int) -> None:
         """A letter of a current round came from a peer."""
@@ -142,15 +163,8 @@ class Roster:
     # -- what is asked ------------------------------------------------------------------------------------------------
 
     def strangers(self) -> list[int]:
-        """Places where somebody is who has not been introduced; this node's own place, if another process has it."""
-        known: dict[int, set[str]] = {}
-        for peer in self._peers.values():
-            known.setdefault(peer.carrier, set()).add(peer.token)
-        return [
-            place
-            for place, tokens in sorted(self._tokens.items())
-            if tokens - known.get(place, set()) and place not in self.differing and place != self._place
-        ]
+        """Places where somebody is who has not been introduced."""
+        return sorted(self._strangers)
 
     def others_here(self, token: str) -> bool:
         """Whether another process than the one of this token shows this node's own place."""
@@ -170,6 +184,7 @@ class Roster:
                     found.append(place)
                     self._alive_until = min(self._alive_until, peer.heard + STILL_HEARD)
             self._alive = frozenset(found)
+            self._ranks = None
         return self._alive
 
     def away(self, place: int, now: int, began: int) -> int:
@@ -180,17 +195,18 @@ class Roster:
         since = began if peer is None or peer.gone is None else max(peer.gone, peer.heard or peer.gone)
         return now - since
 
-    def expected(self, round: int, now: int) -> frozenset[int]:
-        """Who is alive and can be expected to send its letters of this round."""
-        peers = ((place, self._peers[place]) for place in self.alive(now))
-        return frozenset(
-            place
-            for place, peer in peers
-            if peer.since is not None and peer.since <= round and peer.missed < MOST_MISSED
-        )
+    def expected(self, places: Iterable[int], round: int, now: int) -> frozenset[int]:
+        """Who of these is alive and can be expected to send its letters of this round."""
+        alive, found = self.alive(now), []
+        for place in places:
+            if place in alive:
+                peer = self._peers[place]
+                if peer.since is not None and peer.since <= round and peer.missed < MOST_MISSED:
+                    found.append(place)
+        return frozenset(found)
 
     def learning(self, now: int) -> list[int]:
-        """Who is alive and has begun, and not come to its end."""
+        """Who is alive and has begun, perhaps come to its end."""
         return sorted(p for p in self.alive(now) if self._peers[p].round >= 0)
 
     def began_without_us(self, now: int) -> bool:
@@ -202,16 +218,31 @@ class Roster:
         """How many others must say a thing for it to be believed."""
         return min(2, self._nodes - 1)
 
+    def _ranking(self, now: int) -> list[int]:
+        alive = self.alive(now)
+        if self._ranks is None:
+            self._ranks = sorted((self._peers[place].round for place in alive), reverse=True)
+        return self._ranks
+
     def front(self, now: int) -> int:
         """The furthest round that enough of those alive have reached; -1: nobody has begun."""
-        rounds = sorted((self._peers[place].round for place in self.alive(now)), reverse=True)
-        return rounds[self.witnesses - 1] if len(rounds) >= self.witnesses else -1
+        ranks = self._ranking(now)
+        return ranks[self.witnesses - 1] if len(ranks) >= self.witnesses else -1
 
-    def furthest(self, now: int) -> int:
-        """The furthest round of any other node alive; -1: nobody has begun."""
-        return max((self._peers[place].round for place in self.alive(now)), default=-1)
+    def company(self, now: int) -> int:
+        """How far the others are at least, without the one that says to be the furthest where there are several; -1: nobody has begun."""
+        ranks = self._ranking(now)
+        return ranks[min(self.witnesses, len(ranks)) - 1] if ranks else -1
 
     def carrier(self, place: int) -> int:
         """Whose connection leads to a place."""
         peer = self._peers.get(place)
         return place if peer is None else peer.carrier
+
+
+def _met(hello: Introduced, here: int, missed: int) -> _Peer:
+    """Somebody who introduces itself to a node in round `here`."""
+    begun = hello.round >= 0
+    late = here > hello.start and not begun  # it will say from when it takes part
+    since = None if late else max(hello.start, hello.round + 2 if begun else 0)
+    return _Peer(hello.carrier, hello.token, hello.round, since, begun, missed)

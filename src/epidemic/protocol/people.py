@@ -1,0 +1,84 @@
+"""People: the node meets the others, and tells who comes and goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from epidemic.protocol.events import SECOND, Greet, Introduced
+from epidemic.protocol.greeting import Greeting
+
+if TYPE_CHECKING:
+    from epidemic.protocol.rounds import Rounds
+
+
+class People:
+    """Whom one node greets, what it makes of their hellos, and what is told of them."""
+
+    def __init__(self, node: Rounds) -> None:
+        self._node = node
+        self._greeting = Greeting()
+        self._told: frozenset[int] = frozenset()  # who is there, as far as people were told ...
+        self._tell_from = 0  # ... and from when on they may be told again
+
+    def changed(self) -> None:
+        """Somebody came, went, or is known better now."""
+        self._greeting.look_for(self._node.roster.strangers())
+        self.greet()
+        self._node.settle()
+
+    def greet(self) -> None:
+        """Greet those strangers whose time has come."""
+        for place in self._greeting.due(self._node.now):
+            self._node.act(Greet(place))
+        if (at := self._greeting.next_time()) is not None:
+            self._node.wake("greet", at)
+
+    def ungreeted(self, place: int) -> None:
+        """Somebody did not answer in an intelligible way."""
+        self._greeting.failed(place, self._node.now)
+        self.greet()
+
+    def introduced(self, hello: Introduced) -> None:
+        """Somebody says who it is and where it stands."""
+        node, place = self._node, hello.place
+        if place == node.rules.place:
+            if hello.token != node.token:
+                node.say_once("twin", "another process says that it is this node")
+            return
+        if not node.roster.introduced(hello, node.round, node.now):
+            node.count.refused["implausible-hello"] += 1
+            node.say_once(f"implausible {place}", f"refused what node {place} says of itself")
+            return
+        if hello.differs:
+            what = "; ".join(hello.differs[:4])
+            node.say_once(f"differs {place}", f"refused node {place}: it runs another experiment: {what}")
+        if place == hello.carrier:
+            if (
+                place in node.roster.strangers()
+            ):  # it shows another start, too: perhaps one whose end was not noticed yet
+                self._greeting.failed(place, node.now)
+            else:
+                self._greeting.known(place, node.now)
+        self.changed()
+
+    def found(self, alive: frozenset[int]) -> None:
+        """The search is over: these are there."""
+        self._node.say(f"{1 + len(alive)} of {self._node.rules.nodes} nodes are there")
+        self._told = alive
+
+    def tell(self) -> None:
+        """Tell who came and went, at most once a second: who flickers fills no log."""
+        node = self._node
+        if node.now < self._tell_from or node.phase in ("starting", "looking"):
+            return
+        alive = node.roster.alive(node.now)
+        if alive is self._told:
+            return
+        gone, come = self._told - alive - node.roster.finished, alive - self._told
+        for place in sorted(gone):
+            node.say(f"round {node.round}: node {place} is gone")
+        for place in sorted(come):
+            node.say(f"round {node.round}: node {place} is there")
+        if gone or come:
+            self._tell_from = node.now + SECOND
+        self._told = alive

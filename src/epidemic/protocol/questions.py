@@ -1,0 +1,92 @@
+"""Questions: letters that do not come are asked for, and what others ask for is answered.
+
+Nothing that is asked makes this node send a letter or a model more often than every few seconds to one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from epidemic.protocol.events import NOT_YET, NOTHING, SECOND, Answer, Answered, AnswerLetter, Asked, Forget, Give
+
+if TYPE_CHECKING:
+    from epidemic.protocol.rounds import Rounds
+
+SEND_AGAIN = 3 * SECOND
+"""For so long a letter that was sent is taken to be on its way."""
+GIVE_AGAIN = SECOND
+"""So often at most somebody is given a model."""
+NEAR = 16
+"""Wishes for a model from so many rounds away are somebody's old ones, said again."""
+
+
+class Questions:
+    """What one node asks and is asked, besides offers."""
+
+    def __init__(self, node: Rounds, kept: Mapping[int, Iterable[int]]) -> None:
+        """`kept` are the targets of letters sent before a restart, by round."""
+        self._node = node
+        self.kept: dict[int, dict[int, int | None]] = {
+            round: dict.fromkeys(targets) for round, targets in kept.items()
+        }  # by round: to whom, and when it was sent last
+        self._asking: set[int] = set()  # who is just asked for a letter
+        self._given: dict[int, int] = {}  # when somebody was given a model
+
+    # -- letters that are kept ----------------------------------------------------------------------------------------
+
+    def keep(self, round: int, targets: tuple[int, ...]) -> None:
+        """The letter of a round can be asked for, and the oldest no more."""
+        self.kept[round] = dict.fromkeys(targets)
+        before = round - self._node.rules.kept + 1
+        if any(old < before for old in self.kept):
+            self.kept = {of: sent for of, sent in self.kept.items() if of >= before}
+            self._node.act(Forget(before))
+
+    def sent(self, round: int, places: Iterable[int]) -> None:
+        """The letter of a round is on its way to these."""
+        for place in places:
+            self.kept[round][place] = self._node.now
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    def ask_again(self, places: Iterable[int]) -> None:
+        """Ask those whose letters of this round do not come."""
+        for place in sorted(set(places) - self._asking):
+            self._asking.add(place)
+            self._node.ask("again", place, self._node.round, SECOND)
+
+    def answered(self, event: Answered) -> None:
+        """Somebody who was asked for its letter sends it, or has none."""
+        if event.by not in self._asking:
+            return
+        self._asking.discard(event.by)
+        if event.answer == NOTHING and event.round == self._node.round:
+            self._node.will_not_come(event.by)
+
+    # -- answering ----------------------------------------------------------------------------------------------------
+
+    def asked_again(self, event: Asked) -> None:
+        """Somebody asks for its letter of a round."""
+        node = self._node
+        sent = self.kept.get(event.round, {})
+        if event.by in sent and node.phase != "looking":
+            last = sent[event.by]
+            if last is not None and node.now - last < SEND_AGAIN:
+                node.act(Answer(event.reply, NOT_YET))
+                return
+            sent[event.by] = node.now
+            node.act(AnswerLetter(event.reply, event.round, event.by))
+            return
+        past = event.round < max(node.round, node.start)
+        node.act(Answer(event.reply, NOTHING if past else NOT_YET))
+
+    def asked_model(self, event: Asked) -> None:
+        """Somebody asks for the current model; a node that has not begun has none worth giving."""
+        node, last = self._node, self._given.get(event.by)
+        lately = last is not None and node.now - last < GIVE_AGAIN
+        if node.begun and not lately and abs(event.round - node.round) <= NEAR:
+            self._given[event.by] = node.now
+            node.act(Give(event.reply, event.by))
+        else:
+            node.act(Answer(event.reply, NOT_YET))

@@ -1,0 +1,76 @@
+"""What a node goes by, what it counts, and what a round has in store for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from epidemic.protocol.events import SECOND
+
+
+@dataclass(frozen=True)
+class View:
+    """A round, as one node sees it before it happens."""
+
+    targets: tuple[int, ...]  # whom it sends to
+    expected: frozenset[int] | None  # whom it hears; None: not known
+    graph: bytes  # what its letters must say of the graph
+
+
+Draw = Callable[[int], int]
+"""A random whole number below its argument, that nobody else can know."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a node goes by. Times in microseconds."""
+
+    place: int
+    nodes: int
+    rounds: int
+    close: str = "deadline"
+    deadline: int = 30 * SECOND
+    patience: int = 60 * SECOND
+    founders: frozenset[int] = frozenset()  # who is waited for at the start, besides this node
+    adopt: bool = True  # whether a node that returns takes somebody's model
+    cap: int | None = None  # letters taken a round; each is offered first
+    retries: int = 0
+
+    @property
+    def barrier(self) -> bool:
+        """Whether a round ends only when everybody was heard."""
+        return self.close == "barrier"
+
+    @property
+    def kept(self) -> int:
+        """Rounds whose letters can be sent again."""
+        return min(self.nodes, 16) if self.barrier else 4
+
+    @property
+    def ahead(self) -> int:
+        """Rounds ahead of which letters are kept until their round opens."""
+        return max(8, self.kept)
+
+    @property
+    def others(self) -> frozenset[int]:
+        """All places but this node's."""
+        return frozenset(range(self.nodes)) - {self.place}
+
+
+@dataclass
+class Count:
+    """What a node counts besides letters."""
+
+    lost: int = 0  # letters waited for in vain
+    jumped: int = 0  # rounds left out
+    taken: int = 0  # rounds taken part in
+    asked: int = 0  # control messages sent
+    longest_wait: int = 0  # for letters, in microseconds
+    refused: Counter[str] = field(default_factory=Counter)  # letters that are in order and do not count, by reason
+
+
+def listed(places: list[int]) -> str:
+    """Places, for people."""
+    more = ", ..." if len(places) > 12 else ""
+    return ("node " if len(places) == 1 else "nodes ") + ", ".join(map(str, places[:12])) + more

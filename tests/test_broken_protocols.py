@@ -1,0 +1,178 @@
+"""Each law of the simulated schedules has teeth: protocols that are broken on purpose are caught within a few hundred schedules."""
+
+import simulated
+from epidemic.protocol import people, rounds
+from epidemic.protocol.mailbox import Mailbox, closed
+from epidemic.protocol.pace import Pace
+from epidemic.protocol.questions import Questions
+from epidemic.protocol.roster import Roster
+from epidemic.protocol.rounds import Rounds
+
+SEEDS = 600
+
+
+def caught(protocol=Rounds, words=""):
+    """What the first schedule says that catches a protocol; nothing if none does."""
+    for seed in range(SEEDS):
+        try:
+            simulated.run(seed, protocol)
+        except AssertionError as problem:
+            assert words in str(problem), problem
+            return str(problem)
+    return ""
+
+
+def with_part(**parts):
+    """A protocol some of whose parts are of another class."""
+
+    class Broken(Rounds):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            for name, kind in parts.items():
+                getattr(self, name).__class__ = kind
+
+    return Broken
+
+
+def test_a_letter_that_counts_twice_is_caught():
+    class Twice(Mailbox):
+        def _sort(self, round, sender, letter):
+            if round == self.round and not self._taken:
+                self._letters.pop(sender, None)
+            return super()._sort(round, sender, letter)
+
+    assert caught(with_part(mailbox=Twice), "were counted or late")
+
+
+def test_a_letter_that_counts_in_another_round_is_caught():
+    class Confused(Mailbox):
+        def _sort(self, round, sender, letter):
+            return super()._sort(max(round, self.round), sender, letter)
+
+    assert caught(with_part(mailbox=Confused), "in another round")
+
+
+def test_a_mailbox_that_expects_nobody_is_caught():
+    class Open(Mailbox):
+        def open(self, round, expected):
+            super().open(round, None)
+
+    assert caught(with_part(mailbox=Open), "not what the simulator would mix")
+
+
+def test_a_letter_that_nobody_tallies_is_caught():
+    class Forgetful(Mailbox):
+        def put(self, round, sender, letter):
+            outcome = super().put(round, sender, letter)
+            self.tally[outcome] -= outcome == "duplicate"
+            return outcome
+
+    assert caught(with_part(mailbox=Forgetful), "are in the books")
+
+
+def test_an_early_letter_that_stays_in_two_tallies_is_caught():
+    class Hoarding(Mailbox):
+        def open(self, round, expected):
+            early = self.tally["early"]
+            super().open(round, expected)
+            self.tally["early"] = early
+
+    assert caught(with_part(mailbox=Hoarding), "are in the books")
+
+
+def test_a_cap_that_is_promised_away_is_caught():
+    class Generous(Mailbox):
+        def promise(self, round, sender):
+            self._cap = 99
+            return super().promise(round, sender)
+
+    assert caught(with_part(mailbox=Generous), "more than the cap")
+
+
+def test_a_barrier_that_closes_when_time_is_up_is_caught(monkeypatch):
+    def impatient(*, close, **known):
+        return closed(close="deadline" if close == "barrier" else close, **known)
+
+    monkeypatch.setattr(rounds, "closed", impatient)
+    assert caught(words="not what the simulator would mix")
+
+
+def test_asking_at_once_is_caught():
+    class Hasty(Pace):
+        suspicious = 0
+
+    assert caught(with_part(pace=Hasty), "a control message although nothing was late")
+
+
+def test_never_asking_again_is_caught():
+    class Silent(Questions):
+        def ask_again(self, places):
+            pass
+
+    assert caught(with_part(questions=Silent), "hangs in waiting")
+
+
+def test_a_barrier_that_waits_for_the_dead_for_ever_is_caught():
+    class Faithful(Rounds):
+        def _away_too_long(self, missing):
+            return False
+
+    assert caught(Faithful, "hangs in waiting")
+
+
+def test_waiting_without_a_timer_is_caught():
+    class Sleepy(Rounds):
+        def wake(self, name, at):
+            if name != "wait":
+                super().wake(name, at)
+
+    assert caught(Sleepy, "hangs in waiting")
+
+
+def test_believing_one_alone_is_caught():
+    class Credulous(Roster):
+        witnesses = 1
+
+    assert caught(with_part(roster=Credulous), "but the others are in")
+
+
+def test_leaving_out_a_round_too_many_is_caught():
+    class Leaping(Rounds):
+        def go_to(self, round, how):
+            super().go_to(round + 1, how)
+
+    assert caught(Leaping, "but the others are in")
+
+
+def test_late_letters_that_move_the_pace_again_and_again_are_caught():
+    class Again(Mailbox):
+        def _first(self, round, sender):
+            super()._first(round, sender)
+            return True
+
+    assert caught(with_part(mailbox=Again), "were counted or late")
+
+
+def test_saying_only_once_that_one_has_finished_is_caught(monkeypatch):
+    monkeypatch.setattr(rounds, "TELL_END", 10**15)
+    assert caught(words="hangs in lingering")
+
+
+def test_greeting_a_stranger_as_fast_as_it_answers_is_caught(monkeypatch):
+    class Eager(people.Greeting):
+        def failed(self, place, now):
+            self._next[place] = 0
+
+        known = failed
+
+    monkeypatch.setattr(people, "Greeting", Eager)
+    assert caught(words="was greeted")
+
+
+def test_a_memory_that_grows_is_caught():
+    class Hoarding(Mailbox):
+        def put(self, round, sender, letter):
+            self._seen.setdefault(-1, set()).update((round, sender, i) for i in range(40))
+            return super().put(round, sender, letter)
+
+    assert caught(with_part(mailbox=Hoarding), "things")

@@ -1,0 +1,212 @@
+"""The roster: who the others are, from what the network shows and they say; nobody is believed alone."""
+
+import pytest
+
+from epidemic.protocol.events import SECOND, Introduced
+from epidemic.protocol.roster import MOST_MISSED, MOST_TOKENS, STILL_HEARD, Roster
+
+
+def hello(place, token="a", round=-1, start=0, **more):
+    return Introduced(place, more.pop("carrier", place), token, round, start, **more)
+
+
+def roster_with(*places, nodes=5, rounds=100):
+    """A roster of node 0 that knows these, before the first round."""
+    roster = Roster(0, nodes, rounds)
+    for place in places:
+        roster.shown(place, "a", True, 0)
+        assert roster.introduced(hello(place), -1, 0)
+    return roster
+
+
+def test_a_peer_is_alive_while_its_token_is_shown_and_it_was_introduced():
+    roster = Roster(0, 4, 10)
+    roster.shown(1, "a", True, 0)
+    assert roster.strangers() == [1]
+    assert roster.alive(0) == set()
+    assert roster.introduced(hello(1), -1, 0)
+    assert roster.strangers() == []
+    assert roster.alive(0) == {1}
+    roster.shown(1, "b", True, 1)  # it was started again ...
+    roster.shown(1, "a", False, 2)  # ... and the old start is noticed to be over
+    assert roster.alive(2) == set()
+    assert roster.strangers() == [1]
+    assert roster.introduced(hello(1, "b"), -1, 3)
+    assert roster.alive(3) == {1}
+
+
+def test_who_is_not_shown_is_alive_for_a_while_after_its_letters():
+    roster = roster_with(1)
+    roster.shown(1, "a", False, 0)
+    assert roster.alive(1) == set()
+    roster.heard(1, 3, SECOND)
+    assert roster.alive(SECOND + STILL_HEARD) == {1}
+    assert roster.alive(SECOND + STILL_HEARD + 1) == set()
+
+
+def test_an_old_hello_said_again_by_somebody_else_changes_nothing():
+    roster = Roster(0, 4, 10)
+    roster.shown(1, "now", True, 0)
+    roster.introduced(hello(1, "now"), -1, 0)
+    assert not roster.introduced(hello(1, "older"), -1, 1)
+    assert not roster.introduced(hello(1, "older", differs=("lr",)), -1, 1)
+    assert not roster.introduced(hello(2, "older", differs=("lr",)), -1, 1)
+    assert roster.introduced(hello(1, "now"), 5, 1)
+    assert (roster.alive(1), roster.differing) == ({1}, {})
+    assert roster.expected([1], 3, 1) == {1}
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        hello(1, round=11),
+        hello(1, start=11),
+        hello(1, round=-2),
+        hello(1, start=-1),
+        hello(7),
+        hello(0),
+        hello(1, carrier=9),
+    ],
+)
+def test_a_hello_with_impossible_numbers_is_not_believed(strange):
+    roster = Roster(0, 4, 10)
+    assert not roster.introduced(strange, -1, 0)
+    assert roster.front(0) == -1
+
+
+def test_who_does_something_else_is_kept_apart_until_it_starts_anew():
+    roster = Roster(0, 4, 10)
+    roster.shown(2, "a", True, 0)
+    assert roster.introduced(hello(2, differs=("lr = 0.1 here, 0.2 there",)), -1, 0)
+    assert list(roster.differing) == [2]
+    assert (roster.alive(0), roster.strangers()) == (set(), [])
+    roster.shown(2, "b", True, 1)
+    assert roster.strangers() == [2]
+    roster.introduced(hello(2, "b"), -1, 1)
+    assert (roster.alive(1), roster.differing) == ({2}, {})
+
+
+def test_nobody_hides_another_place_by_saying_that_it_is_carried_by_it():
+    roster = Roster(0, 4, 10)
+    roster.shown(1, "a", True, 0)
+    assert roster.introduced(hello(3, "a", carrier=1), -1, 0)
+    assert roster.strangers() == [1]
+
+
+def test_places_of_one_process_come_and_go_together():
+    roster = Roster(0, 4, 10)
+    roster.shown(1, "a", True, 0)
+    roster.introduced(hello(1), -1, 0)
+    roster.introduced(hello(2, carrier=1), -1, 0)
+    assert (roster.alive(0), roster.carrier(2), roster.carrier(3)) == ({1, 2}, 1, 3)
+    roster.introduced(hello(2, carrier=1, gone=True), -1, 1)
+    assert roster.alive(1) == {1}
+    roster.shown(1, "a", False, 2)
+    assert roster.alive(2) == set()
+
+
+def test_whose_letters_are_waited_for():
+    roster = Roster(0, 5, 100)
+    for place in (1, 2, 3):
+        roster.shown(place, "a", True, 0)
+    roster.introduced(hello(1), -1, 0)  # met before the beginning
+    roster.introduced(hello(2, round=7), -1, 0)  # had begun: its letters of rounds 7 and 8 may have left
+    roster.introduced(hello(3, start=5), 20, 0)  # came back, and has not said from when it takes part
+    everyone = range(5)
+    assert roster.expected(everyone, 8, 0) == {1}
+    assert roster.expected(everyone, 9, 0) == {1, 2}
+    assert roster.expected(everyone, 30, 0) == {1, 2}
+    roster.introduced(hello(3, start=24), 21, 0)
+    assert roster.expected(everyone, 23, 0) == {1, 2}
+    assert roster.expected(everyone, 24, 0) == {1, 2, 3}
+    assert roster.expected([3], 24, 0) == {3}
+
+
+def test_who_lets_others_wait_in_vain_is_not_waited_for_until_it_is_heard_even_if_it_starts_anew():
+    roster = roster_with(1)
+    for _ in range(MOST_MISSED):
+        assert roster.expected([1], 3, 0) == {1}
+        roster.missed([1])
+    assert roster.expected([1], 3, 0) == set()
+    roster.shown(1, "b", True, 0)
+    roster.introduced(hello(1, "b", round=0), 3, 0)
+    assert (roster.alive(0), roster.expected([1], 3, 0)) == ({1}, set())
+    roster.heard(1, 4, 0)
+    assert roster.expected([1], 5, 0) == {1}
+
+
+def test_a_front_needs_two_witnesses_where_there_are_several_others():
+    roster = roster_with(1, 2, 3)
+    assert roster.front(0) == -1
+    roster.reached(1, 50)
+    assert (roster.front(0), roster.company(0)) == (-1, -1)
+    roster.reached(2, 9)
+    assert roster.front(0) == 9
+    roster.reached(2, 4)  # nobody goes back
+    assert roster.front(0) == 9
+    roster.void([1])
+    assert roster.front(0) == -1
+    alone = roster_with(1, nodes=2)
+    alone.reached(1, 7)
+    assert alone.front(0) == 7
+
+
+def test_it_takes_two_who_began_to_have_begun_without_this_node():
+    roster = Roster(0, 4, 100)
+    for place in (1, 2):
+        assert not roster.began_without_us(0)
+        roster.shown(place, "a", True, 0)
+        roster.introduced(hello(place, round=5), -1, 0)
+    assert roster.began_without_us(0)
+
+
+def test_finished_is_remembered_until_a_new_start_that_is_shown():
+    roster = roster_with(1)
+    roster.introduced(hello(1, round=100, finished=True), 5, 0)
+    roster.introduced(hello(1, round=3), 5, 0)  # an older one
+    assert roster.finished == {1}
+    roster.shown(1, "a", False, 1)
+    roster.introduced(hello(1, "of an earlier start"), 5, 2)
+    assert roster.finished == {1}
+    roster.shown(1, "b", True, 3)
+    roster.introduced(hello(1, "b"), 5, 3)
+    assert roster.finished == set()
+
+
+def test_how_long_somebody_is_away():
+    roster = roster_with(1)
+    assert roster.away(1, 9, 0) == 0
+    assert roster.away(2, 9, 4) == 5  # never seen
+    roster.shown(1, "a", False, 10)
+    assert roster.away(1, 13, 0) == 3
+    roster.heard(1, 0, 11)
+    assert roster.away(1, 12, 0) == 0
+    assert roster.away(1, 11 + STILL_HEARD + 2, 0) == STILL_HEARD + 2
+
+
+def test_certificates_that_count_no_more():
+    roster = roster_with(1, 2)
+    roster.void({1})
+    assert roster.alive(0) == {2}
+    roster.void(())
+    assert roster.alive(0) == {1, 2}
+
+
+def test_another_process_at_the_own_place_is_noticed_and_the_own_former_token_is_none():
+    roster = Roster(0, 4, 10)
+    roster.shown(0, "own", True, 0)
+    assert not roster.others_here("own")
+    roster.withdrawn("own", 1)
+    roster.shown(0, "new", True, 1)
+    assert not roster.others_here("new")
+    roster.shown(0, "other", True, 1)
+    assert roster.others_here("new")
+    assert roster.strangers() == []
+
+
+def test_tokens_of_one_place_are_bounded():
+    roster = Roster(0, 4, 10)
+    for i in range(1000):
+        roster.shown(1, f"t{i}", True, 0)
+        roster.shown(99, f"t{i}", True, 0)
+    assert {place: len(tokens) for place, tokens in roster._tokens.items()} == {1: MOST_TOKENS}

@@ -1,0 +1,402 @@
+"""One node's decisions, event by event."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epidemic.protocol import events as e
+from epidemic.protocol.events import SECOND
+from epidemic.protocol.questions import SEND_AGAIN
+from epidemic.protocol.roster import MOST_MISSED
+from epidemic.protocol.rounds import BEHIND, LEAD, Rounds, Rules, View
+from epidemic.protocol.search import TAKEN
+from simulated import held
+
+G = b"graph..."
+
+
+class Node:
+    """A protocol and what it wants done; time passes only when told to."""
+
+    def __init__(self, nodes=4, rounds=50, targets=(1, 2), expected=(1, 2), done=0, kept=None, **rules):
+        rules.setdefault("founders", frozenset(range(1, nodes)))
+        expected = None if expected is None else frozenset(expected)
+        view = View(tuple(targets), expected, G)
+        self.now = 0
+        self.p = Rounds(Rules(0, nodes, rounds, **rules), lambda _: view, lambda below: 0, "own", done=done, kept=kept)
+        self(e.Started())
+
+    def __call__(self, *happenings, after=0):
+        self.now += after
+        self.acts = [action for event in happenings for action in self.p.step(event, self.now)]
+        return self.acts
+
+    def of(self, kind):
+        return [action for action in self.acts if isinstance(action, kind)]
+
+    def meets(self, *places, token="a", **hello):
+        for place in places:
+            self(e.Present(place, token, True))
+            self(e.Introduced(place, place, token, hello.get("round", -1), hello.get("start", 0)))
+        return self
+
+    def trains(self):
+        self(e.Trained(self.p.round))
+        return self
+
+    def letter(self, sender, round=None, graph=G):
+        round = self.p.round if round is None else round
+        return self(e.Arrived(sender, round, graph, (round, sender)))
+
+    def passes(self, seconds):
+        """Time passes, with all timers."""
+        acts, end = [], self.now + int(seconds * SECOND)
+        while self.now < end:
+            for name in ("look", "wait", "linger", "greet"):
+                acts += self(e.Timer(name))
+            self.now += SECOND // 10
+        self.acts = acts
+        return self
+
+    def round_with(self, *senders):
+        """A round in which these are heard, to its end."""
+        self.trains()
+        for sender in senders:
+            self.letter(sender)
+        self.passes(31 if self.p.phase == "waiting" else 0)
+        return self(e.Mixed(self.p.round))
+
+
+def mixed(acts):
+    return [[sender for sender, _ in a.letters] for a in acts if isinstance(a, e.Mix)]
+
+
+# -- closing ----------------------------------------------------------------------------------------------------------
+
+
+def test_with_a_deadline_a_round_closes_when_all_are_heard_or_time_is_up():
+    node = Node(deadline=2 * SECOND).meets(1, 2, 3).trains()
+    assert mixed(node.letter(2)) == []
+    assert mixed(node.letter(1)) == [[1, 2]]
+    node(e.Mixed(0))
+    node.trains()
+    node.letter(2)
+    assert mixed(node.passes(1.9).acts) == []
+    assert mixed(node.passes(0.3).acts) == [[2]]
+    assert node.p.count.lost == 1
+
+
+def test_with_a_quorum_a_round_closes_when_as_many_are_heard_as_it_sends_to():
+    node = Node(nodes=5, targets=(1,), expected=(1, 2, 3), close="quorum").meets(1, 2, 3, 4).trains()
+    assert mixed(node.letter(3)) == [[3]]
+    node = Node(nodes=5, targets=(1, 2, 3), expected=(1,), close="quorum").meets(1, 2, 3, 4).trains()
+    assert mixed(node.letter(1)) == [[1]]  # nobody else is expected
+
+
+def test_with_a_barrier_a_round_closes_only_when_all_are_heard():
+    node = Node(close="barrier", deadline=SECOND, patience=5 * SECOND).meets(1, 2, 3).trains()
+    node.letter(1)
+    assert mixed(node.passes(30).acts) == []
+    assert mixed(node.letter(2)) == [[1, 2]]
+
+
+def test_with_a_barrier_a_node_gives_up_when_one_it_needs_is_away_for_too_long():
+    node = Node(close="barrier", patience=5 * SECOND).meets(1, 2, 3).trains()
+    node.letter(1)
+    node(e.Present(2, "a", False))
+    assert not node.passes(5).of(e.Fail)
+    assert "node 2 has been away" in node.passes(1).of(e.Fail)[0].reason
+
+
+def test_who_is_away_is_not_waited_for():
+    node = Node().meets(1, 2, 3).trains()
+    node.letter(1)
+    assert mixed(node(e.Present(2, "a", False))) == [[1]]
+
+
+def test_whose_certificate_counts_no_more_is_not_waited_for():
+    node = Node().meets(1, 2, 3).trains()
+    node.letter(1)
+    assert mixed(node(e.Void(frozenset({2})))) == [[1]]
+
+
+def test_with_a_cap_a_round_closes_when_so_many_were_promised_and_heard():
+    node = Node(cap=1).meets(1, 2, 3).trains()
+    assert [a.topic for a in node.acts if isinstance(a, e.Ask)] == ["offer", "offer"]
+    words = [a.word for a in node(*(e.Asked("offer", by, 0, None) for by in (3, 1, 3)))]
+    assert words == [e.ACCEPTED, e.BUSY, e.ACCEPTED]
+    assert mixed(node.letter(1)) == []
+    assert mixed(node.letter(3)) == [[3]]
+
+
+def test_a_node_far_ahead_of_everybody_waits_for_as_long_as_it_may_whatever_one_of_them_says():
+    node = Node(deadline=30 * SECOND).meets(1, 2, 3)
+    for _ in range(LEAD):
+        node.round_with(1, 2)
+    node.p.roster._peers[1].round = node.p.roster._peers[2].round = 0  # others than these are meant
+    node(e.Introduced(3, 3, "a", 49, 0))
+    node.trains()
+    assert node.p.pace.limit < 2 * SECOND
+    assert mixed(node.passes(28).acts) == []
+    assert mixed(node.passes(3).acts) == [[]]
+
+
+# -- asking -----------------------------------------------------------------------------------------------------------
+
+
+def test_who_is_late_is_asked_again_and_again_but_not_while_it_is_being_asked():
+    node = Node().meets(1, 2, 3).trains()
+    node.letter(1)
+    assert node.passes(0.9).of(e.Ask) == []
+    assert node.passes(0.3).of(e.Ask) == [e.Ask("again", 2, 0, SECOND)]
+    assert node.passes(3).of(e.Ask) == []
+    node(e.Answered("again", 2, 0, None))
+    assert node.passes(1.5).of(e.Ask) == [e.Ask("again", 2, 0, SECOND)]
+    assert mixed(node(e.Answered("again", 2, 0, e.NOTHING))) == [[1]]
+
+
+def test_answers_that_nobody_asked_for_change_nothing():
+    node = Node(close="barrier").meets(1, 2, 3).trains()
+    for topic in ("again", "model", "offer"):
+        for word in (e.NOTHING, e.ACCEPTED, None, "a model"):
+            assert node(e.Answered(topic, 2, 0, word)) == []
+    assert node(e.Adopted()) == []
+
+
+def test_a_letter_is_sent_again_to_those_it_was_for_and_not_too_often():
+    node = Node().meets(1, 2, 3).trains()
+    ask = [e.Asked("again", by, 0, None) for by in (1, 3)]
+    assert node(*ask) == [e.Answer(None, e.NOT_YET), e.Answer(None, e.NOT_YET)]
+    assert node(ask[0], after=SEND_AGAIN) == [e.AnswerLetter(None, 0, 1)]
+    assert node(ask[0], after=1) == [e.Answer(None, e.NOT_YET)]
+    assert node(e.Asked("again", 1, 7, None)) == [e.Answer(None, e.NOT_YET)]
+    node.letter(1)
+    node.letter(2)
+    node(e.Mixed(0))
+    assert node(e.Asked("again", 3, 0, None)) == [e.Answer(None, e.NOTHING)]
+
+
+def test_a_model_is_given_to_one_place_at_most_once_a_second_and_not_before_the_node_has_begun():
+    node = Node()
+    ask = e.Asked("model", 1, 0, None)
+    assert node(ask) == [e.Answer(None, e.NOT_YET)]
+    node.meets(1, 2, 3)
+    assert node(ask, ask) == [e.Give(None, 1), e.Answer(None, e.NOT_YET)]
+    assert node(ask, after=SECOND) == [e.Give(None, 1)]
+    assert node(e.Asked("model", 2, 40, None)) == [e.Answer(None, e.NOT_YET)]
+
+
+def test_another_node_is_tried_instead_of_one_that_has_enough_as_often_as_allowed():
+    node = Node(nodes=6, targets=(1,), cap=1, retries=2, founders=frozenset(range(1, 6))).meets(1, 2, 3, 4, 5).trains()
+    assert [a.to for a in node.of(e.Ask)] == [1]
+    tried = [1]
+    for _ in range(2):
+        node(e.Answered("offer", tried[-1], 0, e.BUSY))
+        tried += [a.to for a in node.of(e.Ask)]
+    assert len(set(tried)) == 3
+    assert node(e.Answered("offer", tried[-1], 0, e.BUSY)) == []
+    node = Node(targets=(1,), cap=1).meets(1, 2, 3).trains()
+    assert node(e.Answered("offer", 1, 0, e.ACCEPTED)) == [e.Send(0, (1,))]
+    assert node(e.Answered("offer", 1, 0, e.ACCEPTED)) == []
+
+
+# -- beginning, catching up -------------------------------------------------------------------------------------------
+
+
+def test_a_node_begins_when_the_founders_are_there():
+    node = Node().meets(1, 2)
+    assert node.p.phase == "looking"
+    assert node.meets(3).of(e.Train) == [e.Train(0, 2)]
+
+
+def test_a_node_begins_without_founders_after_its_patience_and_fails_if_there_is_nobody():
+    assert Node(patience=9 * SECOND).meets(1).passes(10).of(e.Train)
+    assert "no other node was found within 9 s" in Node(patience=9 * SECOND).passes(10).of(e.Fail)[0].reason
+
+
+def test_one_that_differs_does_not_end_a_node_whose_other_founders_may_still_come():
+    node = Node(patience=60 * SECOND, founders=frozenset({1}))
+    node(e.Present(1, "a", True), e.Introduced(1, 1, "a", 0, 0, ("lr",)))
+    assert node.passes(30).of(e.Fail) == []
+    assert node.meets(2).of(e.Train)
+
+
+def test_one_that_stays_a_stranger_does_not_keep_a_node_from_going_on_with_the_others():
+    node = Node(nodes=6, patience=60 * SECOND)
+    node(e.Present(5, "silent", True))
+    node.meets(1, 2, round=20)
+    assert node.passes(6).of(e.Ask)[0].topic == "model"
+
+
+def test_a_second_process_at_the_same_place_is_refused_after_a_while():
+    node = Node(patience=60 * SECOND)
+    node(e.Present(0, "twin", True))
+    node.meets(1, 2, 3)
+    assert node.passes(TAKEN / SECOND - 1).of(e.Fail) == []
+    failed = node.passes(2).of(e.Fail)[0]
+    assert "another process runs as node 0" in failed.reason
+    assert failed.bad_input
+
+
+def test_the_own_token_of_before_a_renewal_is_no_second_process():
+    node = Node(patience=60 * SECOND)
+    node(e.Present(0, "own", True), e.Renewed("newer"), e.Present(0, "newer", True))
+    assert node.meets(1, 2, 3).of(e.Train)
+
+
+def test_a_node_that_returns_takes_a_model_and_goes_on_where_the_others_are():
+    node = Node().meets(1, 2, round=20)
+    node.passes(2)
+    assert node.of(e.Ask) == [e.Ask("model", 1, 20, 5 * SECOND)]
+    node(e.Answered("model", 2, 20, "not asked"))
+    assert node.acts == []
+    node(e.Answered("model", 1, 20, None))
+    assert node.of(e.Ask) == [e.Ask("model", 2, 20, 5 * SECOND)]
+    assert node(e.Answered("model", 2, 20, ("a", "model"))) == [e.Adopt(("a", "model"))]
+    node(e.Adopted())
+    assert (node.of(e.Train), node.of(e.Greet), node.p.start) == ([e.Train(21, 2)], [e.Greet(None)], 21)
+    assert node(e.Adopted()) == []
+
+
+def test_a_node_that_two_others_have_left_behind_goes_on_where_they_are():
+    node = Node().meets(1, 2, 3)
+    for place in (1, 2):
+        node(e.Introduced(place, place, "a", BEHIND, 0))
+    node.trains()
+    assert node.of(e.Send) == [e.Send(BEHIND + 1, (1, 2))]
+    assert node.p.count.jumped == BEHIND + 1
+
+
+def test_one_alone_moves_nobody():
+    node = Node().meets(1, 2, 3)
+    for round in (49, 50):
+        node(e.Introduced(3, 3, "a", round, 0, (), True))
+    node.letter(3, 49)
+    node.trains()
+    assert node.of(e.Send) == [e.Send(0, (1, 2))]
+
+
+def test_a_node_that_learnt_nothing_fails():
+    node = Node().meets(1, 2, 3)
+    for place in (1, 2):
+        node(e.Introduced(place, place, "a", 50, 0))
+    assert "learnt nothing" in node.trains().of(e.Fail)[0].reason
+
+
+def test_a_node_at_its_end_says_so_again_and_leaves_when_the_others_have_finished():
+    node = Node(rounds=1).meets(1, 2, 3)
+    assert e.Conclude() in node.round_with(1, 2)
+    assert e.Greet(None) in node(e.Concluded())
+    assert e.Greet(None) in node.passes(3).acts
+    for place in (1, 2, 3):
+        node(e.Introduced(place, place, "a", 1, 0, (), True))
+    assert node.acts == [e.Leave()]
+    assert node(e.Asked("again", 1, 0, None)) == [e.Answer(None, e.NOTHING)]
+
+
+# -- a member that means harm -----------------------------------------------------------------------------------------
+
+
+def test_a_letter_said_again_and_again_neither_feeds_the_pace_nor_makes_up_for_those_that_do_not_come():
+    node = Node().meets(1, 2, 3)
+    node.round_with(1, 2)
+    seen = len(node.p.pace._waits)
+    for _ in range(MOST_MISSED):
+        node.round_with(2)
+        for round in range(node.p.round):
+            for _ in range(5):
+                node.letter(1, round)
+    node.trains()
+    assert len(node.p.pace._waits) <= seen + 2 * MOST_MISSED
+    assert mixed(node.letter(2)) == [[2]]  # nobody waits for node 1 any more
+
+
+def test_late_letters_of_somebody_who_was_not_expected_do_not_feed_the_pace():
+    node = Node().meets(1, 2, 3)
+    node.round_with(1, 2)
+    seen = len(node.p.pace._waits)
+    node.letter(3, 0)
+    assert len(node.p.pace._waits) == seen
+    assert node.p.mailbox.tally["unexpected"] == 1
+
+
+def test_who_answers_and_stays_a_stranger_is_not_greeted_at_the_speed_of_its_answers():
+    node, greeted = Node().meets(1, 2, 3), 0
+    for i in range(10_000):  # ten seconds
+        node(e.Present(3, f"t{i % 5}", i % 2 == 0), e.Introduced(3, 3, f"t{i % 5}", 0, 0), after=1000)
+        greeted += len(node.of(e.Greet))
+    assert greeted <= 200
+
+
+def test_who_flickers_fills_no_log():
+    node, said = Node().meets(1, 2, 3), 0
+    for i in range(10_000):
+        node(e.Present(3, "a", i % 2 == 1), after=1000)
+        said += len(node.of(e.Say))
+    assert said <= 20
+
+
+NUMBERS = st.sampled_from([-(10**18), -1, 0, 1, 2, 3, 5, 8, 9, 10, 17, 49, 50, 51, 10**18]) | st.integers(-5, 60)
+TOKENS = st.sampled_from(["a", "b", "own", ""]) | st.text(max_size=3)
+ANSWERS = st.sampled_from([e.ACCEPTED, e.BUSY, e.NOTHING, e.NOT_YET, "sent", "?", None, ("a", "model")])
+TOPICS = st.sampled_from(["again", "model", "offer", "?"])
+BAD = st.one_of(
+    st.builds(
+        e.Introduced, st.just(3), NUMBERS, TOKENS, NUMBERS, NUMBERS, st.sampled_from([(), (), ("lr",)]),
+        st.booleans(), st.booleans(),
+    ),
+    st.builds(e.Present, st.just(3), TOKENS, st.booleans()),
+    st.builds(e.Arrived, st.just(3), NUMBERS, st.sampled_from([G, b"", b"another."]), st.none()),
+    st.builds(e.Asked, TOPICS, st.just(3), NUMBERS, st.none()),
+    st.builds(e.Answered, TOPICS, st.just(3), NUMBERS, ANSWERS),
+)  # fmt: skip
+GOOD = st.one_of(
+    st.builds(
+        e.Introduced, st.sampled_from([1, 2]), st.sampled_from([1, 2]), st.just("a"), st.integers(-1, 50), st.just(0)
+    ),
+    st.builds(e.Present, st.sampled_from([1, 2]), st.just("a"), st.booleans()),
+    st.builds(e.Arrived, st.sampled_from([1, 2]), st.integers(0, 49), st.just(G), st.none()),
+    st.builds(e.Timer, st.sampled_from(["look", "wait", "linger", "greet"])),
+    st.builds(e.Ungreeted, st.sampled_from([1, 2, 3])),
+    st.builds(e.Void, st.frozensets(st.integers(0, 3))),
+    st.builds(e.Renewed, st.sampled_from(["own", "newer"])),
+)
+
+
+@pytest.mark.parametrize(
+    "rules", [{}, {"close": "quorum", "expected": None}, {"cap": 2, "retries": 3}, {"close": "barrier"}]
+)
+@given(st.lists(st.tuples(st.one_of(BAD, GOOD), st.sampled_from([0, 1000, SECOND])), max_size=150))
+def test_nothing_that_a_member_says_makes_a_node_stumble_or_its_memory_grow(rules, happenings):
+    node = Node(deadline=2 * SECOND, **rules)
+    waiting = []
+    for event, pause in happenings:
+        waiting += node(event, after=pause)
+        while waiting:
+            done = waiting.pop()
+            if isinstance(done, e.Train):
+                waiting += node(e.Trained(done.round))
+            elif isinstance(done, e.Mix):
+                waiting += node(e.Mixed(done.round))
+            elif isinstance(done, e.Adopt):
+                waiting += node(e.Adopted())
+            elif isinstance(done, e.Conclude):
+                waiting += node(e.Concluded())
+            elif isinstance(done, e.Ask):
+                waiting += node(e.Answered(done.topic, done.to, done.round, None))
+        assert held(node.p) <= 400
+
+
+@pytest.mark.parametrize("rules", [{}, {"expected": None}, {"cap": 2}])
+def test_a_flood_of_one_member_is_kept_within_bounds(rules):
+    node = Node(rounds=10**9, **rules).meets(1, 2, 3)
+    largest = 0
+    for i in range(6000):
+        number = i * 7919 % 10**6 if i % 2 else i % 40
+        node(
+            e.Arrived(3, number, G, None), e.Asked("offer", 3, number, None), e.Asked("model", 3, number, None),
+            e.Asked("again", 3, number, None), e.Present(3, f"t{i}", True), e.Introduced(3, i % 4, f"t{i}", number, number),
+            e.Answered("again", 3, number, e.NOTHING), after=100,
+        )  # fmt: skip
+        largest = max(largest, held(node.p)) if i % 50 == 0 else largest
+    assert largest <= 400
