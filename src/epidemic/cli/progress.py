@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from epidemic.algorithms import cautions
 from epidemic.batch import Job, Watcher
 from epidemic.cli.show import percent, size
 from epidemic.engine import Observer
@@ -56,11 +57,14 @@ class Display(Observer):
         elif not self._quiet:
             again = f", going on after round {rounds_done}" if rounds_done else ""
             self._say(f"{self._name}: {setup.experiment.nodes} nodes, {self._rounds} rounds, {learner.strategy}{again}")
-        apart = None if self._quiet else disconnection(setup.experiment, setup.seed)
-        if apart is not None and self._bar is not None:
-            self._bar.console.print(f"warning: {apart}", style="yellow", markup=False)
-        elif apart is not None:
-            self._say(f"warning: {apart}")
+        if self._quiet:
+            return
+        apart = disconnection(setup.experiment, setup.seed)
+        for line in [
+            *([] if apart is None else [apart]),
+            *cautions(setup.experiment.algorithm, setup.experiment.topology),
+        ]:
+            self._warn(line)
 
     def advanced(self, rounds_done: int, x: Any) -> None:
         """Move the bar."""
@@ -94,6 +98,12 @@ class Display(Observer):
         start, before = self._began
         seconds = time.monotonic() - start
         return f"{(rounds_done - before) / seconds:.1f} rounds/s" if rounds_done > before and seconds > 0 else ""
+
+    def _warn(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(f"warning: {text}", style="yellow", markup=False)
+        else:
+            self._say(f"warning: {text}")
 
     def _say(self, text: str) -> None:
         print(text.rstrip(), file=sys.stderr, flush=True)

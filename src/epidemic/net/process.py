@@ -12,6 +12,7 @@ import os
 import queue
 import time
 import traceback
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -463,7 +464,9 @@ class Process:
         senders = [sender for sender, _ in mix.letters]
         rows = [rows_of(letter, self._host.population.columns) for _, letter in mix.letters]
         view = self._views.whole(seat.place, mix.round)
-        return Received(senders, rows, shares(self._experiment, view, seat.place, senders))
+        everyone = view.intended is not None and view.intended.clique is not None
+        at = bisect(senders, seat.place) if everyone else None
+        return Received(senders, rows, shares(self._experiment, view, seat.place, senders), at)
 
     def _mend(self, seats: list[Seat], message: Rows) -> None:
         """Throw away a mixture whose numbers no sane model has: the node then keeps what it has learnt itself."""
