@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -104,6 +104,8 @@ class Defaults:
 
     exact_exchange = False
     """Whether a letter that does not arrive breaks it; nodes then need network.close = "barrier"."""
+    natural_mixing: ClassVar[str | None] = None
+    """The mixing rule that it needs on every topology; None: that of the topology."""
     sampling: str = "replacement"
 
     def columns(self, size: int, dtype: str) -> tuple[Column, ...]:

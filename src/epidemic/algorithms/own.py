@@ -48,6 +48,11 @@ class PythonAlgorithm(
         return getattr(self.made, "sampling", "replacement")
 
     @property
+    def natural_mixing(self) -> str | None:
+        """As the user's object has it."""
+        return getattr(self.made, "natural_mixing", None)
+
+    @property
     def exact_exchange(self) -> bool:
         """As the user's object has it."""
         return bool(getattr(self.made, "exact_exchange", False))

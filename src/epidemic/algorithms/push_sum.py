@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -31,6 +31,7 @@ class PushSum(LocalTraining, frozen=True, tag="push-sum"):
     """Local SGD on the de-biased model; sums instead of means, with a weight that travels along."""
 
     exact_exchange = True  # a letter that is lost takes its mass with it
+    natural_mixing: ClassVar[str | None] = "uniform"  # sums count every letter whole, also one that was redirected
 
     def check(self, topology: Any, mixing: str) -> None:
         """Refuse what cannot work (E[1/w^2] is infinite over EL-Local with s <= 2) or has no meaning here."""
