@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from epidemic.algorithms.base import (
@@ -15,6 +16,8 @@ from epidemic.algorithms.base import (
     LocalTraining,
     Rows,
     Turn,
+    cautions,
+    check_algorithm,
 )
 from epidemic.algorithms.local_sgd import LocalSGD
 from epidemic.algorithms.own import MISSING, PythonAlgorithm
@@ -27,31 +30,22 @@ ALGORITHMS: dict[str, type[Any]] = {
     "python": PythonAlgorithm,
 }
 
+UNSAID_KIND = "local-sgd"
+"""What a table without a kind means; files written before there were several have none."""
+
 
 def algorithm_from(table: object, where: str = "algorithm") -> Any:
     """The algorithm that a TOML table describes; without a kind it is local SGD."""
-    if isinstance(table, dict) and "kind" not in table:
-        table = {"kind": "local-sgd", **table}
+    if isinstance(table, Mapping) and "kind" not in table:
+        table = {"kind": UNSAID_KIND, **table}
     return build_kind(table, ALGORITHMS, where)
-
-
-def check_algorithm(algorithm: Algorithm, topology: Any, mixing: str) -> None:
-    """Raise BadInput if the algorithm says that it cannot work like this."""
-    check = getattr(algorithm, "check", None)
-    if check is not None:
-        check(topology, mixing)
-
-
-def cautions(algorithm: Algorithm, topology: Any) -> list[str]:
-    """What a user should know about this algorithm on this topology, a line each."""
-    warn = getattr(algorithm, "cautions", None)
-    return [] if warn is None else list(warn(topology))
 
 
 __all__ = [
     "ALGORITHMS",
     "MISSING",
     "SAMPLINGS",
+    "UNSAID_KIND",
     "WIDTH",
     "Algorithm",
     "Column",

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epidemic.errors import require_choice, require_int, require_real
+from epidemic.errors import BadInput, EpidemicError, require_choice, require_int, require_real
 from epidemic.learner import SGD, Learner
 
 Rows = dict[str, Tensor]
@@ -44,6 +44,9 @@ class Column:
     shape: tuple[int, ...]
     """Of one node's part: (d,) for something like a model, () for a single number."""
     dtype: str
+
+    def __post_init__(self) -> None:
+        require_choice(f"the type of column {self.name!r}", self.dtype, WIDTH)
 
     @property
     def bytes(self) -> int:
@@ -101,6 +104,8 @@ class Defaults:
 
     exact_exchange = False
     """Whether a letter that does not arrive breaks it; nodes then need network.close = "barrier"."""
+    natural_mixing: ClassVar[str | None] = None
+    """The mixing rule that it needs on every topology; None: that of the topology."""
     sampling: str = "replacement"
 
     def columns(self, size: int, dtype: str) -> tuple[Column, ...]:
@@ -161,6 +166,30 @@ class Algorithm(Protocol):
     def adopt(self, state: Rows, given: Rows) -> Rows:
         """Take what another node gave."""
         ...
+
+
+def check_algorithm(algorithm: Algorithm, topology: Any, mixing: str) -> None:
+    """Raise BadInput if the algorithm's settings make no sense, or if it says that it cannot work like this."""
+    require_int("algorithm.local_steps", algorithm.local_steps, 1)
+    require_int("algorithm.batch_size", algorithm.batch_size, 1)
+    require_choice("algorithm.sampling", getattr(algorithm, "sampling", "replacement"), SAMPLINGS)
+    check = getattr(algorithm, "check", None)
+    if check is None:
+        return
+    try:
+        check(topology, mixing)
+    except EpidemicError:
+        raise
+    except Exception as problem:
+        raise BadInput(
+            f"algorithm: check failed: {type(problem).__name__}: {' '.join(str(problem).split())}"
+        ) from problem
+
+
+def cautions(algorithm: Algorithm, topology: Any) -> list[str]:
+    """What a user should know about this algorithm on this topology, a line each."""
+    warn = getattr(algorithm, "cautions", None)
+    return [] if warn is None else list(warn(topology))
 
 
 class LocalTraining(Defaults, msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):

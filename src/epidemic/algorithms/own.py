@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from torch import Tensor
 
-from epidemic.algorithms.base import Algorithm, Column, Inbox, Rows, Turn
+from epidemic.algorithms.base import Algorithm, Column, Inbox, Rows, Turn, cautions, check_algorithm
 from epidemic.config import call_own, import_object
 from epidemic.errors import BadInput
 from epidemic.learner import Learner
@@ -27,8 +27,9 @@ class PythonAlgorithm(
         """The user's object."""
         where = f"algorithm.factory = {self.factory!r}"
         found = call_own(import_object(self.factory, "algorithm.factory"), self.options, where)
-        if not isinstance(found, Algorithm):
-            raise BadInput(f"{where} must return an algorithm, not {type(found).__name__}: {MISSING}")
+        if isinstance(found, type) or not isinstance(found, Algorithm):
+            what = found.__name__ if isinstance(found, type) else type(found).__name__
+            raise BadInput(f"{where} must return an algorithm, not {what}: {MISSING}")
         return found
 
     @property
@@ -47,9 +48,22 @@ class PythonAlgorithm(
         return getattr(self.made, "sampling", "replacement")
 
     @property
+    def natural_mixing(self) -> str | None:
+        """As the user's object has it."""
+        return getattr(self.made, "natural_mixing", None)
+
+    @property
     def exact_exchange(self) -> bool:
         """As the user's object has it."""
         return bool(getattr(self.made, "exact_exchange", False))
+
+    def check(self, topology: Any, mixing: str) -> None:
+        """Whether the factory gives an algorithm, and whether that can work like this."""
+        check_algorithm(self.made, topology, mixing)
+
+    def cautions(self, topology: Any) -> list[str]:
+        """As the user's object has it."""
+        return cautions(self.made, topology)
 
     def columns(self, size: int, dtype: str) -> tuple[Column, ...]:
         """As the user's object has it."""
@@ -80,5 +94,7 @@ class PythonAlgorithm(
         return self.made.adopt(state, given)
 
 
-MISSING = "it needs local_steps, batch_size, init, emit and absorb (and columns, model, give, adopt, which ep.algorithms.Defaults has)"
+MISSING = (
+    "it needs local_steps, batch_size, init, emit and absorb (and columns, model, give, adopt, which ep.Defaults has)"
+)
 """What an object must have to be an algorithm, for people."""

@@ -9,14 +9,19 @@ Training gives z', and x moves by as much as z does: x + (z' - z), computed as z
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+import math
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from epidemic.algorithms.base import Column, Inbox, LocalTraining, Rows, Turn
 from epidemic.errors import BadInput, RunFailed
 from epidemic.learner import Learner
-from epidemic.topology import ELLocal
+from epidemic.topology import ELLocal, Every
+
+SAFE = math.log(1 / 2)
+"""Growth below which nothing is said: s = 4 and more, where each round has a graph of its own."""
 
 LEAST_WEIGHT = 1e-12
 """A node with less than this has nothing left to divide by."""
@@ -26,6 +31,7 @@ class PushSum(LocalTraining, frozen=True, tag="push-sum"):
     """Local SGD on the de-biased model; sums instead of means, with a weight that travels along."""
 
     exact_exchange = True  # a letter that is lost takes its mass with it
+    natural_mixing: ClassVar[str | None] = "uniform"  # sums count every letter whole, also one that was redirected
 
     def check(self, topology: Any, mixing: str) -> None:
         """Refuse what cannot work (E[1/w^2] is infinite over EL-Local with s <= 2) or has no meaning here."""
@@ -33,19 +39,22 @@ class PushSum(LocalTraining, frozen=True, tag="push-sum"):
             raise BadInput(
                 f'mixing = "{mixing}" has no meaning for algorithm.kind = "push-sum", where senders split evenly; leave it out'
             )
-        if isinstance(topology, ELLocal) and topology.s <= 2:
+        s, held = _el_local(topology)
+        if s and _growth(s, held) >= 0:
+            enough = next(more for more in itertools.count(s) if _growth(more, held) < SAFE)
             raise BadInput(
-                f'topology.s = {topology.s} is too few for algorithm.kind = "push-sum" over el-local: nodes that nobody sends to'
-                " for a while lose their weight, and steps explode; use s = 4 or more, or local-sgd"
+                f'topology.s = {s} is too few for algorithm.kind = "push-sum" over el-local'
+                + (f" with graphs held for {held} rounds" if held > 1 else "")
+                + ": nodes that nobody sends to for a while lose their weight, and steps explode;"
+                f" use s = {enough} or more, or local-sgd"
             )
 
     def cautions(self, topology: Any) -> list[str]:
         """What is allowed but unwise."""
-        if isinstance(topology, ELLocal) and topology.s == 3:
-            return [
-                "push-sum over el-local with s = 3: weights of single nodes get small now and then; s = 4 or more is safer"
-            ]
-        return []
+        s, held = _el_local(topology)
+        if not s or _growth(s, held) < SAFE:
+            return []
+        return [f"push-sum over el-local with s = {s}: weights of single nodes get small now and then; more is safer"]
 
     def columns(self, size: int, dtype: str) -> tuple[Column, ...]:
         """The share of the model and that of the weight."""
@@ -84,3 +93,19 @@ class PushSum(LocalTraining, frozen=True, tag="push-sum"):
     def adopt(self, state: Rows, given: Rows) -> Rows:
         """The other one's z with the own weight: the sum of all weights stays as it was."""
         return {**state, "x": given["x"] / given["w"][:, None] * state["w"][:, None]}
+
+
+def _el_local(topology: Any) -> tuple[int, int]:
+    """s of EL-Local, 0 for any other topology, and for how many rounds each graph is held."""
+    held = 1
+    while isinstance(topology, Every):
+        held, topology = held * topology.period, topology.inner
+    return (topology.s if isinstance(topology, ELLocal) else 0), held
+
+
+def _growth(s: int, held: int) -> float:
+    """The logarithm of the factor that nodes to whom nobody sends put on E[1/w^2] while a graph of EL-Local is held; from 0 on it is infinite.
+
+    Nobody sends to a node with probability (1 - s/(n-1))^(n-1) <= e^-s, and each round of that divides its weight by s + 1.
+    """
+    return 2 * held * math.log(s + 1) - s

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from epidemic.algorithms import UNSAID_KIND
 from epidemic.config import parse_setting
 from epidemic.errors import BadInput
 from epidemic.experiment.files import toml_value
@@ -42,7 +43,7 @@ BETWEEN_NODES_WITH_OWN_DATA = {
 }
 """The same where network.data = "own"."""
 
-MEANT = {"algorithm.kind": "local-sgd", "algorithm.sampling": "replacement"}
+MEANT = {"algorithm.kind": UNSAID_KIND, "algorithm.sampling": "replacement"}
 """What a file means that was written before a key existed."""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from epidemic.algorithms import algorithm_from
+from epidemic.algorithms import UNSAID_KIND, algorithm_from
 from epidemic.config import build, build_kind, look_beside, parse_setting, parse_toml
 from epidemic.data import PARTITIONS, SOURCES, Partition
 from epidemic.errors import BadInput, require_int, suggestion
@@ -90,11 +90,8 @@ def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     result = dict(table)
     for key, value in changes.items():
         old = result.get(key)
-        same_kind = (
-            isinstance(old, Mapping)
-            and isinstance(value, Mapping)
-            and value.get("kind", old.get("kind")) == old.get("kind")
-        )
+        kind = old.get("kind", UNSAID_KIND if key == "algorithm" else None) if isinstance(old, Mapping) else None
+        same_kind = isinstance(old, Mapping) and isinstance(value, Mapping) and value.get("kind", kind) == kind
         result[key] = merged(old, value) if same_kind and isinstance(old, Mapping) else value
     return result
 

@@ -176,7 +176,9 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def mixing_rule(self) -> str:
         """The rule in force."""
-        return natural_mixing(self.topology) if self.mixing == "auto" else self.mixing
+        if self.mixing != "auto":
+            return self.mixing
+        return getattr(self.algorithm, "natural_mixing", None) or natural_mixing(self.topology)
 
     def load_data(self) -> Dataset:
         """The data, read and checked."""

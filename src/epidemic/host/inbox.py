@@ -2,7 +2,8 @@
 
 `Exchange` is that of a host of all (or many) nodes: one tensor a column with a row for each sender, and a matrix of weights.
 `Post` is that of a few nodes to whom letters came one by one.
-Both add up in the same order, the own row first and then by ascending sender, so they agree to the last bit.
+Both add up in the same order, the own row first and then by ascending sender, so they agree to the last bit. Over complete graphs both
+add up all rows by ascending node, in double precision.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from epidemic.algorithms import Heard, Rows
 from epidemic.graph import FloatArray
-from epidemic.host.mixture import mix
+from epidemic.host.mixture import add, mix, mix_member
 from epidemic.mixing import Weights
 from epidemic.workers import Workers
 
@@ -66,6 +67,8 @@ class Received:
     senders: Sequence[int]
     letters: Sequence[Mapping[str, Tensor]]  # a row for each column
     shares: FloatArray  # (1 + h,) the own one first
+    at: int | None = None
+    """Of a complete graph: how many of the senders come before the receiver itself."""
 
 
 class Post:
@@ -78,21 +81,29 @@ class Post:
 
     def mean(self, column: str) -> Tensor:
         """The average by the round's weights.   # (k, d)"""
-        return self._added(column, [one.shares.tolist() for one in self._received])
+        return self._added(column, lambda i: self._received[i].shares.tolist())
 
     def sum(self, column: str) -> Tensor:
         """The own part plus the letters.   # (k, d)"""
-        return self._added(column, [[1.0] * len(one.shares) for one in self._received])
+        return self._added(column, lambda i: [1.0] * len(self._received[i].shares), 0.0)
 
-    def _added(self, column: str, shares: list[list[float]]) -> Tensor:
+    def _added(self, column: str, shares: Callable[[int], list[float]], besides: float | None = None) -> Tensor:
+        """The rows by their shares. `besides`: what `Weights.own` gives to the own row of a complete graph; None: what is left to 1."""
         own = self._message[column]
         out = torch.empty_like(own)
 
         def one(i: int) -> None:
+            at, (first, *rest) = self._received[i].at, shares(i)
+            letters = [letter[column].to(own.device) for letter in self._received[i].letters]
+            if at is not None and letters:
+                members = torch.stack([*letters[:at], own[i], *letters[at:]])
+                left = 1 - rest[0] * len(members) if besides is None else besides
+                out[i] = mix_member(members, at, rest[0], left)
+                return
             row = out[i]
-            torch.mul(own[i], shares[i][0], out=row)
-            for letter, share in zip(self._received[i].letters, shares[i][1:], strict=True):
-                row.add_(letter[column].to(own.device), alpha=share)
+            torch.mul(own[i], first, out=row)
+            for letter, share in zip(letters, rest, strict=True):
+                add(row, letter, share)
 
         self._workers.map(one, range(len(own)))
         return out

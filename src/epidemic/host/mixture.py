@@ -39,6 +39,22 @@ def mix(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
     return out
 
 
+def add(row: Tensor, letter: Tensor, share: float) -> None:
+    """row += share * letter, rounded as `mix` rounds it: once for float32, after each of the two operations for float64."""
+    if row.dtype == torch.float64:
+        row.add_(letter * share)
+    else:
+        row.add_(letter, alpha=share)
+
+
+def mix_member(members: Tensor, at: int, share: float, own: float) -> Tensor:
+    """What the member at place `at` of a complete graph takes, as `mix` computes it.   # (m, d) -> (d,), or (m,) -> ()"""
+    if members.dim() == 1:
+        return mix_member(members[:, None], at, share, own)[0]
+    parts = [members[:, part] for part in blocks(members.shape[1], COLUMNS)]
+    return torch.cat([_shared(part, part[at : at + 1], share, own)[0] for part in parts])
+
+
 def mean_row(x: Tensor, workers: Workers) -> Tensor:
     """The average of all rows, summed in double precision.   # (n, d) -> (1, d)"""
     mean = torch.empty(1, x.shape[1], dtype=x.dtype, device=x.device)
@@ -73,9 +89,7 @@ def _mix_clique(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> T
 
     def one(part: slice) -> None:
         members = x[:, part] if everyone else x[who, part]
-        mixed = (weights.share * members.sum(0, dtype=_wide(x))).to(x.dtype)
-        if abs(own) > 1e-12:
-            mixed = mixed + own * members
+        mixed = _shared(members, members, weights.share, own)
         if everyone:
             out[:, part] = mixed
         else:
@@ -84,3 +98,9 @@ def _mix_clique(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> T
 
     workers.map(one, blocks(x.shape[1], COLUMNS))
     return out
+
+
+def _shared(members: Tensor, takers: Tensor, share: float, own: float) -> Tensor:
+    """A share of the sum over all members, added up in double precision, and something of each taker's own.   # (t, d) or (1, d)"""
+    mixed = (share * members.sum(0, keepdim=True, dtype=_wide(members))).to(members.dtype)
+    return mixed + own * takers if abs(own) > 1e-12 else mixed

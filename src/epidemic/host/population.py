@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from epidemic.algorithms import Algorithm, Column, Inbox, Rows, Turn
-from epidemic.errors import RunFailed
+from epidemic.errors import EpidemicError, RunFailed
 from epidemic.graph import IntArray
 from epidemic.host.setup import Setup
 from epidemic.learner import Learner
 
 Positions = IntArray
 """Some of the hosted nodes, by their place in the population."""
+
+_MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What an algorithm, above all a user's own, raises when it is wrong."""
 
 
 class Population:
@@ -26,9 +32,13 @@ class Population:
         self._learner = learner
         self._algorithm: Algorithm = setup.experiment.algorithm
         self._device = setup.task.device
+        self._round = 0  # the last one that was begun
         dtype = str(setup.initial.dtype).removeprefix("torch.")
-        self.columns: tuple[Column, ...] = self._algorithm.columns(len(setup.initial), dtype)
-        self.state: Rows = self._algorithm.init(setup.initial.to(self._device).repeat(len(self.ids), 1))
+        with self._in_a_line("columns"):
+            self.columns: tuple[Column, ...] = tuple(self._algorithm.columns(len(setup.initial), dtype))
+        with self._in_a_line("init"):
+            self.state: Rows = self._algorithm.init(setup.initial.to(self._device).repeat(len(self.ids), 1))
+            self._check_state("init", self.state, len(self.ids))
         self._spare: Rows = {}  # memory that the next mixture goes into
         self._checked = False
 
@@ -43,7 +53,8 @@ class Population:
     @property
     def models(self) -> Tensor:
         """The models that are evaluated.   # (k, d)"""
-        return self._algorithm.model(self.state)
+        with self._in_a_line("model"):
+            return self._algorithm.model(self.state)
 
     def batches(self, round: int) -> NDArray[np.int64]:
         """The samples that the hosted nodes train on in a round.   # (k, r, b)"""
@@ -78,20 +89,19 @@ class Population:
             [streams.key("dropout", round, int(i)) % 2**63 for i in ids] if random else [0] * len(ids),
             torch.from_numpy(np.ascontiguousarray(out_degree)).to(self._device),
         )
-        try:
+        self._round = round
+        with self._in_a_line("training"):
             state, message, loss = self._algorithm.emit(self._part(who), self._learner, turn)
-        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as problem:
-            if isinstance(problem, RunFailed):
-                raise
-            reason = " ".join(str(problem).split())
-            raise RunFailed(f"{self._called(round)}: training failed: {type(problem).__name__}: {reason}") from problem
-        self._check_message(message, len(ids))
+            self._check_state("emit", state, len(ids))
+            self._check_message(message, loss, len(ids))
         self._put(who, state)
         return message, loss
 
     def absorb(self, inbox: Inbox, who: Positions | None = None, message: Rows | None = None) -> None:
         """Let nodes take what arrived. The memory of the message, if given, is used again where the state does not hold it."""
-        state = self._algorithm.absorb(self._part(who), inbox)
+        with self._in_a_line("absorb"):
+            state = self._algorithm.absorb(self._part(who), inbox)
+            self._check_state("absorb", state, len(self.ids) if who is None else len(who))
         if who is None:
             self.state = state
         else:
@@ -119,11 +129,13 @@ class Population:
 
     def give(self, who: Positions) -> Rows:
         """What these nodes would give to one that returns."""
-        return self._algorithm.give(self._part(who))
+        with self._in_a_line("give"):
+            return self._algorithm.give(self._part(who))
 
     def adopt(self, who: Positions, given: Rows) -> None:
         """Let these nodes take what others gave them, a row for each."""
-        self._put(who, self._algorithm.adopt(self._part(who), given))
+        with self._in_a_line("adopt"):
+            self._put(who, self._algorithm.adopt(self._part(who), given))
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
@@ -147,10 +159,36 @@ class Population:
                 self.state[name] = torch.zeros(len(self.ids), *rows.shape[1:], dtype=rows.dtype, device=rows.device)
             self.state[name][who] = rows
 
-    def _check_message(self, message: Rows, k: int) -> None:
+    @contextmanager
+    def _in_a_line(self, what: str) -> Iterator[None]:
+        """What an algorithm raises, as one line; what it says in our own words stays as it is."""
+        try:
+            yield
+        except EpidemicError:
+            raise
+        except _MISTAKES as problem:
+            reason = " ".join(str(problem).split())
+            raise RunFailed(
+                f"{self._called(self._round)}: {what} failed: {type(problem).__name__}: {reason}"
+            ) from problem
+
+    @staticmethod
+    def _check_state(step: str, state: Rows, k: int) -> None:
+        """That a state has a row for each node."""
+        for name, rows in state.items():
+            if not isinstance(rows, Tensor) or rows.dim() == 0 or len(rows) != k:
+                found = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+                raise RunFailed(
+                    f"algorithm: {step} gave {found} for {name!r} of the state; it needs a row for each of {k} nodes"
+                )
+
+    def _check_message(self, message: Rows, loss: Tensor, k: int) -> None:
         """That the algorithm sends what it has declared; looked at once."""
         if self._checked:
             return
+        if not isinstance(loss, Tensor) or tuple(loss.shape) != (k,):
+            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise RunFailed(f"algorithm: emit gave {shape} as the loss; it needs one number for each of {k} nodes")
         for column in self.columns:
             rows = message.get(column.name)
             if rows is None or tuple(rows.shape) != (k, *column.shape) or rows.dtype != column.torch_dtype:

@@ -5,6 +5,7 @@ What several nodes do at the same time is done in one batch.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -172,7 +173,9 @@ class Learning:
         senders = [sender for sender, _ in mix.letters]
         rows = [rows_of(letter, self._host.population.columns) for _, letter in mix.letters]
         view = self._views.whole(seat.place, mix.round)
-        return Received(senders, rows, shares(self._experiment, view, seat.place, senders))
+        everyone = view.intended is not None and view.intended.clique is not None
+        at = bisect(senders, seat.place) if everyone else None
+        return Received(senders, rows, shares(self._experiment, view, seat.place, senders), at)
 
     def _mend(self, seats: list[Seat], message: Rows) -> None:
         """Throw away a mixture whose numbers no sane model has: the node then keeps what it has learnt itself."""

@@ -21,9 +21,13 @@ PAUSE = 0.5
 
 
 def letter_bytes(experiment: Experiment) -> int:
-    """The size of a letter: the header and the model, built as the nodes build it. Needs the data, whose shape the model follows."""
+    """The size of a letter: the header and the algorithm's columns, for a model built as the nodes build it.
+
+    Needs the data, whose shape the model follows.
+    """
     layout = Layout(initial_module(experiment, experiment.load_data(), Streams(experiment.seeds[0])))
-    return int(HEADER_BYTES + layout.size * layout.dtype.itemsize)
+    columns = experiment.algorithm.columns(layout.size, str(layout.dtype).removeprefix("torch."))
+    return HEADER_BYTES + sum(column.bytes for column in columns)
 
 
 def largest_letter(folder: Path, addresses: Addresses, experiment: Experiment) -> int:
