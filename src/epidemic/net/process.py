@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from epidemic.algorithms import Rows
-from epidemic.errors import BadInput, EpidemicError, RunFailed
+from epidemic.errors import BadInput, Diverged, EpidemicError, RunFailed
 from epidemic.host.inbox import Post, Received
 from epidemic.host.journal import Host
 from epidemic.host.plan import shares
@@ -70,7 +70,6 @@ class Process:
         self._sight = Sight(carrier.place)
         self._warned = ""
         self._greeting: set[int] = set()  # whose answer is waited for
-        self._present: set[int] = set()  # carriers that the network shows
         self._work: queue.SimpleQueue[list[tuple[Seat, e.Action]] | EpidemicError] = queue.SimpleQueue()
         self._desk = Desk(
             {seat.place: seat.rounds for seat in seats},
@@ -141,7 +140,7 @@ class Process:
 
     def _presence(self, place: int, token: str, there: bool) -> None:
         if place != self._carrier or token != self._transport.token:
-            (self._present.add if there else self._present.discard)(place)
+            self._keyring.shown(place, token, there)
             self._desk.put_all(e.Present(place, token, there))
 
     def _greeted(self, question: bytes, respond: Callable[[bytes], None]) -> None:
@@ -168,11 +167,8 @@ class Process:
     def _introduce_inside(self) -> None:
         """Tell the nodes of this process of each other."""
         for seat in self._seats.values():
-            h = self._hello(seat)
-            for other in self._seats.values():
-                if other is not seat:
-                    known = e.Introduced(h.place, h.carrier, h.token, h.round, h.start, (), h.finished, h.gone)
-                    self._desk.put(other.place, known)
+            known = self._hello(seat).introduced()
+            self._desk.put_many((place, known) for place in self._seats if place != seat.place)
 
     def _asked(self, topic: str, question: bytes, respond: Callable[[bytes], None]) -> None:
         try:
@@ -211,9 +207,13 @@ class Process:
             case e.Forget():
                 seat.forget(action.before)
             case e.Say():
-                self._say(f"node {place}: {action.text}" if len(self._seats) > 1 else action.text)
+                self._say_of(seat, action.text)
             case _:
                 self._found.append((seat, action))
+
+    def _say_of(self, seat: Seat, text: str) -> None:
+        """Tell people of one of the nodes."""
+        self._say(f"node {seat.place}: {text}" if len(self._seats) > 1 else text)
 
     def _work_found(self) -> None:
         """Everything that the last events led to has been carried out: what is to be computed goes to the main thread at once."""
@@ -297,8 +297,8 @@ class Process:
         """Introduce the nodes of this process to another process, or to all; several seats that want the same are one."""
         if place is None:
             self._introduce_inside()
-        for carrier in sorted(self._present - {self._carrier}) if place is None else [place]:
-            if carrier in self._greeting and place is not None:
+        for carrier in self._keyring.present() if place is None else [place]:
+            if carrier == self._carrier or (carrier in self._greeting and place is not None):
                 continue
             self._greeting.add(carrier)
             self._transport.ask("hello", carrier, self._hellos(), GREETING, self._answer_to(carrier), LARGEST_BUNDLE)
@@ -371,7 +371,7 @@ class Process:
             for seat, _ in those:
                 seat.journal.done = round  # rounds may have been left out
                 if seat.journal.due:
-                    seat.journal.settle()
+                    self._settle(seat)
             with self._host.stop.held():
                 self._train(round, those)
 
@@ -386,7 +386,8 @@ class Process:
         before = population.snapshot(everyone)
         with seats[0].journal.clock("train"):
             message, loss = population.emit(round, np.array([targets for _, targets in those]), None, self._who(seats))
-        bad = (~torch.isfinite(loss)).nonzero().flatten().tolist()
+        sane = torch.isfinite(loss) & self._sane(seats).to(loss.device)
+        bad = [i for i in (~sane).nonzero().flatten().tolist() if seats[i].own is not None or not loss[i].isfinite()]
         if bad:
             message, loss = self._train_again(round, those, before, bad)
         if len(self._seats) > 1:  # a neighbour's mixture may overwrite what others still have to read
@@ -406,7 +407,7 @@ class Process:
     def _train_again(
         self, round: int, those: list[tuple[Seat, int]], before: Rows, bad: list[int]
     ) -> tuple[Rows, Tensor]:
-        """A loss exploded: what these nodes mixed last was insane, or they are so themselves.
+        """A loss or a model exploded: what these nodes mixed last was insane, or they are so themselves.
 
         Everybody trains again, those from what they had before they last mixed; if it happens again, it is their own fault.
         """
@@ -421,8 +422,7 @@ class Process:
             assert seat.own is not None
             population.restore(np.array([seat.position]), seat.own)
             seat.own = None
-            seat.mended += 1
-            self._say(f"round {round}: training failed after mixing what others sent; going on with its own model")
+            self._mended(seat)
             for name, rows in population.snapshot(np.array([seat.position])).items():
                 before[name][i] = rows[0]
         message, loss = population.emit(round, np.array([targets for _, targets in those]), None, self._who(seats))
@@ -441,7 +441,7 @@ class Process:
                 for seat in seats:
                     seat.own = population.snapshot(np.array([seat.position]))
                 population.absorb(Post(message, received, self._host.workers), self._who(seats))
-                self._mend(seats, message)
+                self._mend(seats)
             for seat, mix in mixtures:
                 seat.before = None
                 seat.settle_books()
@@ -452,7 +452,7 @@ class Process:
             if seat.journal.due:
                 self._outbox.flush(seat.rounds.pace.limit / e.SECOND)
                 seat.settle_books()
-            seat.journal.settle()
+            self._settle(seat)
         self._desk.put_many(events)
 
     @staticmethod
@@ -465,22 +465,48 @@ class Process:
         view = self._views.whole(seat.place, mix.round)
         return Received(senders, rows, shares(self._experiment, view, seat.place, senders))
 
-    def _mend(self, seats: list[Seat], message: Rows) -> None:
-        """Throw away a mixture whose numbers no sane model has: the node then keeps what it has learnt itself."""
-        population, largest = self._host.population, self._format.largest
-        x = population.models
-        for i, seat in enumerate(seats):
-            row = x[seat.position]
-            if bool(torch.isfinite(row).all()) and float(row.abs().max()) <= largest:
-                continue
-            assert seat.own is not None
-            where = np.array([seat.position])
-            population.restore(where, seat.own)
+    def _sane(self, seats: list[Seat]) -> Tensor:
+        """Whether the models of these nodes have the numbers that a sane model has.   # (k,)"""
+        x, who = self._host.population.models, self._who(seats)
+        largest: Tensor = torch.linalg.vector_norm(x if who is None else x[who], float("inf"), dim=1)
+        return largest <= self._format.largest  # false for what is not a number
+
+    def _mend(self, seats: list[Seat]) -> None:
+        """Throw away mixtures whose numbers no sane model has."""
+        for seat, sane in zip(seats, self._sane(seats).tolist(), strict=True):
+            if not sane:
+                self._go_on_alone(seat)
+
+    def _go_on_alone(self, seat: Seat) -> None:
+        """A mixture is thrown away: the node keeps what it has learnt itself."""
+        assert seat.own is not None
+        population, where = self._host.population, np.array([seat.position])
+        population.restore(where, seat.own)
+        if seat.message:
             alone = Received([], [], np.ones(1))
-            own = {name: rows[i : i + 1] for name, rows in message.items()}
-            population.absorb(Post(own, [alone], self._host.workers), where if len(population) > 1 else None)
-            seat.mended += 1
-            self._say("a mixture was insane and is thrown away (network.largest)")
+            population.absorb(Post(seat.message, [alone], self._host.workers), self._who([seat]))
+        self._mended(seat)
+
+    def _mended(self, seat: Seat) -> None:
+        """Count what was thrown away, and say it once."""
+        seat.mended += 1
+        if seat.mended == 1:
+            self._say_of(
+                seat,
+                f"round {seat.rounds.round}: what others sent made no sane model (network.largest = {self._format.largest:g}):"
+                " going on with its own (further ones are counted only)",
+            )
+
+    def _settle(self, seat: Seat) -> None:
+        """Evaluate and save where that is due; a mixture with which nothing finite comes out is thrown away."""
+        try:
+            seat.journal.settle()
+        except Diverged:
+            if seat.own is None:
+                raise
+            self._go_on_alone(seat)
+            seat.own = None
+            seat.journal.settle()
 
     def _give(self, seat: Seat, action: e.Give) -> None:
         """Give the current model to somebody who asked, while nothing changes it."""
@@ -493,8 +519,12 @@ class Process:
         seat.sent(1, True)
 
     def _adopt(self, seat: Seat, letter: Letter) -> None:
-        rows = {name: row[None].clone() for name, row in rows_of(letter, self._host.population.columns).items()}
-        self._host.population.adopt(np.array([seat.position]), rows)
+        population, where = self._host.population, np.array([seat.position])
+        rows = {name: row[None].clone() for name, row in rows_of(letter, population.columns).items()}
+        seat.own = population.snapshot(where)  # in case that nobody can train with what was given
+        population.adopt(where, rows)
+        seat.message = {}
+        self._say_of(seat, f"took the model of node {letter.sender}")
         self._desk.put(seat.place, e.Adopted())
 
     def _conclude(self, seat: Seat) -> None:
@@ -503,7 +533,7 @@ class Process:
         seat.settle_books()
         journal = seat.journal
         journal.done = self._experiment.rounds
-        journal.settle()
+        self._settle(seat)
 
         def about() -> dict[str, Any]:
             status = seat.status(dict(self._reader.refused + self._keyring.refused))
@@ -520,8 +550,7 @@ class Process:
         reason = action.reason
         seat.error = BadInput(reason) if action.bad_input else RunFailed(f"{reason}{seat.journal.kept}")
         self._save(seat)
-        if seat.journal.store is not None:
-            seat.journal.store.mark("failed", str(seat.error))
+        seat.mark("failed", str(seat.error))
         seat.over = True
         self._desk.tell(self._greet, seat, None)
 
