@@ -8,8 +8,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epidemic.algorithms import WIDTH, Column
 from epidemic.errors import BadInput
-from epidemic.net.wire import CONTROL_BYTES, HEADER_BYTES, MAGIC, REASONS, Column, Format, Refused
+from epidemic.net.wire import CONTROL_BYTES, HEADER_BYTES, MAGIC, REASONS, Format, Refused
 from epidemic.record import CONTROL_BYTES as ACCOUNTED_OFFER
 from epidemic.record import HEADER_BYTES as ACCOUNTED_HEADER
 
@@ -75,17 +76,51 @@ def test_every_refusal_has_its_reason():
     assert reason(frame[:-1] + bytes([frame[-1] ^ 1])) == "wrong-signature"  # changed on the way
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])
-def test_numbers_that_are_not_finite_are_refused_in_every_type(value, dtype):
-    format = Format(RUN, (Column("x", (5,), dtype),))
-    wide = np.array([1, 2, value, 3, 4], dtype=np.float32)
+def as_type(values, dtype):
+    """Numbers as they are sent: 16 bits of a float32 for bfloat16, which NumPy does not have."""
+    wide = np.array(values, dtype=np.float64 if dtype == "float64" else np.float32)
     raw = (wide.view(np.uint32) >> 16).astype("<u2") if dtype == "bfloat16" else wide.astype(dtype)
-    assert reason(bytes(format.seal(0, 1, bytes(8), {"x": raw.view(np.uint8)}, KEYS[1])), format) == "non-finite"
+    return raw.view(np.uint8)
+
+
+def carrying(values, dtype, **options):
+    """A format of one tensor, and a frame with these numbers in it."""
+    format = Format(RUN, (Column("x", (len(values),), dtype),), **options)
+    return format, bytes(format.seal(0, 1, bytes(8), {"x": as_type(values, dtype)}, KEYS[1]))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("largest", [np.inf, 1e3])
+@pytest.mark.parametrize("dtype", WIDTH)
+def test_numbers_that_are_not_finite_are_refused_in_every_type(value, largest, dtype):
+    format, frame = carrying([1, 2, value, 3, 4], dtype, largest=largest)
+    assert reason(frame, format) == "insane"
+
+
+@pytest.mark.parametrize("dtype", WIDTH)
+def test_numbers_are_taken_up_to_the_largest_magnitude_and_refused_beyond_it(dtype):
+    for value in (1024.0, -1024.0):
+        format, frame = carrying([0, value, 1], dtype, largest=1024.0)
+        assert format.open(frame, key_of).sender == 1
+    for value in (1032.0, -1032.0, 60000.0):
+        format, frame = carrying([0, value, 1], dtype, largest=1024.0)
+        assert reason(frame, format) == "insane"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_finite_numbers_that_would_explode_are_refused(dtype):
+    format, frame = carrying([3e38] * 40, dtype, largest=1e6)
+    assert reason(frame, format) == "insane"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_many_sane_numbers_are_taken_although_their_squares_add_up_to_more(dtype):
+    format, frame = carrying([9e5] * 5000, dtype, largest=1e6)
+    assert format.open(frame, key_of).round == 0
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_the_largest_finite_numbers_are_accepted(dtype):
+def test_the_largest_finite_numbers_are_accepted_where_nothing_is_too_large(dtype):
     format = Format(RUN, (Column("x", (5,), dtype),))
     raw = np.full(5, np.finfo(dtype).max, dtype=dtype)
     frame = bytes(format.seal(0, 1, bytes(8), {"x": raw.view(np.uint8)}, KEYS[1]))

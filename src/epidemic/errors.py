@@ -24,6 +24,10 @@ class RunFailed(EpidemicError, RuntimeError):
     """A run that started and could not go on."""
 
 
+class Diverged(RunFailed):
+    """A loss that is no longer a finite number."""
+
+
 class Interrupted(EpidemicError):
     """A run that was stopped by the user and can go on later (exit code 130)."""
 

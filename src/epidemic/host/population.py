@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epidemic.algorithms import Algorithm, Column, Inbox, Rows, Turn
-from epidemic.errors import EpidemicError, RunFailed
+from epidemic.errors import Diverged, EpidemicError, RunFailed
 from epidemic.graph import IntArray
 from epidemic.host.setup import Setup
 from epidemic.learner import Learner
@@ -214,7 +214,7 @@ class Population:
             return
         which = ", ".join(map(str, bad[:8])) + (", ..." if len(bad) > 8 else "")
         fix = "lower algorithm.lr" if round else "look at the data, the model and algorithm.lr"
-        raise RunFailed(
+        raise Diverged(
             f"{self._called(round)}: the {what} of {len(bad)} of {self.setup.experiment.nodes} nodes ({which})"
             f" is no longer a finite number; {fix}{kept}"
         )

@@ -13,6 +13,9 @@ from epidemic.protocol.rounds import Rounds
 
 EVERY = SECOND
 """How often there is housekeeping."""
+PASSES = 4
+"""So often what came in meanwhile is handed out before what follows from it is done: letters between nodes of a process, and what
+these lead to, belong together. Not for as long as anything comes: whoever floods a process must not stop its work."""
 
 Item = tuple[int, Event] | Callable[[], None] | None
 
@@ -88,12 +91,12 @@ class Desk:
             for place, name in due:
                 del self._timers[place, name]
                 waiting.append((place, Timer(name)))
-            while waiting and not self._closing:
+            for _ in range(PASSES):
+                for _ in range(self._queue.qsize()):
+                    waiting += self._queue.get_nowait()
                 for item in waiting:
-                    self._hand_out(item, moment)
+                    self._hand_out(item, now())
                 waiting = []
-                while not self._queue.empty():
-                    waiting += self._queue.get()
             self._settled()
             if moment >= next_look:
                 next_look = moment + EVERY

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from epidemic.net.keys import Identity, place_of
 from epidemic.net.terms import Terms
 from epidemic.net.wire import Refused
+from epidemic.protocol.events import Introduced
 
 LARGEST_BUNDLE = 2**20
 """Bytes of the hellos of one process."""
@@ -32,6 +33,12 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     start: int  # the round that it takes part from
     finished: bool
     gone: bool
+
+    def introduced(self, differs: tuple[str, ...] = ()) -> Introduced:
+        """What the protocol is told of it."""
+        return Introduced(
+            self.place, self.carrier, self.token, self.round, self.start, differs, self.finished, self.gone
+        )
 
 
 class _Signed(msgspec.Struct, frozen=True, array_like=True):
@@ -64,7 +71,11 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def open_hellos(raw: bytes, identity: Identity, nodes: int) -> tuple[list[Known], list[str]]:
-    """The hellos in these bytes up to the first that is not in order, and why that one is not."""
+    """The hellos in these bytes up to the first that is not in order, and why it is not.
+
+    Who is carried by another process counts only beside the hello of that process's carrier: otherwise a member could speak for
+    the start of a process that has not introduced itself, which nobody would then greet.
+    """
     refused: list[str] = []
     if len(raw) > LARGEST_BUNDLE:
         return [], ["oversized"]
@@ -83,12 +94,13 @@ def open_hellos(raw: bytes, identity: Identity, nodes: int) -> tuple[list[Known]
     for signed in bundle.hellos:
         try:
             found.append(_open(signed, identity, terms, run))
-        except (
-            Refused
-        ) as refusal:  # no honest process sends such a one, so the rest is not worth the time that checking it takes
+        except Refused as refusal:
+            # No honest process sends such a one, so the rest is not worth the time that checking it takes.
             refused.append(refusal.reason)
             break
-    return found, refused
+    carriers = {(known.hello.place, known.hello.token) for known in found if known.hello.carrier == known.hello.place}
+    vouched = [known for known in found if (known.hello.carrier, known.hello.token) in carriers]
+    return vouched, refused + ["wrong-link"] * (len(found) - len(vouched))
 
 
 def _open(signed: _Signed, identity: Identity, terms: Terms | None, run: bytes) -> Known:

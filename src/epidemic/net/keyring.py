@@ -1,4 +1,8 @@
-"""Keyring: the certified keys of the others, learnt from their hellos. Asked by all threads."""
+"""Keyring: the certified keys of the others, learnt from their hellos. Asked by all threads.
+
+Hellos can be kept and said again by anybody. While the network shows the start that a place was introduced with, only another
+start that is shown as well takes its place: an old hello changes neither a key nor a carrier.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,12 @@ from collections import Counter
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from epidemic.errors import plain
-from epidemic.net.hello import Known, open_hellos
+from epidemic.net.hello import Hello, Known, open_hellos
 from epidemic.net.keys import Identity
 from epidemic.net.terms import Terms, differences
 from epidemic.net.wire import Refused
 from epidemic.protocol.events import Introduced
+from epidemic.protocol.roster import MOST_TOKENS
 
 
 class Keyring:
@@ -25,8 +30,23 @@ class Keyring:
         self.run = terms.run
         self._nodes = nodes
         self._known: dict[int, Known] = {}
+        self._tokens: dict[int, set[str]] = {}  # the starts that the network shows, by carrier
         self._lock = threading.Lock()
         self._refused: Counter[str] = Counter()
+
+    def shown(self, carrier: int, token: str, there: bool) -> None:
+        """The network shows, or no longer shows, the token of a carrier's start."""
+        with self._lock:
+            tokens = self._tokens.setdefault(carrier, set())
+            if not there:
+                tokens.discard(token)
+            elif len(tokens) < MOST_TOKENS:
+                tokens.add(token)
+
+    def present(self) -> list[int]:
+        """The carriers that the network shows."""
+        with self._lock:
+            return sorted(carrier for carrier, tokens in self._tokens.items() if tokens)
 
     def introduce(self, raw: bytes) -> list[Introduced]:
         """Listen to the hellos of a process."""
@@ -35,25 +55,23 @@ class Keyring:
         with self._lock:
             self._refused.update(refused)
             for known in found:
-                hello = known.hello
                 differs = self._differs(known)
                 if differs:
                     self._refused["wrong-run"] += 1
-                elif 0 <= hello.place < self._nodes:
-                    self._known[hello.place] = known
-                heard.append(
-                    Introduced(
-                        hello.place,
-                        hello.carrier,
-                        hello.token,
-                        hello.round,
-                        hello.start,
-                        differs,
-                        hello.finished,
-                        hello.gone,
-                    )
-                )
+                elif known.hello.place < self._nodes and self._counts(known.hello):
+                    self._known[known.hello.place] = known
+                heard.append(known.hello.introduced(differs))
         return heard
+
+    def _counts(self, hello: Hello) -> bool:
+        """Whether a hello may take the place of what is known: not an old one, while the other start is there."""
+        before = self._known.get(hello.place)
+        if before is None or before.hello.token == hello.token:
+            return True
+        return self._is_shown(hello) or not self._is_shown(before.hello)
+
+    def _is_shown(self, hello: Hello) -> bool:
+        return hello.token in self._tokens.get(hello.carrier, ())
 
     def _differs(self, known: Known) -> tuple[str, ...]:
         if known.hello.run == self.run:

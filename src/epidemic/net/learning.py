@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from epidemic.algorithms import Rows
-from epidemic.errors import BadInput, RunFailed
+from epidemic.errors import BadInput, Diverged, RunFailed
 from epidemic.graph import IntArray
 from epidemic.host.inbox import Post, Received
 from epidemic.host.journal import Host
@@ -24,7 +24,7 @@ from epidemic.net.views import Views
 from epidemic.net.wire import Letter
 from epidemic.protocol import events as e
 
-Say = Callable[[str], None]
+Say = Callable[[Seat, str], None]
 Work = Sequence[tuple[Seat, e.Action]]
 
 
@@ -81,7 +81,7 @@ class Learning:
             for seat, _ in those:
                 seat.journal.done = round  # rounds may have been left out
                 if seat.journal.due:
-                    seat.journal.settle()
+                    self._settle(seat)
             with self._host.stop.held():
                 self._train(round, those)
 
@@ -96,7 +96,8 @@ class Learning:
         before = population.snapshot(everyone)
         with seats[0].journal.clock("train"):
             message, loss = population.emit(round, np.array([targets for _, targets in those]), None, self._who(seats))
-        bad = (~torch.isfinite(loss)).nonzero().flatten().tolist()
+        sane = torch.isfinite(loss) & self._sane(seats).to(loss.device)
+        bad = [i for i in (~sane).nonzero().flatten().tolist() if seats[i].own is not None or not loss[i].isfinite()]
         if bad:
             message, loss = self._train_again(round, those, before, bad)
         if len(self._seats) > 1:  # a neighbour's mixture may overwrite what others still have to read
@@ -116,7 +117,7 @@ class Learning:
     def _train_again(
         self, round: int, those: list[tuple[Seat, int]], before: Rows, bad: list[int]
     ) -> tuple[Rows, Tensor]:
-        """A loss exploded: what these nodes mixed last was insane, or they are so themselves.
+        """A loss or a model exploded: what these nodes mixed last was insane, or they are so themselves.
 
         Everybody trains again, those from what they had before they last mixed; if it happens again, it is their own fault.
         """
@@ -131,8 +132,7 @@ class Learning:
             assert seat.own is not None
             population.restore(np.array([seat.position]), seat.own)
             seat.own = None
-            seat.mended += 1
-            self._say(f"round {round}: training failed after mixing what others sent; going on with its own model")
+            self._mended(seat)
             for name, rows in population.snapshot(np.array([seat.position])).items():
                 before[name][i] = rows[0]
         message, loss = population.emit(round, np.array([targets for _, targets in those]), None, self._who(seats))
@@ -151,7 +151,7 @@ class Learning:
                 for seat in seats:
                     seat.own = population.snapshot(np.array([seat.position]))
                 population.absorb(Post(message, received, self._host.workers), self._who(seats))
-                self._mend(seats, message)
+                self._mend(seats)
             for seat, mix in mixtures:
                 seat.before = None
                 seat.settle_books()
@@ -162,7 +162,7 @@ class Learning:
             if seat.journal.due:
                 self._flush(seat.rounds.pace.limit / e.SECOND)
                 seat.settle_books()
-            seat.journal.settle()
+            self._settle(seat)
         self._done(events)
 
     @staticmethod
@@ -177,22 +177,48 @@ class Learning:
         at = bisect(senders, seat.place) if everyone else None
         return Received(senders, rows, shares(self._experiment, view, seat.place, senders), at)
 
-    def _mend(self, seats: list[Seat], message: Rows) -> None:
-        """Throw away a mixture whose numbers no sane model has: the node then keeps what it has learnt itself."""
-        population, largest = self._host.population, self._experiment.network.largest
-        x = population.models
-        for i, seat in enumerate(seats):
-            row = x[seat.position]
-            if bool(torch.isfinite(row).all()) and float(row.abs().max()) <= largest:
-                continue
-            assert seat.own is not None
-            where = np.array([seat.position])
-            population.restore(where, seat.own)
+    def _sane(self, seats: list[Seat]) -> Tensor:
+        """Whether the models of these nodes have the numbers that a sane model has.   # (k,)"""
+        x, who = self._host.population.models, self._who(seats)
+        largest: Tensor = torch.linalg.vector_norm(x if who is None else x[who], float("inf"), dim=1)
+        return largest <= self._experiment.network.largest  # false for what is not a number
+
+    def _mend(self, seats: list[Seat]) -> None:
+        """Throw away mixtures whose numbers no sane model has."""
+        for seat, sane in zip(seats, self._sane(seats).tolist(), strict=True):
+            if not sane:
+                self._go_on_alone(seat)
+
+    def _go_on_alone(self, seat: Seat) -> None:
+        """A mixture is thrown away: the node keeps what it has learnt itself."""
+        assert seat.own is not None
+        population, where = self._host.population, np.array([seat.position])
+        population.restore(where, seat.own)
+        if seat.message:
             alone = Received([], [], np.ones(1))
-            own = {name: rows[i : i + 1] for name, rows in message.items()}
-            population.absorb(Post(own, [alone], self._host.workers), where if len(population) > 1 else None)
-            seat.mended += 1
-            self._say("a mixture was insane and is thrown away (network.largest)")
+            population.absorb(Post(seat.message, [alone], self._host.workers), self._who([seat]))
+        self._mended(seat)
+
+    def _mended(self, seat: Seat) -> None:
+        """Count what was thrown away, and say it once."""
+        seat.mended += 1
+        if seat.mended == 1:
+            self._say(
+                seat,
+                f"round {seat.rounds.round}: what others sent made no sane model"
+                f" (network.largest = {self._experiment.network.largest:g}): going on with its own (further ones are counted only)",
+            )
+
+    def _settle(self, seat: Seat) -> None:
+        """Evaluate and save where that is due; a mixture with which nothing finite comes out is thrown away."""
+        try:
+            seat.journal.settle()
+        except Diverged:
+            if seat.own is None:
+                raise
+            self._go_on_alone(seat)
+            seat.own = None
+            seat.journal.settle()
 
     def _give(self, seat: Seat, action: e.Give) -> None:
         """Give the current model to somebody who asked, while nothing changes it."""
@@ -205,8 +231,12 @@ class Learning:
         seat.sent(1, True)
 
     def _adopt(self, seat: Seat, letter: Letter) -> None:
-        rows = {name: row[None].clone() for name, row in rows_of(letter, self._host.population.columns).items()}
-        self._host.population.adopt(np.array([seat.position]), rows)
+        population, where = self._host.population, np.array([seat.position])
+        rows = {name: row[None].clone() for name, row in rows_of(letter, population.columns).items()}
+        seat.own = population.snapshot(where)  # in case that nobody can train with what was given
+        population.adopt(where, rows)
+        seat.message = {}
+        self._say(seat, f"took the model of node {letter.sender}")
         self._done([(seat.place, e.Adopted())])
 
     def _conclude(self, seat: Seat) -> None:
@@ -215,7 +245,7 @@ class Learning:
         seat.settle_books()
         journal = seat.journal
         journal.done = self._experiment.rounds
-        journal.settle()
+        self._settle(seat)
 
         def about() -> dict[str, Any]:
             status = seat.status(self._refused())
@@ -224,7 +254,7 @@ class Learning:
 
         summary = journal.conclude(about)
         found = summary.final_accuracy
-        self._say(f"node {seat.place} has finished" + ("" if found is None else f": accuracy {found.mean:.2%}"))
+        self._say(seat, "finished" + ("" if found is None else f": accuracy {found.mean:.2%} on the full test set"))
         self._done([(seat.place, e.Concluded())])
 
     def _fail(self, seat: Seat, action: e.Fail) -> None:
@@ -232,8 +262,7 @@ class Learning:
         reason = action.reason
         seat.error = BadInput(reason) if action.bad_input else RunFailed(f"{reason}{seat.journal.kept}")
         self._save(seat)
-        if seat.journal.store is not None:
-            seat.journal.store.mark("failed", str(seat.error))
+        seat.mark("failed", str(seat.error))
         seat.over = True
         self._gave_up(seat)
 

@@ -6,11 +6,10 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from epidemic.errors import BadInput, Interrupted
+from epidemic.errors import BadInput, EpidemicError, Interrupted
 from epidemic.experiment import Experiment, check_node_setting, load, same_experiment
 from epidemic.host.interrupt import Stop, gentle_stop
 from epidemic.host.journal import Ear, Host, Journal
@@ -43,7 +42,7 @@ def run_node(
     here: int = 1,
     say: Say = lambda _: None,
 ) -> list[Summary | None]:
-    """Run the nodes of these folders to their end, in this process: what came out of each; None if it had finished before.
+    """Run the nodes of these folders to their end, in this process; what came out of each, None of those that had finished before.
 
     Args:
         folders: A node's folder, or several.
@@ -67,34 +66,38 @@ def run_node(
         for store in stores:
             store.check(resume=True)
             store.open()
-        left = [i for i, store in enumerate(stores) if not store.finished]
-        for i in sorted(set(range(len(stores))) - set(left)):
-            say(f"finished already: {stores[i].path}")
-        if not left:
-            return [None] * len(folders)
-        open_stores, identities = [stores[i] for i in left], [identities[i] for i in left]
-        data = experiment.load_data()
-        setup = prepare(experiment, seed, data, [identity.place for identity in identities])
-        fresh = [store for store in open_stores if store.run_info() is None]
-        for store in fresh:
-            store.announce()
-        known = next((found for store in open_stores if (found := store.known_choice()) is not None), None)
-        learner, choice = make_learner(setup, workers, known)
-        for store, identity in zip(open_stores, identities, strict=True):
-            if store in fresh:
-                store.begin(choice, data.note, node=identity.place)
-        with gentle_stop() as stop:
-            host = Host(Population(setup, learner), learner, workers, stop)
-            addresses = read_addresses(identities[0].folder / "node.toml")
-            summaries = _run(host, identities, open_stores, addresses, how, insecure=insecure, here=here, say=say)
-        ended = dict(zip(left, summaries, strict=True))
-        return [ended.get(i) for i in range(len(folders))]
+        before = [store.finished for store in stores]
+        for store in stores:
+            if store.finished:
+                say(f"finished already: {store.path}")
+        data = None
+        while left := [i for i, store in enumerate(stores) if not store.finished]:
+            data = experiment.load_data() if data is None else data
+            setup = prepare(experiment, seed, data, [identities[i].place for i in left])
+            with gentle_stop() as stop:
+                host = _hosting(setup, [stores[i] for i in left], workers, stop)
+                some = [(identities[i], stores[i]) for i in left]
+                _run(host, some, how, insecure=insecure, here=here, say=say)
+        return [None if was else store.summary() for was, store in zip(before, stores, strict=True)]
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted before the first round; {how}") from None
     finally:
         for store in stores:
             store.close()
         workers.close()
+
+
+def _hosting(setup: Setup, stores: Sequence[Store], workers: Workers, stop: Stop) -> Host:
+    """Everything that computes for these nodes; what is about to run is written down."""
+    fresh = [store for store in stores if store.run_info() is None]
+    for store in fresh:
+        store.announce()
+    known = next((found for store in stores if (found := store.known_choice()) is not None), None)
+    learner, choice = make_learner(setup, workers, known)
+    for store, place in zip(stores, setup.hosted.tolist(), strict=True):
+        if store in fresh:
+            store.begin(choice, setup.data.note, node=place)
+    return Host(Population(setup, learner), learner, workers, stop)
 
 
 def _experiment(folders: Sequence[Path], settings: list[str]) -> Experiment:
@@ -124,75 +127,78 @@ def _check_places(folders: Sequence[Path], identities: Sequence[Identity], exper
         raise BadInput(f"these folders are of different authorities: {', '.join(map(str, folders))}")
 
 
-def _run(
-    host: Host,
-    identities: Sequence[Identity],
-    stores: Sequence[Store],
-    addresses: Addresses,
-    how: str,
-    *,
-    insecure: bool,
-    here: int,
-    say: Say,
-) -> list[Summary]:
+def _run(host: Host, nodes: Sequence[tuple[Identity, Store]], how: str, *, insecure: bool, here: int, say: Say) -> None:
+    """Run these nodes to their end. Where some were stopped in their final evaluation, only that is done; the others come next."""
     setup, terms = host.population.setup, terms_of(host.population.setup)
     experiment = setup.experiment
     format = Format(terms.run, host.population.columns, experiment.network.largest)
-    hidden = {identity.place: _secret_streams() for identity in identities} if _private(setup) else {}
-    views = Views(experiment, setup.streams, hidden)
     seats = []
-    for position, (identity, store) in enumerate(zip(identities, stores, strict=True)):
-        ear = Ear(_teller(say, identity.place, len(identities)))
+    for position, (identity, store) in enumerate(nodes):
+        ear = Ear(_teller(say, identity.place, len(nodes)))
         seats.append(Seat(identity, position, Journal(host, store, how, place=position, ear=ear), format))
     restored = [seat.journal.restore() for seat in seats]
     done = [seat for seat in seats if seat.journal.over and seat.journal.recorded == experiment.rounds]
-    if done:  # stopped in the final evaluation
-        for seat in done:
-            seat.journal.conclude()
-        if len(done) == len(seats):
-            return [store.summary() for store in stores]
-        raise Interrupted(f"nodes {', '.join(str(s.place) for s in done)} have finished; {how}")
+    for seat in done:
+        seat.journal.conclude()
+    if done:
+        return
+    addresses = read_addresses(seats[0].identity.folder / "node.toml")
+    hidden = {seat.place: _secret_streams() for seat in seats} if _private(setup) else {}
+    views = Views(experiment, setup.streams, hidden)
     process: Process | None = None
-    with ExitStack() as marks:
-        for seat in seats:
-            marks.enter_context(seat.journal.marked())
-        try:
-            transport = _open_transport(
-                identities[0],
-                addresses,
-                experiment,
-                format.frame_bytes,
-                host.stop,
-                insecure=insecure,
-                here=here,
-                say=say,
+    for seat in seats:
+        seat.mark("running")
+    try:
+        transport = _open_transport(
+            seats[0].identity,
+            addresses,
+            experiment,
+            format.frame_bytes,
+            host.stop,
+            insecure=insecure,
+            here=here,
+            say=say,
+        )
+        if addresses.connect:
+            say(f"looking for the others at {', '.join(addresses.connect[:8])}{', ...' * (len(addresses.connect) > 8)}")
+        for seat, extra in zip(seats, restored, strict=True):
+            tally, count, kept = seat.restored(extra, partial(views.targets, seat.place))
+            seat.rounds = Rounds(
+                _rules(experiment, seat.place, addresses),
+                partial(views, seat.place),
+                _drawing(_secret_streams()),
+                transport.token,
+                done=seat.journal.done,
+                kept=kept,
+                tally=tally,
+                count=count,
             )
-            for seat, extra in zip(seats, restored, strict=True):
-                tally, count, kept = seat.restored(extra, partial(views.targets, seat.place))
-                seat.rounds = Rounds(
-                    _rules(experiment, seat.place, addresses),
-                    partial(views, seat.place),
-                    _drawing(_secret_streams()),
-                    transport.token,
-                    done=seat.journal.done,
-                    kept=kept,
-                    tally=tally,
-                    count=count,
-                )
-                seat.journal.extra = seat.extra
-                if extra is not None:
-                    say(f"going on after round {seat.journal.done}")
-            process = Process(host, seats, transport, terms, views, say)
-            process.run()
-        except KeyboardInterrupt:
-            left = [seat for seat, store in zip(seats, stores, strict=True) if not (seat.over or store.finished)]
-            for seat in left:
-                if process is not None:
-                    process.learning.rewind(seat)
-            stopped = [seat.journal.interrupted() for seat in left]
-            if stopped:  # those who had finished were only waiting for the others
-                raise stopped[0] from None
-    return [store.summary() for store in stores]
+            seat.journal.extra = seat.extra
+            if extra is not None:
+                say(f"going on after round {seat.journal.done}")
+        process = Process(host, seats, transport, terms, views, say)
+        process.run()
+    except KeyboardInterrupt:
+        unfinished = [seat for seat, (_, store) in zip(seats, nodes, strict=True) if not (seat.over or store.finished)]
+        stopped = [_interrupted(seat, process) for seat in unfinished]
+        if stopped:  # those who had finished were only waiting for the others
+            raise stopped[0] from None
+    except BaseException as problem:
+        known = isinstance(problem, EpidemicError)
+        reason = " ".join(str(problem).split())
+        for seat in seats:
+            if not seat.over:
+                seat.mark("failed", reason if known else f"unexpected {type(problem).__name__}: {reason}")
+        raise
+
+
+def _interrupted(seat: Seat, process: Process | None) -> Interrupted:
+    """Save a node that was stopped."""
+    if process is not None:
+        process.learning.rewind(seat)
+    found = seat.journal.interrupted()
+    seat.mark("stopped", f"interrupted after round {seat.journal.done} of {seat.journal.experiment.rounds}")
+    return found
 
 
 def _private(setup: Setup) -> bool:

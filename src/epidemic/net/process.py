@@ -64,7 +64,6 @@ class Process:
         self._sight = Sight(carrier.place)
         self._warned = ""
         self._greeting: set[int] = set()  # whose answer is waited for
-        self._present: set[int] = set()  # carriers that the network shows
         self._work: queue.SimpleQueue[list[tuple[Seat, e.Action]] | EpidemicError] = queue.SimpleQueue()
         self._desk = Desk(
             {seat.place: seat.rounds for seat in seats},
@@ -85,7 +84,7 @@ class Process:
             flush=self._outbox.flush,
             refused=lambda: dict(self._reader.refused + self._keyring.refused),
             gave_up=lambda seat: self._desk.tell(self._greet, seat, None),
-            say=say,
+            say=self._say_of,
         )
 
     # -- from start to end --------------------------------------------------------------------------------------------
@@ -145,7 +144,7 @@ class Process:
 
     def _presence(self, place: int, token: str, there: bool) -> None:
         if place != self._carrier or token != self._transport.token:
-            (self._present.add if there else self._present.discard)(place)
+            self._keyring.shown(place, token, there)
             self._desk.put_all(e.Present(place, token, there))
 
     def _greeted(self, question: bytes, respond: Callable[[bytes], None]) -> None:
@@ -172,11 +171,8 @@ class Process:
     def _introduce_inside(self) -> None:
         """Tell the nodes of this process of each other."""
         for seat in self._seats.values():
-            h = self._hello(seat)
-            for other in self._seats.values():
-                if other is not seat:
-                    known = e.Introduced(h.place, h.carrier, h.token, h.round, h.start, (), h.finished, h.gone)
-                    self._desk.put(other.place, known)
+            known = self._hello(seat).introduced()
+            self._desk.put_many((place, known) for place in self._seats if place != seat.place)
 
     def _asked(self, topic: str, question: bytes, respond: Callable[[bytes], None]) -> None:
         try:
@@ -215,9 +211,13 @@ class Process:
             case e.Forget():
                 seat.forget(action.before)
             case e.Say():
-                self._say(f"node {place}: {action.text}" if len(self._seats) > 1 else action.text)
+                self._say_of(seat, action.text)
             case _:
                 self._found.append((seat, action))
+
+    def _say_of(self, seat: Seat, text: str) -> None:
+        """Tell people of one of the nodes."""
+        self._say(f"node {seat.place}: {text}" if len(self._seats) > 1 else text)
 
     def _work_found(self) -> None:
         """Everything that the last events led to has been carried out: what is to be computed goes to the main thread at once."""
@@ -296,8 +296,8 @@ class Process:
         """Introduce the nodes of this process to another process, or to all; several seats that want the same are one."""
         if place is None:
             self._introduce_inside()
-        for carrier in sorted(self._present - {self._carrier}) if place is None else [place]:
-            if carrier in self._greeting and place is not None:
+        for carrier in self._keyring.present() if place is None else [place]:
+            if carrier == self._carrier or (carrier in self._greeting and place is not None):
                 continue
             self._greeting.add(carrier)
             self._transport.ask("hello", carrier, self._hellos(), GREETING, self._answer_to(carrier), LARGEST_BUNDLE)
@@ -327,7 +327,7 @@ class Process:
                 self._work.put(problem)
                 return
         self._desk.put_all(e.Void(self._keyring.void(dt.datetime.now(dt.UTC))))
-        for place in list(self._present):
+        for place in self._keyring.present():
             self._sight.saw(place)
         if self._sight.lost(self._transport.unseen(), time.monotonic()):
             self._say("a connection is there on which nothing comes: opening the network again")

@@ -72,7 +72,7 @@ class Reader:
     def refuse(self, reason: str) -> None:
         """Count what is not in order."""
         with self._lock:
-            first = not self._refused[reason]
+            first = reason not in self._refused
             self._refused[reason] += 1
         if first:
             self._say(f"refused a letter: {reason} (further ones are counted only)")
@@ -81,7 +81,7 @@ class Reader:
     def refused(self) -> Counter[str]:
         """What was not in order, by reason."""
         with self._lock:
-            return Counter(self._refused)
+            return +self._refused
 
     def _read(self) -> None:
         while (frame := self._queue.get()) is not None:
@@ -97,19 +97,23 @@ class Reader:
         except Refused as refusal:
             if refusal.reason == "unknown-sender" and frame.then is None:
                 self._unknown.append(frame)
-                if again:
-                    return
+            if again:
+                self._known_now()
             self.refuse(refusal.reason)
             if frame.then is not None:
                 frame.then(None)
             return
         if again:
-            with self._lock:
-                self._refused["unknown-sender"] -= 1
+            self._known_now()
         if frame.then is not None:
             frame.then(letter)
         else:
             self._take(letter, frame.places)
+
+    def _known_now(self) -> None:
+        """A frame that was counted as of an unknown sender is counted otherwise."""
+        with self._lock:
+            self._refused["unknown-sender"] -= 1
 
     def look_again(self) -> None:
         """Somebody was introduced: look once more at the letters of senders who were not known."""

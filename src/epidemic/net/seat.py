@@ -98,6 +98,12 @@ class Seat:
         asked, self._asked = self.rounds.count.asked - self._asked, self.rounds.count.asked
         self.journal.counters.sent(models, self.format.body_bytes, asked)
 
+    def mark(self, state: str, why: str = "") -> None:
+        """Say in the run's directory how it is, unless it has come to its end there."""
+        store = self.journal.store
+        if store is not None and not store.finished:
+            store.mark(state, why)
+
     # -- what is saved ------------------------------------------------------------------------------------------------
 
     def extra(self) -> Extra:

@@ -1,0 +1,209 @@
+"""The reader and the outbox: what comes in is looked at once and bounded; what goes out waits for nobody else's link."""
+
+import threading
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from epidemic.algorithms import Column
+from epidemic.net.outbox import MOST_QUEUED, Outbox
+from epidemic.net.reader import MOST_UNKNOWN, Reader
+from epidemic.net.wire import Format, Refused
+
+FORMAT = Format(bytes(16), (Column("x", (6,), "float32"),))
+KEYS = [Ed25519PrivateKey.generate() for _ in range(4)]
+
+
+class Keyring:
+    """Certified keys, as they are learnt; `gate` holds the reader up."""
+
+    def __init__(self):
+        self.known = {1: 1, 2: 1}  # places, and whose connection leads to them
+        self.gate = threading.Event()
+        self.gate.set()
+        self.looking = threading.Semaphore(0)
+
+    def key_of(self, place):
+        self.looking.release()
+        self.gate.wait()
+        if place == 0:
+            raise Refused("revoked")
+        return KEYS[place].public_key() if place in self.known else None
+
+    def carrier_of(self, place):
+        return self.known.get(place, place)
+
+
+class Letters:
+    """A reader with what came out of it."""
+
+    def __init__(self, **options):
+        self.keyring, self.taken, self.said = Keyring(), [], []
+        self.reader = Reader(
+            FORMAT, self.keyring, lambda letter, places: self.taken.append((letter.sender, letter.round, places)),
+            self.said.append, **{"nodes": 4, "hosted": 1, **options},
+        )  # fmt: skip
+
+    def settled(self):
+        """Once everything was looked at."""
+        self.reader.close()
+        return self
+
+
+def frame(sender, round=0, key=None):
+    return bytes(
+        FORMAT.seal(round, sender, bytes(8), {"x": np.zeros(24, np.uint8)}, KEYS[sender if key is None else key])
+    )
+
+
+def test_what_is_in_order_is_handed_on_with_whom_it_is_for():
+    letters = Letters()
+    letters.reader.put(1, frame(1, 5), (0, 3))
+    letters.reader.put(1, frame(2, 6), (3,))  # node 2 is carried by node 1
+    assert letters.settled().taken == [(1, 5, (0, 3)), (2, 6, (3,))]
+    assert +letters.reader.refused == {}
+
+
+def test_a_letter_over_the_link_of_somebody_else_is_refused():
+    letters = Letters()
+    letters.reader.put(2, frame(2), (0,))  # its own link, but it is carried by node 1
+    letters.reader.put(3, frame(1), (0,))  # passed on by node 3
+    assert letters.settled().taken == []
+    assert letters.reader.refused == {"wrong-link": 2}
+
+
+def test_every_refusal_is_counted_and_each_reason_said_once():
+    letters = Letters()
+    for raw in (b"", b"x" * 500, frame(2, key=1), frame(0), frame(2, key=1)):
+        letters.reader.put(1, raw, (0,))
+    letters.settled()
+    assert letters.reader.refused == {"malformed": 1, "oversized": 1, "wrong-signature": 2, "revoked": 1}
+    assert len(letters.said) == 4
+
+
+def test_who_sends_more_than_can_be_looked_at_fills_only_its_own_room():
+    letters = Letters()
+    letters.keyring.gate.clear()
+    letters.reader.put(1, frame(1), (0,))
+    letters.keyring.looking.acquire()  # it is being looked at, and does not wait any more
+    most = letters.reader._most
+    given_up = []
+    for _ in range(most + 10):
+        letters.reader.put(1, frame(1), (0,))
+    letters.reader.put(1, frame(1), (), given_up.append)
+    letters.reader.put(3, frame(3), (0,))
+    assert letters.reader.refused == {"overflow": 11}
+    assert given_up == [None]  # who waits for a model is told that there is none
+    letters.keyring.gate.set()
+    letters.settled()
+    assert len(letters.taken) == most + 1
+    assert letters.reader.refused == {"overflow": 11, "unknown-sender": 1}
+
+
+def test_a_process_of_several_nodes_has_room_for_the_letters_of_each():
+    assert Letters(hosted=3).settled().reader._most == 3 * Letters().settled().reader._most
+
+
+def test_large_letters_have_less_room_than_small_ones():
+    keyring = Keyring()
+    large = Format(bytes(16), (Column("x", (2**22,), "float32"),))
+    reader = Reader(large, keyring, lambda *_: None, lambda _: None, nodes=4, hosted=1)
+    reader.close()
+    assert reader._most == 4
+
+
+def test_letters_of_an_unknown_sender_count_once_it_has_introduced_itself():
+    letters = Letters()
+    letters.reader.put(3, frame(3, 1), (0,))
+    letters.settled()
+    letters.reader.look_again()  # somebody else was introduced
+    assert letters.reader.refused == {"unknown-sender": 1}  # counted once
+    letters.keyring.known[3] = 3
+    letters.reader.look_again()
+    letters.reader.look_again()
+    assert letters.taken == [(3, 1, (0,))]  # taken once
+    assert +letters.reader.refused == {}
+
+
+def test_an_unknown_sender_whose_letter_is_not_in_order_after_all_is_counted_once():
+    letters = Letters()
+    letters.reader.put(2, frame(3), (0,))
+    letters.settled()
+    letters.keyring.known[3] = 3  # not node 2
+    letters.reader.look_again()
+    assert letters.taken == []
+    assert +letters.reader.refused == {"wrong-link": 1}
+
+
+def test_few_letters_of_unknown_senders_are_kept():
+    letters = Letters()
+    for round in range(20):
+        letters.reader.put(3, frame(3, round), (0,))
+    letters.settled()
+    letters.keyring.known[3] = 3
+    letters.reader.look_again()
+    assert [round for _, round, _ in letters.taken] == list(range(20 - MOST_UNKNOWN, 20))
+    assert +letters.reader.refused == {"unknown-sender": 20 - MOST_UNKNOWN}
+
+
+def test_a_model_that_was_asked_for_goes_to_who_asked_and_never_counts_as_a_letter():
+    letters = Letters()
+    given = []
+    letters.reader.put(1, frame(1), (), given.append)
+    letters.reader.put(1, b"rubbish", (), given.append)
+    letters.reader.put(3, frame(3), (), given.append)  # not known: it is not kept for later, either
+    letters.settled()
+    assert given[0].sender == 1
+    assert given[1:] == [None, None]
+    letters.keyring.known[3] = 3
+    letters.reader.look_again()
+    assert letters.taken == []
+    assert len(given) == 3
+
+
+class Links:
+    """A transport whose link to place 1 is stuck until it is let go."""
+
+    def __init__(self):
+        self.free, self.sent, self.lock = threading.Event(), [], threading.Lock()
+        self.stuck = threading.Event()
+
+    def send(self, carrier, payload, places):
+        if carrier == 1:
+            self.stuck.set()
+            self.free.wait()
+        with self.lock:
+            self.sent.append((carrier, payload, places))
+        return carrier != 3
+
+
+@pytest.mark.parametrize("senders", [1, 3])
+def test_a_link_that_is_stuck_holds_up_nobody_else_and_fills_no_memory(senders):
+    links = Links()
+    outbox, books = Outbox(links, nodes=4, senders=senders), []
+
+    def sent(letters, left):
+        books.append((letters, left))
+
+    room = MOST_QUEUED * senders
+    outbox.send(1, (1,), "first", sent)
+    links.stuck.wait()  # it is on its way, and does not wait any more
+    for i in range(room + 5):
+        outbox.send(1, (1, 2), i, sent)
+    assert books == [(2, False)] * 5  # told at once that it will not go
+    outbox.send(2, (2,), "other", sent)
+    links.free.set()
+    outbox.flush(60)
+    outbox.close()
+    assert [what for carrier, what, _ in links.sent if carrier == 1] == ["first", *range(room)]  # in order
+    assert (2, "other", (2,)) in links.sent
+    assert sorted(books) == sorted([(2, False)] * 5 + [(1, True)] + [(2, True)] * room + [(1, True)])
+
+
+def test_who_is_not_there_is_told_to_the_books():
+    outbox, books = Outbox(Links(), nodes=4, senders=1), []
+    outbox.send(3, (3, 2), "letter", lambda letters, left: books.append((letters, left)))
+    outbox.flush(60)
+    outbox.close()
+    assert books == [(2, False)]
