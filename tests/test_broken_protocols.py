@@ -17,7 +17,7 @@ def caught(protocol=Rounds, words=""):
         try:
             simulated.run(seed, protocol)
         except AssertionError as problem:
-            assert words in str(problem), problem
+            assert words in str(problem), problem  # noqa: PT017
             return str(problem)
     return ""
 

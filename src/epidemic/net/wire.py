@@ -25,7 +25,7 @@ from blake3 import blake3
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from epidemic.algorithms import WIDTH, Column
+from epidemic.algorithms import Column
 from epidemic.errors import BadInput
 from epidemic.record import CONTROL_BYTES, HEADER_BYTES
 
@@ -96,9 +96,6 @@ class Format:
 
     def __init__(self, run: bytes, columns: tuple[Column, ...], largest: float = float("inf")) -> None:
         """`largest`: numbers of a greater magnitude are refused."""
-        for column in columns:
-            if column.dtype not in WIDTH:
-                raise BadInput(f"numbers of type {column.dtype} cannot be sent; use one of {', '.join(WIDTH)}")
         self.run = run
         self.largest = largest
         self.columns = columns
