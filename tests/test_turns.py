@@ -37,6 +37,8 @@ def test_as_many_turns_as_slots(tmp_path):
         assert (first, second, third) == (True, True, False)
     with three[2].one() as again:
         assert again is True
+    for turns in three:
+        turns.close()
 
 
 def test_patience_follows_what_turns_take(tmp_path):
@@ -47,3 +49,5 @@ def test_patience_follows_what_turns_take(tmp_path):
         with other.one() as held:
             assert held is False
         assert time.monotonic() - began >= 0.8  # two turns of each that may be before it
+    one.close()
+    other.close()

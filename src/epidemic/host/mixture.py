@@ -12,10 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from epidemic.mixing import Weights
-from epidemic.workers import Workers, blocks
+from epidemic.workers import SMALL, Workers, blocks
 
 ROWS = 64  # of a sparse mixture per piece
-SMALL = 1 << 18  # numbers that are mixed in one piece
 COLUMNS = 1 << 14  # of a sum over all nodes per piece
 
 
@@ -34,8 +33,9 @@ def mix(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
         starts = (indptr[part.start : part.stop] - edges.start).to(x.device)
         out[part] = F.embedding_bag(indices[edges], x, starts, mode="sum", per_sample_weights=values[edges])
 
-    rows = weights.n if x.numel() <= SMALL else min(ROWS, max(1, weights.n // 8))
-    workers.map(one, blocks(weights.n, rows))
+    size = len(values) * x.shape[1]
+    rows = weights.n if size < SMALL else min(ROWS, max(1, weights.n // 8))
+    workers.map(one, blocks(weights.n, rows), size=size)
     return out
 
 
@@ -62,7 +62,7 @@ def mean_row(x: Tensor, workers: Workers) -> Tensor:
     def one(part: slice) -> None:
         mean[0, part] = x[:, part].mean(0, dtype=_wide(x)).to(x.dtype)
 
-    workers.map(one, blocks(x.shape[1], COLUMNS))
+    workers.map(one, blocks(x.shape[1], COLUMNS), size=x.numel())
     return mean
 
 
@@ -73,7 +73,7 @@ def disagreement(x: Tensor, workers: Workers) -> float:
         block = x[:, part].to(_wide(x))
         return float((block - block.mean(0)).square_().sum())
 
-    return math.fsum(workers.map(one, blocks(x.shape[1], COLUMNS))) / len(x)
+    return math.fsum(workers.map(one, blocks(x.shape[1], COLUMNS), size=x.numel())) / len(x)
 
 
 def _wide(x: Tensor) -> torch.dtype:
@@ -96,7 +96,7 @@ def _mix_clique(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> T
             out[:, part] = x[:, part]
             out[who, part] = mixed
 
-    workers.map(one, blocks(x.shape[1], COLUMNS))
+    workers.map(one, blocks(x.shape[1], COLUMNS), size=x.numel())
     return out
 
 
