@@ -49,7 +49,8 @@ def test_five_of_sixteen_die_three_return_and_the_rest_never_waits_for_them(depl
     assert {place for place, _ in there.cluster.problems().items()} == set(victims[3:])
     check_books(there, everyone)
     for i in victims[:3]:
-        assert any("the others are in round" in line and "with the model of node" in line for line in there.log(i))
+        assert any("the others are in round" in line and "with another node's model" in line for line in there.log(i))
+        assert any("took the model of node" in line for line in there.log(i))
     assert any("node 1 is gone" in line for line in there.log(0))
     # accuracy as in the simulator under the same crashes
     crashes = [ep.Crash(i, 60, died + 15 if i in victims[:3] else None) for i in victims]

@@ -157,6 +157,8 @@ def _run(host: Host, nodes: Sequence[tuple[Identity, Store]], how: str, *, insec
             here=here,
             say=say,
         )
+        if addresses.connect:
+            say(f"looking for the others at {', '.join(addresses.connect[:8])}{', ...' * (len(addresses.connect) > 8)}")
         for seat, extra in zip(seats, restored, strict=True):
             tally, count, kept = seat.restored(extra, partial(views.targets, seat.place))
             seat.rounds = Rounds(
