@@ -183,6 +183,10 @@ def test_single_nodes_by_command_with_private_data(tmp_path):
         assert "done: 40 rounds" in said
     for folder in folders:
         assert json.loads((folder / "run/seed-1/summary.json").read_text())["final_accuracy"]["mean"] > 0.8
+    code, said, err = run("node", folders[0], "--set", f"data.path={tmp_path / 'private-0.npz'}")
+    assert code == 0, err
+    assert "finished already" in err
+    assert said == ""
 
 
 def test_through_a_relay_nodes_that_cannot_reach_each_other_learn_together(tmp_path):

@@ -73,9 +73,11 @@ def test_a_letter_says_for_which_places_of_a_process_it_is(pair):
     taken = []
     one.receive(lambda sender, frame, places: taken.append(places), lambda sender: None, 100)
     until(lambda: two.send(0, two.payload(b"x"), (0, 2)))
-    session, prefix = raw(1)
+    session, prefix = raw(2)
+    publisher = session.declare_publisher(f"{prefix}/to/0/2")
+    until(lambda: publisher.matching_status.matching)
     for strange in (b"2,2,77,-1,x,\xff,0", b"1" * 1000, b"", b","):
-        session.put(f"{prefix}/to/0/1", b"x", attachment=strange)
+        publisher.put(b"x", attachment=strange)
     until(lambda: len(taken) == 5)
     assert taken == [(0, 2), (2, 0), (0,), (), ()]
 
