@@ -1,5 +1,6 @@
 """What goes wrong on real machines: processes die and return, networks split and heal, lose and delay, nodes are slow."""
 
+import json
 import os
 import signal
 import threading
@@ -30,7 +31,7 @@ def check_books(there, places):
         assert node["longest_wait"] <= DEADLINE + 2  # of waiting for the processor
 
 
-def test_five_of_sixteen_die_three_return_and_the_rest_never_waits_for_them(deploy):
+def test_five_of_sixteen_die_three_return_and_the_rest_never_waits_for_them(deploy, tmp_path):
     what = experiment(rounds=260, network=ep.Network(deadline=DEADLINE), checkpoint=ep.Checkpoint(rounds=10))
     there = deploy(what).start()
     there.until_round(60)
@@ -39,7 +40,7 @@ def test_five_of_sixteen_die_three_return_and_the_rest_never_waits_for_them(depl
         there.cluster.kill(i)
     fell = there.until_round(90, survivors)
     died = max(s.round for s in fell.values())
-    assert all(s.alive == 11 for s in fell.values())
+    there.until(lambda found: all(i in found and found[i].alive == 11 for i in survivors))
     for i in victims[:3]:
         there.cluster.restart(i)
     back = there.until(lambda found: all(i in found and found[i].round > 100 for i in victims[:3]))
@@ -54,11 +55,10 @@ def test_five_of_sixteen_die_three_return_and_the_rest_never_waits_for_them(depl
     assert any("node 1 is gone" in line for line in there.log(0))
     # accuracy as in the simulator under the same crashes
     crashes = [ep.Crash(i, 60, died + 15 if i in victims[:3] else None) for i in victims]
-    simulated = ep.simulate(msgspec.structs.replace(what, faults=ep.Faults(crashes=tuple(crashes))))
-    rows = simulated.models
-    final = simulated.seeds[0].summary
-    assert len(rows) == 16
-    assert abs(np.mean(accuracies(there, everyone)) - final.final_mean_model_accuracy) < 0.05
+    ep.simulate(msgspec.structs.replace(what, faults=ep.Faults(crashes=tuple(crashes))), tmp_path / "simulated")
+    nodes = json.loads((tmp_path / "simulated/seed-1/nodes.json").read_text())
+    simulated = [nodes[i]["final_accuracy"] for i in everyone]
+    assert abs(np.mean(accuracies(there, everyone)) - np.mean(simulated)) < 0.05
 
 
 def test_a_node_ten_times_slower_takes_part_and_does_not_hold_up_the_others(deploy):

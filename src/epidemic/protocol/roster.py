@@ -181,12 +181,12 @@ class Roster:
         return now - since
 
     def expected(self, round: int, now: int) -> frozenset[int]:
-        """Who is alive and can be expected to send its letters of this round."""
+        """Who is alive and can be expected to send its letters of this round; who is not shown any more may have died since its last."""
         peers = ((place, self._peers[place]) for place in self.alive(now))
         return frozenset(
             place
             for place, peer in peers
-            if peer.since is not None and peer.since <= round and peer.missed < MOST_MISSED
+            if peer.gone is None and peer.since is not None and peer.since <= round and peer.missed < MOST_MISSED
         )
 
     def learning(self, now: int) -> list[int]:
