@@ -22,7 +22,7 @@ class Carrier:
         self.transport = Transport(identity, addresses, nodes=nodes, largest=2**20)
         self.heard = set()
         self.transport.watch("alive", self.noticed)
-        self.transport.receive(lambda sender, frame: self.heard.add(sender), lambda sender: None, 2**20)
+        self.transport.receive(lambda sender, frame, places: self.heard.add(sender), lambda sender: None, 2**20)
         self.transport.answer("hello", lambda question, respond: respond(question))
         self.transport.appear("alive", self.place)
         for place in set(range(nodes)) - {self.place}:

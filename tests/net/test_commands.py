@@ -15,7 +15,7 @@ import epidemic as ep
 from conftest import experiment
 from epidemic.cli.app import main
 from epidemic.experiment import to_toml
-from epidemic.net.addresses import free_addresses
+from epidemic.net.addresses import free_addresses, read_addresses
 from epidemic.net.folders import make_cluster
 
 EPIDEMIC = [sys.executable, "-m", "epidemic"]
@@ -104,7 +104,7 @@ def test_when_the_starter_is_killed_its_nodes_save_and_end(file, tmp_path):
     until(lambda: any("round 20:" in p.read_text() for p in out.glob("node-*/node.log")))
     process.kill()
     process.communicate()
-    until(lambda: all("interrupted after round" in p.read_text() for p in out.glob("node-*/node.log")))
+    until(lambda: all("interrupted at seed 1, after round" in p.read_text() for p in out.glob("node-*/node.log")))
 
 
 def test_a_node_that_dies_is_reported_and_the_others_finish(file, tmp_path):
@@ -183,6 +183,10 @@ def test_single_nodes_by_command_with_private_data(tmp_path):
         assert "done: 40 rounds" in said
     for folder in folders:
         assert json.loads((folder / "run/seed-1/summary.json").read_text())["final_accuracy"]["mean"] > 0.8
+    code, said, err = run("node", folders[0], "--set", f"data.path={tmp_path / 'private-0.npz'}")
+    assert code == 0, err
+    assert "finished already" in err
+    assert said == ""
 
 
 def test_through_a_relay_nodes_that_cannot_reach_each_other_learn_together(tmp_path):
@@ -219,7 +223,8 @@ def test_others_that_cannot_be_reached_are_looked_for_and_then_given_up(tmp_path
     folders = make_cluster(experiment(nodes=2, topology=ep.ELLocal(1)), free_addresses(2), tmp_path / "c")
     code, _, err = run("node", folders[0], "--set", "network.patience=7")
     assert code == 2
-    assert "waiting for node 1; nobody answers at" in err
+    assert f"looking for the others at {read_addresses(folders[0] / 'node.toml').connect[0]}" in err
+    assert "waiting for node 1; nobody answers yet" in err
     assert "no other node was found within 7 s (network.patience)" in err.splitlines()[-1]
     assert err.splitlines()[-1].startswith("error: ")
 

@@ -1,11 +1,16 @@
 """The same file and seed give the same result on real processes as in the simulator."""
 
+import json
+
 import msgspec
 import numpy as np
 import pytest
 
 import epidemic as ep
 from conftest import experiment, furthest
+from epidemic.host.plan import intended_graph
+from epidemic.net.processes import blocks
+from epidemic.rng import Streams
 
 BARRIER = ep.Network(close="barrier")
 
@@ -89,7 +94,7 @@ def test_libraries_that_draw_differently_find_out_at_the_handshake(what):
     from epidemic.host.setup import prepare
     from epidemic.net import terms
 
-    ours = terms.terms_of(prepare(experiment(nodes=4, topology=ep.ELLocal(2)), 1, None, 0))
+    ours = terms.terms_of(prepare(experiment(nodes=4, topology=ep.ELLocal(2)), 1, None, [0]))
     theirs = msgspec.structs.replace(ours, **{what: "0123456789abcdef"}, version="9.9")
     assert theirs.run != ours.run
     (said,) = terms.differences(ours, theirs)
@@ -120,3 +125,119 @@ def test_a_barrier_that_can_never_be_passed_exactly_is_a_failure_and_no_other_re
     there.cluster.children[1].process.join(60)
     assert there.cluster.children[1].process.exitcode == 1
     assert "no longer has its letter for this node" in there.cluster.problems()[1]
+
+
+def check_accounts(there, simulated):
+    """Bytes as in the simulator, to the last one; nothing was asked for, lost, late or refused."""
+    nodes = there.experiment.nodes
+    measured = [there.node(i)["bytes"] for i in range(nodes)]
+    for part in ("model", "header", "control"):
+        accounted = getattr(simulated.seeds[0].summary.bytes, part)
+        assert np.mean([m[part] for m in measured]) == accounted.mean
+        assert max(m[part] for m in measured) == accounted.max
+    for i in range(nodes):
+        assert set(there.node(i)["letters"]) == {"counted"}
+        assert there.node(i)["refusals"] == {}
+
+
+def local_letters(what, processes):
+    """How many letters of each node go to nodes of its own process."""
+    home = {place: block for block in blocks(what.nodes, processes) for place in block}
+    streams = Streams(what.seeds[0])
+    sent = dict.fromkeys(home, 0)
+    for t in range(what.rounds):
+        graph = intended_graph(what, streams, t)
+        for place in sent:
+            sent[place] += sum(int(other) in home[place] for other in graph.out_of(place))
+    return [sent[place] for place in range(what.nodes)]
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_several_nodes_of_a_process_are_the_same_as_one_each(deploy, processes):
+    what = experiment(nodes=6, topology=ep.ELLocal(3), network=BARRIER)
+    there = deploy(what).start(processes=processes).finish()
+    assert there.cluster.problems() == {}
+    simulated = ep.simulate(what)
+    assert furthest(there, simulated) < 1e-5
+    check_accounts(there, simulated)
+    assert [there.node(i)["local"] for i in range(6)] == local_letters(what, processes)
+
+
+def test_all_nodes_in_one_process_are_the_same_as_the_simulator(deploy):
+    what = experiment(nodes=6, topology=ep.ELLocal(3), network=BARRIER)
+    there = deploy(what).start(processes=1).finish()
+    assert there.cluster.problems() == {}
+    simulated = ep.simulate(what)
+    assert furthest(there, simulated) < 1e-5
+    check_accounts(there, simulated)
+    assert [there.node(i)["local"] for i in range(6)] == [3 * what.rounds] * 6
+
+
+@pytest.mark.parametrize("processes", [8, 3])
+def test_push_sum_with_a_barrier_is_that_of_the_simulator(deploy, processes):
+    what = experiment(nodes=8, topology=ep.ELLocal(4), algorithm=ep.PushSum(lr=0.05), network=BARRIER)
+    there = deploy(what).start(processes=processes).finish()
+    assert there.cluster.problems() == {}
+    simulated = ep.simulate(what)
+    assert furthest(there, simulated) < 1e-5
+    check_accounts(there, simulated)
+
+
+OWN = """
+import torch
+
+from epidemic.algorithms import Column, Defaults
+from epidemic.learner import SGD
+
+
+class Median(Defaults):
+    '''Local SGD, then the median of what was heard, coordinate by coordinate; a counter travels along.'''
+
+    def __init__(self, lr):
+        self.lr, self.local_steps, self.batch_size = lr, 2, 4
+
+    def columns(self, size, dtype):
+        return Column("x", (size,), dtype), Column("age", (), "float64")
+
+    def init(self, x):
+        return {"x": x, "age": torch.zeros(len(x), dtype=torch.float64)}
+
+    def emit(self, state, learner, turn):
+        loss = learner.sgd(state["x"], turn.index, SGD(self.lr), list(turn.seeds), None)
+        return state, {"x": state["x"], "age": state["age"] + 1}, loss
+
+    def absorb(self, state, inbox):
+        rows = [torch.cat([heard.own[None], heard.letters]).median(0).values for heard in inbox.each("x")]
+        return {**state, "x": torch.stack(rows), "age": inbox.mean("age")}
+
+    def give(self, state):
+        return dict(state)
+"""
+
+
+@pytest.mark.parametrize("processes", [4, 2])
+def test_a_users_own_algorithm_is_deployed_by_its_name(deploy, tmp_path, monkeypatch, processes):
+    (tmp_path / "my_median.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = ep.PythonAlgorithm(factory="my_median:Median", options={"lr": 0.05})
+    what = experiment(nodes=4, topology=ep.ELLocal(2), algorithm=own, network=BARRIER)
+    there = deploy(what).start(processes=processes).finish()
+    assert there.cluster.problems() == {}
+    simulated = ep.simulate(what)
+    assert furthest(there, simulated) < 1e-5
+    check_accounts(there, simulated)
+
+
+def test_several_nodes_of_a_process_are_stopped_and_started_again_with_the_same_result(deploy):
+    what = experiment(nodes=6, rounds=60, topology=ep.ELLocal(3), network=BARRIER)
+    there = deploy(what).start(processes=2)
+    for at, processes in ((5, 3), (20, 2)):  # and other nodes share a process afterwards
+        there.until_round(at)
+        there.cluster.stop()
+        assert all(child.process.exitcode in (0, 130) for child in there.cluster.children)
+        state = json.loads((there.run(1) / "state.json").read_text())
+        assert state["state"] in ("stopped", "finished")
+        there.start(processes=processes)
+    there.finish()
+    assert there.cluster.problems() == {}
+    assert furthest(there, ep.simulate(what)) < 1e-5

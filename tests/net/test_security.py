@@ -12,18 +12,22 @@ import numpy as np
 import psutil_free as memory
 import pytest
 import zenoh
-from epidemic.net.member import raw_bytes
-from epidemic.net.peers import Hello, seal_hello
+from zenoh.handlers import Callback
 
 import epidemic as ep
 from conftest import experiment
+from epidemic.algorithms import Column
+from epidemic.host.plan import intended_graph, view_of
 from epidemic.host.setup import prepare
 from epidemic.net.access import configuration
 from epidemic.net.addresses import Addresses, read_addresses
+from epidemic.net.hello import Hello, seal_hellos
 from epidemic.net.keys import Authority, Identity
+from epidemic.net.seat import NO_LETTER, raw_bytes
 from epidemic.net.terms import terms_of
 from epidemic.net.transport import Transport
-from epidemic.net.wire import Column, Format
+from epidemic.net.wire import Format
+from epidemic.rng import Streams
 
 WHAT = experiment(
     nodes=4,
@@ -187,7 +191,7 @@ def knock(there, folder, frames, place=0, sender=3, arrive=None):
             publisher.put(frame)
             count += 1
         if arrive is None:
-            there.until(lambda found: found[place].refused - before.refused >= count, 60)
+            there.until(lambda found: place in found and found[place].refused - before.refused >= count, 60)
         else:
             running_on = there.statuses()[place].round + 20
             there.until_round(running_on, [place])
@@ -207,7 +211,7 @@ def format_of(setup):
 
 
 def test_a_member_that_signs_as_somebody_else_is_refused(running):
-    setup = prepare(WHAT, 1, None, 3)
+    setup = prepare(WHAT, 1, None, [3])
     format, own = format_of(setup), Identity.load(running.folders[3])
     numbers = {"x": raw_bytes(setup.initial)}
     frames = [bytes(format.seal(10, 1, bytes(8), numbers, own.key)) for _ in range(5)]  # "from node 1", by node 3's key
@@ -220,47 +224,284 @@ def test_a_member_that_signs_as_somebody_else_is_refused(running):
 
 def test_a_member_cannot_even_send_in_the_name_of_somebody_else(running):
     """Letters are taken from a link only for the sender whose certificate it has."""
-    setup = prepare(WHAT, 1, None, 3)
+    setup = prepare(WHAT, 1, None, [3])
     own = Identity.load(running.folders[3])
     frame = bytes(format_of(setup).seal(10, 1, bytes(8), {"x": raw_bytes(setup.initial)}, own.key))
     refused, _, _ = knock(running, running.folders[3], [frame] * 20, sender=1, arrive=0)
     assert refused == {}
 
 
-def test_a_hello_with_a_certificate_of_another_place_is_refused(running):
-    own = Identity.load(running.folders[3])
-    terms = terms_of(prepare(WHAT, 1, None, 3))
-    transport = Transport(own, Addresses(None, addresses(running)), nodes=4)
-    with closing(transport):
-        before = running.statuses()[0].refusals.get("wrong-signature", 0)
-        hello = seal_hello(Hello(1, "0" * 16, own.encoded, terms, -1, 0), own)  # "I am node 1"
-        assert ask(transport, "hello", 0, hello)
-        assert running.statuses()[0].refusals["wrong-signature"] == before + 1
-        for bad in (b"", b"\x93\x01\x02", b"\x80" * 300_000, hello[:-1]):
-            ask(transport, "hello", 0, bad)
-        assert running.statuses()[0].alive == 3
-        for topic in ("model", "again"):  # nothing is given to who cannot sign for a node
-            assert len(ask(transport, topic, 0, b"please") or b"") < 10
+class Member:
+    """Node 3, with software of its own: its certificate is good, and it does what it likes."""
+
+    def __init__(self, there, what=WHAT, place=3):
+        self.there, self.what, self.place = there, what, place
+        self.identity = Identity.load(there.folders[place])
+        setup = prepare(what, 1, None, [place])
+        self.setup, self.terms, self.format = setup, terms_of(setup), format_of(setup)
+        found = tuple(read_addresses(folder / "node.toml").listen for folder in there.folders[:3])
+        self.transport = Transport(self.identity, Addresses(None, found), nodes=what.nodes, largest=2**22)
+        self.publishers = {}
+
+    def hello(self, **changed):
+        """What it says of itself: by default that it never sends anything, so that nobody waits for it."""
+        values = {
+            "place": self.place, "carrier": self.place, "token": self.transport.token, "certificate": self.identity.encoded,
+            "run": self.terms.run, "round": 0, "start": self.what.rounds, "finished": False, "gone": False, **changed,
+        }  # fmt: skip
+        terms = values.pop("terms", self.terms)
+        return seal_hellos([(Hello(**values), self.identity)], terms)
+
+    def introduce(self, places=range(3), **changed):
+        for place in places:
+            assert ask(self.transport, "hello", place, self.hello(**changed))
+
+    def views(self, rounds):
+        streams = Streams(self.what.seeds[0])
+        return [view_of(intended_graph(self.what, streams, t), t, self.place) for t in rounds]
+
+    def letter(self, round, graph, numbers=None):
+        row = self.setup.initial if numbers is None else self.setup.initial * 0 + numbers
+        return bytes(self.format.seal(round, self.place, graph, {"x": raw_bytes(row)}, self.identity.key))
+
+    def send(self, place, frame):
+        if place not in self.publishers:
+            key = f"epidemic/{self.identity.cluster}/to/{place}/{self.place}"
+            publisher = self.transport._session.declare_publisher(key, congestion_control=zenoh.CongestionControl.BLOCK)
+            end = time.monotonic() + 30
+            while not publisher.matching_status.matching:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            self.publishers[place] = publisher
+        self.publishers[place].put(frame)
+
+    def wish(self, topic, place, round):
+        """What a node answers to a question that is in order."""
+        question = self.format.seal_offer(round, self.place, place, self.identity.key)
+        return ask(self.transport, topic, place, question)
+
+    def close(self):
+        self.transport.close()
+
+
+@pytest.fixture
+def member(running):
+    with closing(Member(running)) as found:
+        yield found
+
+
+def refusals(there, place=0):
+    return Counter(there.statuses()[place].refusals)
+
+
+def go_on(there, rounds=20, places=range(3)):
+    """Everybody is there and learns."""
+    before = there.until(lambda found: set(places) <= found.keys())
+    there.until(lambda found: all(p in found and found[p].round >= before[p].round + rounds for p in places), 120)
+    assert all(child.running for child in there.cluster.children)
+
+
+def test_a_hello_with_a_certificate_of_another_place_is_refused(running, member):
+    before = refusals(running)
+    assert ask(member.transport, "hello", 0, member.hello(place=1, carrier=1))  # "I am node 1"
+    assert refusals(running) - before == {"wrong-signature": 1}
+    for bad in (b"", b"\x93\x01\x02", b"\x80" * 300_000, member.hello()[:-1]):
+        ask(member.transport, "hello", 0, bad)
+    assert running.statuses()[0].alive == 3
+    for topic in ("model", "again"):  # nothing is given to who cannot sign for a node
+        assert len(ask(member.transport, topic, 0, b"please") or b"") < 10
+
+
+def test_huge_finite_numbers_are_refused_and_nobody_ends(running, member):
+    member.introduce()
+    before = refusals(running)
+    view = member.views([running.statuses()[0].round + 3])[0]
+    for place in range(3):
+        for value in (3e38, -3e38, 1.1e6):
+            member.send(place, member.letter(view.round, view.digest, value))
+    running.until(lambda found: found[0].refusals.get("insane", 0) >= before["insane"] + 3)
+    go_on(running)
+
+
+def test_a_member_that_repeats_its_old_letter_slows_nobody_down(running, member):
+    member.introduce()
+    now = running.statuses()[0].round
+    mine = [view for view in member.views(range(now, now + 8)) if 0 in view.targets]
+    frames = [member.letter(view.round, view.digest) for view in mine]
+    before = running.statuses()
+    for _ in range(60):
+        for frame in frames:
+            member.send(0, frame)
+        running.until_round(running.statuses()[0].round + 1, [0])
+    after = running.statuses()
+    counted = Counter(after[0].letters) - Counter(before[0].letters)
+    assert counted["duplicate"] + counted["beyond"] > 30 * len(frames)
+    assert counted["late"] <= len(frames) + after[1].late + after[2].late  # each of its letters is late once
+    assert after[0].limit < WHAT.network.deadline / 2
+    gained = [after[i].round - before[i].round for i in range(3)]
+    assert min(gained) > max(gained) / 2  # the victim keeps up with the others, and they with it
+    go_on(running)
+
+
+def test_a_model_that_was_asked_for_cannot_be_passed_on_as_a_letter(running, member):
+    member.transport.appear("alive", 3)
+    member.introduce()
+    given = None
+    end = time.monotonic() + 30
+    while given is None or len(given) < 100:
+        assert time.monotonic() < end, given
+        given = member.wish("model", 1, running.statuses()[1].round)
+    letter = member.format.open(given, lambda _: Identity.load(running.folders[1]).key.public_key())
+    assert (letter.sender, letter.graph) == (1, NO_LETTER)
+    before = refusals(running)
+    member.send(0, given)
+    running.until(lambda found: Counter(found[0].refusals)["wrong-link"] > before["wrong-link"])
+    own = member.letter(running.statuses()[0].round + 4, NO_LETTER)  # its own, for a round that is near
+    member.send(0, own)
+    running.until(lambda found: Counter(found[0].refusals)["wrong-graph"] > before["wrong-graph"])
+    go_on(running)
+
+
+def test_endless_and_ugly_words_in_terms_leave_the_log_short_and_plain(running, member):
+    sizes = [(running.folders[i] / "node.log").stat().st_size for i in range(3)]
+    evil = [
+        {"k" * 60_000: 1},
+        {"a\n\x1b[2J\x1b]0;x\x07[red]": "\r\n\u202e" * 20},
+        {f"key-{i}\n": "v" * 900 for i in range(60)},
+    ]
+    for i in range(60):
+        other = msgspec.structs.replace(member.terms, experiment={**evil[i % 3], "i": i}, version="9\n" * 99)
+        member.introduce(run=other.run, terms=other)
+    go_on(running)
+    for i in range(3):
+        path = running.folders[i] / "node.log"
+        assert path.stat().st_size - sizes[i] < 6000
+        lines = path.read_bytes().decode().split("\n")
+        assert all(line.isprintable() for line in lines)
+        assert sum("refused node 3" in line for line in lines) == 1
+
+
+def test_a_flood_of_hellos_stops_nobody(running, member):
+    process = running.cluster.children[0].process.pid
+    key = f"epidemic/{member.identity.cluster}/ask/hello/0"
+    before, weight = running.statuses()[0], memory.resident(process)
+    words = [member.hello(round=i, start=WHAT.rounds) for i in range(50)]
+    for i in range(20_000):
+        member.transport._session.get(key, Callback(lambda _: None, indirect=False), payload=words[i % 50], timeout=1.0)
+    running.until_round(before.round + 20, [0])
+    end = time.monotonic() + 60
+    while ask(member.transport, "hello", 0, member.hello()) is None:  # it answers again
+        assert time.monotonic() < end
+    assert memory.resident(process) - weight < 60e6
+    go_on(running)
+
+
+def test_answers_that_are_too_long_or_too_many_do_no_harm(running, member):
+    """Nodes greet whoever appears; this one answers with megabytes, a hundred times, and with rubbish."""
+    asked = []
+    key = f"epidemic/{member.identity.cluster}/ask/hello/3"
+
+    def reply(query):
+        asked.append(1)
+        content = (bytes(2**20 + 1), b"\xc1" * 100, member.hello(round=10**9))[len(asked) % 3]
+        for _ in range(100 if len(content) < 2**20 else 3):
+            query.reply(key, content)
+        query.drop()
+
+    process = running.cluster.children[0].process.pid
+    weight = memory.resident(process)
+    queryable = member.transport._session.declare_queryable(key, Callback(reply, indirect=True))
+    member.transport.appear("alive", 3)
+    end = time.monotonic() + 90
+    while len(asked) < 9:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    go_on(running)
+    assert all(status.alive == 3 for place, status in running.statuses().items() if place < 3)
+    assert memory.resident(process) - weight < 60e6
+    queryable.undeclare()
+
+
+@pytest.mark.parametrize("lie", [{"round": 10**9}, {"round": 40, "finished": True}, {"round": 39, "start": 0}])
+def test_a_fresh_node_believes_no_single_member_about_where_the_others_are(deploy, lie):
+    """The member says that it is at the end, or beyond; nobody goes where no honest node is, or reports a success without learning."""
+    from epidemic.net.addresses import free_addresses
+
+    what = msgspec.structs.replace(WHAT, rounds=40, network=ep.Network(deadline=2.0, patience=20.0))
+    there = deploy(what, hosts=free_addresses(3))
+    there.start(there.folders[:3])
+    with closing(Member(there, what)) as liar:
+        liar.transport.answer("hello", lambda _, respond: respond(liar.hello(**{"start": 40, **lie})))
+        liar.transport.appear("alive", 3)
+        there.finish()
+    assert there.cluster.problems() == {}
+    jumped = [there.node(i)["jumped"] for i in range(3)]
+    learnt = [sum(there.node(i)["in_degree"].values()) for i in range(3)]
+    assert [a + b for a, b in zip(jumped, learnt, strict=True)] == [40] * 3
+    assert min(jumped) == 0  # who is ahead of all honest ones is moved by nothing; who is behind may follow one of them
+    assert min(learnt) > 20
+
+
+def test_a_node_alone_with_a_liar_learns_by_itself(deploy):
+    from epidemic.net.addresses import free_addresses
+
+    what = msgspec.structs.replace(WHAT, rounds=20, network=ep.Network(deadline=0.5, patience=5.0))
+    there = deploy(what, hosts=free_addresses(3))
+    there.start(there.folders[:1])
+    with closing(Member(there, what)) as liar:
+        liar.transport.answer("hello", lambda _, respond: respond(liar.hello(round=20, start=0, finished=True)))
+        liar.transport.appear("alive", 3)
+        there.finish()
+    assert there.cluster.problems() == {}
+    assert there.node(0)["jumped"] == 0
+    assert there.node(0)["in_degree"] == {"0": 20}
+
+
+def test_numbers_just_small_enough_to_be_taken_end_nobody(deploy):
+    """The mixture is finite, but training with it explodes: the victims go on with their own models."""
+    from epidemic.net.addresses import free_addresses
+
+    what = msgspec.structs.replace(WHAT, model=ep.MLP(hidden=(16, 16, 16, 16)), eval=ep.Eval(every=10, samples=100))
+    there = deploy(what, hosts=free_addresses(3))
+    there.start(there.folders[:3])
+    there.until_round(10, range(3))
+    with closing(Member(there, what)) as member:
+        member.introduce()
+        sent = -1
+        for _ in range(15):
+            now = there.statuses()[0].round
+            for view in member.views(range(max(now, sent + 1), now + 9)):
+                sent = view.round
+                for place in view.targets:
+                    member.send(place, member.letter(view.round, view.digest, 9.9e5))
+            there.until_round(now + 4, range(3))
+    found = there.until(lambda found: all(found[i].refusals.get("insane", 0) for i in range(3)))
+    assert all(status.letters["counted"] > 0 for status in found.values())
+    go_on(there, 40)
+    for i in range(3):
+        assert sum("made no sane model" in line for line in there.log(i)) == 1
+    assert all(found.loss is not None and found.loss < 20 for found in there.statuses().values())
 
 
 def test_a_hundred_thousand_bad_frames_do_a_running_node_no_harm(running):
-    setup = prepare(WHAT, 1, None, 3)
+    setup = prepare(WHAT, 1, None, [3])
     format, own = format_of(setup), Identity.load(running.folders[3])
     good = bytes(format.seal(10, 1, bytes(8), {"x": raw_bytes(setup.initial)}, own.key))
     rng = np.random.default_rng(2)
 
+    def bad(i):
+        if i % 3 == 0:
+            return rng.bytes(int(rng.integers(0, 400)))
+        if i % 3 == 1:
+            frame = bytearray(good[: int(rng.integers(1, len(good)))])
+            frame[int(rng.integers(len(frame)))] ^= 0xFF
+            return bytes(frame)
+        return good + bytes(int(rng.integers(1, 5000))) if i % 100 == 2 else good[:300]  # some are oversized
+
+    different = [bad(i) for i in range(3000)]  # making them takes longer than sending them
+
     def frames(count):
-        for i in range(count):
-            if i % 3 == 0:
-                yield rng.bytes(int(rng.integers(0, 400)))
-            elif i % 3 == 1:
-                frame = bytearray(good[: int(rng.integers(1, len(good)))])
-                frame[int(rng.integers(len(frame)))] ^= 0xFF
-                yield bytes(frame)
-            elif i % 100 == 2:
-                yield good + bytes(int(rng.integers(1, 5000)))  # oversized
-            else:
-                yield good[:300]
+        return (different[i % 3000] for i in range(count))
 
     process = running.cluster.children[0].process.pid
     knock(running, running.folders[3], frames(5000))

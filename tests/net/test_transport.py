@@ -59,13 +59,27 @@ def ask(transport, topic, place, question=b"?", timeout=5.0, largest=2**20):
 def test_a_letter_comes_with_its_senders_place_and_one_too_large_is_not_copied(pair):
     one, two, _ = pair
     taken, dropped = [], []
-    one.receive(lambda sender, frame: taken.append((sender, frame)), dropped.append, 1000)
+    one.receive(lambda sender, frame, places: taken.append((sender, frame, places)), dropped.append, 1000)
     until(lambda: two.send(0, two.payload(b"x" * 1000)))
     assert two.send(0, two.payload(b"x" * 1001))
     until(lambda: taken and dropped)
-    assert taken == [(1, b"x" * 1000)]
+    assert taken == [(1, b"x" * 1000, (0,))]
     assert dropped == [1]
     assert not two.send(2, two.payload(b"nobody is there"))
+
+
+def test_a_letter_says_for_which_places_of_a_process_it_is(pair):
+    one, two, raw = pair
+    taken = []
+    one.receive(lambda sender, frame, places: taken.append(places), lambda sender: None, 100)
+    until(lambda: two.send(0, two.payload(b"x"), (0, 2)))
+    session, prefix = raw(2)
+    publisher = session.declare_publisher(f"{prefix}/to/0/2")
+    until(lambda: publisher.matching_status.matching)
+    for strange in (b"2,2,77,-1,x,\xff,0", b"1" * 1000, b"", b","):
+        publisher.put(b"x", attachment=strange)
+    until(lambda: len(taken) == 5)
+    assert taken == [(0, 2), (2, 0), (0,), (), ()]
 
 
 def test_a_question_is_answered_once_however_much_comes_back(pair):
@@ -153,7 +167,7 @@ def test_renewed_it_has_everything_declared_again_under_a_new_token(pair):
     one, two, _ = pair
     seen, taken = [], []
     two.watch("alive", lambda *change: seen.append(change))
-    one.receive(lambda sender, frame: taken.append(frame), lambda sender: None, 100)
+    one.receive(lambda sender, frame, places: taken.append(frame), lambda sender: None, 100)
     one.answer("hello", lambda question, respond: respond(question))
     one.appear("alive", 0)
     before = one.token

@@ -327,8 +327,8 @@ class Process:
                 self._work.put(problem)
                 return
         self._desk.put_all(e.Void(self._keyring.void(dt.datetime.now(dt.UTC))))
-        for place in self._keyring.present():
-            self._sight.saw(place)
+        for carrier in self._keyring.present():
+            self._sight.saw(carrier)
         if self._sight.lost(self._transport.unseen(), time.monotonic()):
             self._say("a connection is there on which nothing comes: opening the network again")
             self._renew()

@@ -1,6 +1,6 @@
 """Roster: who the others are, where they stand, and whose letters are waited for.
 
-A peer is alive while the network shows the token of the start that it introduced itself with, or while its letters of current rounds come.
+A peer is alive while the network shows the token of the start that it introduced itself with, or while letters of current rounds go on coming from it.
 Only a place's own hello makes it known: who says to be carried by another place cannot hide that place.
 
 Whose letters are waited for: of those alive, who takes part in the round, and knew of this node before it (who had begun when they met
@@ -21,6 +21,8 @@ MOST_MISSED = 3
 """Who was waited for in vain so often in a row is not waited for until it is heard again."""
 MOST_TOKENS = 16
 """Starts of one place that may be shown at once; a member that shows more harms only itself."""
+ON_THE_WAY = SECOND
+"""So long after somebody has gone letters of its may still come."""
 STILL_HEARD = 5 * SECOND
 """So long after a letter its sender counts as alive although the network does not show it."""
 
@@ -180,7 +182,9 @@ class Roster:
                     continue
                 if peer.gone is None:
                     found.append(place)
-                elif peer.heard is not None and now - peer.heard <= STILL_HEARD:
+                elif (
+                    peer.heard is not None and peer.heard > peer.gone + ON_THE_WAY and now - peer.heard <= STILL_HEARD
+                ):
                     found.append(place)
                     self._alive_until = min(self._alive_until, peer.heard + STILL_HEARD)
             self._alive = frozenset(found)
