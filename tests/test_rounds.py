@@ -276,11 +276,18 @@ def test_one_alone_moves_nobody():
     assert node.of(e.Send) == [e.Send(0, (1, 2))]
 
 
-def test_a_node_that_learnt_nothing_fails():
-    node = Node().meets(1, 2, 3)
+def test_a_node_that_comes_when_the_others_are_at_their_end_has_learnt_nothing_and_fails():
+    node = Node(adopt=False).meets(1, 2, round=50)
+    assert "learnt nothing" in node.passes(2).of(e.Fail)[0].reason
+
+
+def test_a_slow_node_takes_part_in_the_last_round_at_least():
+    node = Node(rounds=10).meets(1, 2, 3)
     for place in (1, 2):
-        node(e.Introduced(place, place, "a", 50, 0))
-    assert "learnt nothing" in node.trains().of(e.Fail)[0].reason
+        node(e.Introduced(place, place, "a", 10, 0, (), True))
+    assert node.trains().of(e.Send) == [e.Send(9, (1, 2))]
+    assert e.Conclude() in node.round_with(1, 2)
+    assert node.p.count.taken == 1
 
 
 def test_a_node_at_its_end_says_so_again_and_leaves_when_the_others_have_finished():

@@ -219,7 +219,8 @@ class Rounds:
 
     def go_to(self, round: int, how: str) -> None:
         """Leave out the rounds before this one."""
-        self.say(f"the others are in round {round - 1}: going on from {round} instead of {self.done}, {how}")
+        front = max(round - 1, self.roster.front(self.now))
+        self.say(f"the others are in round {front}: going on from {round} instead of {self.done}, {how}")
         self.count.jumped += max(0, min(round, self.rules.rounds) - self.done)
         self.done = self.start = min(round, self.rules.rounds)
         self.mailbox.begin_with(self.done)
@@ -244,13 +245,11 @@ class Rounds:
             return
         front = -1 if self.rules.barrier else self.roster.front(self.now)
         view = self.view(self.round)
-        if front >= self.round + BEHIND:
+        if front >= self.round + BEHIND and self.round < self.rules.rounds - 1:
             self.mailbox.skip()
-            self.go_to(front + 1, "with its own model")
-            if self.done >= self.rules.rounds:
-                self._end()
-                return
-            view = self._begin()  # what it has just learnt is sent in that round
+            # what it has just learnt is sent in that round: in the last one, if the others are at their end
+            self.go_to(min(front + 1, self.rules.rounds - 1), "with its own model")
+            view = self._begin()
         self.pace.worked(self.now - self.began)
         self._send(view)
         self.enter("waiting")
