@@ -1,13 +1,17 @@
-"""10,000 small models: node-steps per second against a plain loop over nn.Module and torch.optim.SGD, in one run."""
+"""Many small models: 10,000 against a plain loop over nn.Module and torch.optim.SGD, 100 against a plain loop in NumPy, in one run."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import epidemic as ep
-from benchmarks.timing import best, verdict
+from benchmarks.timing import best, interleaved, verdict
 from epidemic.host.mixture import mix
 from epidemic.host.plan import plan_round
 from epidemic.host.setup import prepare
@@ -15,14 +19,25 @@ from epidemic.learner import Stacked
 from epidemic.workers import Workers
 
 NODES = 10_000
+FEW = 100
 
 
 def run() -> bool:
-    workers = Workers()
-    experiment = ep.Experiment(
-        nodes=NODES, topology=ep.ELLocal(14), data=ep.Synthetic(features=64, classes=10, samples=8 * NODES), partition=ep.IID(),
+    """Both, one after the other."""
+    reached = [_many(), _few()]
+    return all(reached)
+
+
+def _experiment(nodes: int) -> ep.Experiment:
+    return ep.Experiment(
+        nodes=nodes, topology=ep.ELLocal(14), data=ep.Synthetic(features=64, classes=10, samples=8 * nodes), partition=ep.IID(),
         model=ep.Logistic(), algorithm=ep.LocalSGD(lr=0.05, batch_size=8), runtime=ep.Runtime(strategy="stacked"),
     )  # fmt: skip
+
+
+def _many() -> bool:
+    workers = Workers()
+    experiment = _experiment(NODES)
     setup = prepare(experiment, 1)
     learner = Stacked(setup.task, workers)
     x = setup.initial.repeat(NODES, 1)
@@ -61,3 +76,61 @@ def run() -> bool:
     print(f"  with graph, batches and mixing: {one * NODES / everything:.0f}")
     workers.close()
     return reached
+
+
+def _few() -> bool:
+    """Whole rounds of 100 models: more threads must not make them slower, nor all that surrounds the arithmetic."""
+    pools = Workers(1), Workers()
+    one, every, plain = interleaved(*(_rounds(pool) for pool in pools), _numpy_rounds(), repeat=300)
+    print(
+        f"a round of {FEW}: {one * 1e6:.0f} us on one thread, {every * 1e6:.0f} us on all, {plain * 1e6:.0f} us in NumPy"
+    )
+    for pool in reversed(pools):
+        pool.close()
+    reached = verdict(f"a round of {FEW} models on all threads relative to one thread", every / one, 1.1, at_most=True)
+    return (
+        verdict(f"a round of {FEW} models relative to a plain NumPy loop", every / plain, 0.5, at_most=True) and reached
+    )
+
+
+def _rounds(workers: Workers) -> Callable[[], object]:
+    experiment = _experiment(FEW)
+    setup = prepare(experiment, 1)
+    learner, x, rounds = Stacked(setup.task, workers), setup.initial.repeat(FEW, 1), count()
+    out = torch.empty_like(x)
+
+    def one() -> None:
+        t = next(rounds)
+        plan = plan_round(experiment, setup.streams, t)
+        index = torch.from_numpy(setup.batches.index(setup.streams, t))
+        learner.sgd(x, None, index, experiment.algorithm.step, [0] * FEW)
+        x.copy_(mix(plan.weights, x, workers, out))
+
+    one()
+    return one
+
+
+def _numpy_rounds() -> Callable[[], object]:
+    """The same arithmetic, node by node: a step of logistic regression each, then the averages."""
+    experiment = _experiment(FEW)
+    setup = prepare(experiment, 1)
+    inputs, targets = (tensor.numpy() for tensor in setup.task.train)
+    weight, bias = (t.repeat(FEW, *[1] * t.dim()).numpy() for t in setup.task.module.state_dict().values())
+    rounds, rows = count(), np.arange(8)
+
+    def one() -> None:
+        t = next(rounds)
+        plan = plan_round(experiment, setup.streams, t)
+        index = setup.batches.index(setup.streams, t)[:, 0]
+        for i in range(FEW):
+            a, y = inputs[index[i]], targets[index[i]]
+            z = a @ weight[i].T + bias[i]
+            p = np.exp(z - z.max(1, keepdims=True))
+            p /= p.sum(1, keepdims=True)
+            p[rows, y] -= 1
+            weight[i] -= 0.05 / 8 * (p.T @ a)
+            bias[i] -= 0.05 / 8 * p.sum(0)
+        weight[:] = (plan.weights @ weight.reshape(FEW, -1)).reshape(weight.shape)
+        bias[:] = plan.weights @ bias
+
+    return one

@@ -13,12 +13,19 @@ settings.load_profile("project")
 _cache = tempfile.TemporaryDirectory(prefix="epidemic-cache-")
 os.environ["EPIDEMIC_CACHE"] = _cache.name
 
+for _own in ("EPIDEMIC_DATA", "EPIDEMIC_DEBUG"):  # a developer's settings are none of the tests' business
+    os.environ.pop(_own, None)
 os.environ.setdefault("COLUMNS", "100")  # the width of printed tables
 
 
 def pytest_unconfigure():
     """Nothing of the cache is left behind."""
     _cache.cleanup()
+
+
+def pytest_collection_modifyitems(items):
+    """Tests that must share a worker start first: the other workers do the rest meanwhile, and nobody waits for them at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -1,12 +1,15 @@
 """The command line as a user meets it."""
 
+import io
 import json
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from epidemic.cli import main
+from epidemic.cli.waiting import Waiting
 from epidemic.topology import TOPOLOGIES
 
 
@@ -180,6 +183,7 @@ def test_an_unexpected_error_is_one_line_unless_asked_for(capsys, monkeypatch):
     def surprise(*_):
         raise LookupError("a\nsurprise")
 
+    monkeypatch.delenv("EPIDEMIC_DEBUG", raising=False)  # tests of the network set it
     monkeypatch.setattr("epidemic.theory.check_size", surprise)
     code, _, err = run(capsys, "theory", "--nodes", "96")
     assert code == 1
@@ -187,3 +191,45 @@ def test_an_unexpected_error_is_one_line_unless_asked_for(capsys, monkeypatch):
     monkeypatch.setenv("EPIDEMIC_DEBUG", "1")
     with pytest.raises(LookupError):
         main(["theory", "--nodes", "96"])
+
+
+class _Heard(io.StringIO):
+    """A stream that knows when something was written to it."""
+
+    def __init__(self, terminal):
+        super().__init__()
+        self.terminal, self.heard = terminal, threading.Event()
+
+    def isatty(self):
+        return self.terminal
+
+    def flush(self):
+        self.heard.set()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_takes_long_says_what_it_does(terminal):
+    stream = _Heard(terminal)
+    with Waiting("el-local of 9 nodes", stream, after=0) as waiting:
+        waiting.tell("round 3 of 50")
+        stream.heard.wait(60)
+        assert stream.getvalue().startswith("\r" if terminal else "el-local of 9 nodes: ")
+    assert stream.getvalue().endswith("\r\x1b[K" if terminal else "\n")
+
+
+def test_what_is_quick_says_nothing():
+    stream = _Heard(terminal=True)
+    with Waiting("something", stream, after=3600):
+        pass
+    assert stream.getvalue() == ""
+
+
+def test_a_spectrum_that_would_take_minutes_is_left_out_with_the_reason(capsys, monkeypatch):
+    monkeypatch.setattr("epidemic.mixing.ITERATIVE_LIMIT", 20)
+    code, out, _ = run(capsys, "topology", "el-local", "-n", "24", "--rounds", "3")
+    assert code == 0
+    assert "not worked out beyond 20 nodes" in out
+    _, out, _ = run(capsys, "topology", "regular", "-n", "24", "--rounds", "3", "--json")
+    assert json.loads(out)["sigma"] is json.loads(out)["contraction_predicted"] is None
+    code, out, _ = run(capsys, "topology", "compare", "-n", "24", "--rounds", "3")
+    assert code == 0

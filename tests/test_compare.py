@@ -8,6 +8,7 @@ import pytest
 from epidemic import compare as comparing
 from epidemic.cli import main
 from epidemic.errors import BadInput
+from epidemic.files import directory_name
 from epidemic.record import MeanMax, Record, Spread, Traffic, read_records
 from epidemic.report.statistics import Interval, curve, first_reaching
 
@@ -21,6 +22,7 @@ model = {kind = "logistic"}
 partition = {kind = "shards"}
 algorithm = {lr = 0.2, local_steps = 2}
 eval = {every = 3, samples = 100}
+runtime = {strategy = "per-node"}
 
 [[methods]]
 name = "everybody"
@@ -116,14 +118,38 @@ def test_a_wrong_target(tmp_path, capsys):
     assert "must be between 0 and 1" in capsys.readouterr().err
 
 
-def test_the_demo_shows_the_papers_order(tmp_path, capsys):
-    """96 nodes on the embedded data, seed by seed: complete first, EL ahead of static, unlucky last."""
-    settings = ["--set", "seeds=[1, 2]", "--set", "eval.every=50"]
-    assert main(["compare", "--out", str(tmp_path / "demo"), "--quiet", "--json", *settings]) == 0
-    rows = {row["name"]: row["best_accuracy"]["mean"] for row in json.loads(capsys.readouterr().out)["rows"]}
-    assert set(rows) == {method["name"] for method in comparing.DEMO["methods"]}
-    assert rows["complete"] > rows["EL-Oracle"] > rows["7-regular static"] > rows["unlucky 7-regular"]
-    assert rows["EL-Local"] > rows["7-regular static"]
+def test_the_demo_compares_pairs_and_better_mixing_keeps_models_closer(tmp_path, capsys):
+    """96 nodes on the embedded data. Who is how far apart follows from the graphs, on every seed; accuracies of two seeds follow nothing."""
+    out, rounds = tmp_path / "demo", 20
+    settings = [f"rounds={rounds}", "seeds=[1, 2]", "eval.every=10", "eval.samples=200", "runtime.strategy=stacked"]
+    changes = [word for setting in settings for word in ("--set", setting)]
+    assert main(["compare", "--out", str(out), "--quiet", "--json", *changes]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = {row["name"]: row for row in found["rows"]}
+    assert list(rows) == [method["name"] for method in comparing.DEMO["methods"]]
+    records = {
+        name: [read_records(out / directory_name(name) / f"seed-{seed}" / "records.jsonl")[0] for seed in (1, 2)]
+        for name in rows
+    }
+    for seed in (0, 1):  # the same model and samples to begin with
+        assert len({(of[seed][0].accuracy, of[seed][0].loss) for of in records.values()}) == 1
+        apart = {name: of[seed][-1].disagreement for name, of in records.items()}
+        assert apart["complete"] < 1e-10
+        assert apart["EL-Oracle"] < apart["7-regular static"] < apart["unlucky 7-regular"]
+        assert apart["EL-Local"] < apart["7-regular static"]
+    best = {name: [max(r.accuracy.mean for r in one) for one in of] for name, of in records.items()}
+    assert found["baseline"] == "7-regular static"
+    assert found["target"] == pytest.approx(sum(best["7-regular static"]) / 2)
+    for name, row in rows.items():
+        one, two = (a - b for a, b in zip(best[name], best["7-regular static"], strict=True))
+        assert row["best_accuracy"]["mean"] == pytest.approx(sum(best[name]) / 2)
+        assert row["ahead"]["mean"] == pytest.approx((one + two) / 2)
+        assert row["ahead"]["half_width"] == pytest.approx(12.7062 * abs(one - two) / 2, rel=1e-4)
+    letter = 4 * (14 * 14 * 32 + 32 + 32 * 10 + 10) + 256
+    messages = {"complete": 95, "EL-Oracle": 7, "EL-Local": 7, "7-regular static": 7, "unlucky 7-regular": 7}
+    assert {name: rows[name]["bytes_in_all"] for name in messages} == {
+        name: rounds * sent * letter for name, sent in messages.items()
+    }
 
 
 def test_the_baseline_is_the_static_sparse_one():
@@ -252,7 +278,7 @@ def test_a_comparison_needs_classes(tmp_path, capsys):
 
 
 def test_names_are_told_apart_as_directories():
-    from epidemic.experiment import directory_name
+    from epidemic.files import directory_name
 
     assert directory_name("EL local, s=7") == "el-local-s-7"
     names = ["日本", "中国", "method", "é", "e", "../../x", "[/b]"]

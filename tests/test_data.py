@@ -304,7 +304,15 @@ def test_a_jpeg_copy_says_so_wherever_its_results_are(tmp_path):
     source = CIFAR10(path=str(tmp_path))
     assert "JPEG" in source.load().note
     ep.simulate(
-        ep.Experiment(nodes=2, rounds=1, data=source, partition=ep.IID(), model=ep.Logistic(), topology=ep.Complete()),
+        ep.Experiment(
+            nodes=2,
+            rounds=1,
+            data=source,
+            partition=ep.IID(),
+            model=ep.Logistic(),
+            topology=ep.Complete(),
+            runtime=ep.Runtime(strategy="per-node"),
+        ),
         tmp_path / "run",
     )
     assert "JPEG" in json.loads((tmp_path / "run/seed-1/run.json").read_text())["data"]
@@ -581,6 +589,7 @@ def test_every_kind_of_data_runs_end_to_end(kind, tmp_path, monkeypatch, capsys,
     lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items()]
     (tmp_path / "e.toml").write_text(
         "nodes = 4\nrounds = 2\n[topology]\nkind = 'ring'\n[model]\nkind = 'logistic'\n[algorithm]\nlr = 0.01\n[eval]\nevery = 2\nsamples = 20\n"
+        "[runtime]\nstrategy = 'per-node'\n"
         f"[partition]\nkind = '{partition}'\nmin_samples = 1\n[data]\nkind = '{kind}'\n" + "\n".join(lines)
     )
     assert main(["run", "e.toml", "--out", "out", "--quiet", "--json"]) == 0

@@ -10,6 +10,7 @@ import epidemic
 LAYERS = [
     ["errors"],
     ["progress"],
+    ["files"],
     ["config"],
     ["rng"],
     ["graph"],
@@ -69,7 +70,19 @@ def test_a_node_or_a_simulator_never_needs_the_other_nor_the_reports():
 
 
 def test_what_decides_knows_no_clock_thread_socket_or_tensor():
-    forbidden = {"time", "threading", "socket", "asyncio", "torch", "numpy", "zenoh", "random", "datetime", "os", "queue"}
+    forbidden = {
+        "time",
+        "threading",
+        "socket",
+        "asyncio",
+        "torch",
+        "numpy",
+        "zenoh",
+        "random",
+        "datetime",
+        "os",
+        "queue",
+    }
     for path in ROOT.glob("protocol/*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []

@@ -1,13 +1,13 @@
 """The mailbox: whatever the network does, a letter counts at most once, and only in its own round."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pytest
+from epidemic.net.mailbox import OUTCOMES, Mailbox, closed
+from epidemic.net.pace import SLACK, WARM_UP, Pace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epidemic.net.mailbox import OUTCOMES, Mailbox, closed
-from epidemic.net.pace import SLACK, WARM_UP, Pace
 from epidemic.rng import Streams
 from epidemic.topology import ELLocal
 
@@ -129,6 +129,7 @@ class Network:
 
     def __init__(self, data, loss):
         self.data, self.loss, self.flying = data, loss, []
+        self.said = defaultdict(Counter)  # by receiver: what its mailbox answered to each put
 
     def send(self, *letter):
         if self.data.draw(st.floats(0, 1)) >= self.loss:
@@ -138,7 +139,9 @@ class Network:
         """Some of what is in flight, in any order."""
         for _ in range(self.data.draw(st.integers(0, len(self.flying)))):
             round, sender, receiver = self.flying.pop(self.data.draw(st.integers(0, len(self.flying) - 1)))
-            assert boxes[receiver].put(round, sender, (round, sender, receiver)) in OUTCOMES
+            outcome = boxes[receiver].put(round, sender, (round, sender, receiver))
+            assert outcome in OUTCOMES
+            self.said[receiver][outcome] += 1
 
 
 @settings(max_examples=60)
@@ -148,7 +151,7 @@ def test_over_any_network_letters_count_once_and_in_their_round_only(data, loss,
     topology, streams = ELLocal(s), Streams(data.draw(st.integers(0, 9)))
     graphs = [topology.graph(n, t, streams) for t in range(rounds)]
     boxes = [Mailbox(ahead=3, room=8) for _ in range(n)]
-    at, network, put = [-1] * n, Network(data, loss), Counter()
+    at, network = [-1] * n, Network(data, loss)
     counted = []
     while min(at) < rounds:
         i = data.draw(st.sampled_from([i for i in range(n) if at[i] < rounds]))
@@ -162,13 +165,21 @@ def test_over_any_network_letters_count_once_and_in_their_round_only(data, loss,
         at[i] += 1
         if at[i] < rounds:
             boxes[i].open(at[i], graphs[at[i]].into(i).tolist())
-            for j in graphs[at[i]].out_of(i):
-                network.send(at[i], i, int(j))
-                put[i] += 1
+            stray = data.draw(st.integers(0, n - 1))  # a letter that may have no business there
+            for j in sorted({*graphs[at[i]].out_of(i).tolist(), stray}):
+                network.send(at[i], i, j)
         network.deliver(boxes)
+        for j, box in enumerate(boxes):  # every put is tallied once
+            assert box.tally.total() == network.said[j].total()
     assert len(counted) == len(set(counted))  # none twice
-    for box in boxes:
-        assert all(v >= 0 for v in box.tally.values())
+    taken = Counter(receiver for _, _, receiver in counted)
+    for i, box in enumerate(boxes):
+        said = network.said[i]
+        for outcome in ("late", "duplicate", "beyond"):  # as it was answered; an early one becomes none of these
+            assert box.tally[outcome] == said[outcome]
+        assert box.tally["early"] == 0  # all rounds are over
+        assert box.tally["counted"] == taken[i]
+        assert box.tally["unexpected"] == said["unexpected"] + said["early"] - (taken[i] - said["counted"])
 
 
 @given(st.integers(0, 9), st.integers(1, 4))

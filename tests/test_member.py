@@ -2,15 +2,16 @@
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-from epidemic.experiment import Network
-from epidemic.host.setup import make_learner, prepare
 from epidemic.net.mailbox import Mailbox
 from epidemic.net.member import Member, raw_bytes
+
+from epidemic.experiment import Network, Runtime
+from epidemic.host.setup import make_learner, prepare
 from epidemic.net.wire import HEADER_BYTES, Format
 from epidemic.rng import Streams
 from epidemic.workers import Workers
@@ -18,6 +19,7 @@ from test_transcript import EXPERIMENTS, GOLDEN, projections
 
 
 def members(experiment):
+    experiment = msgspec.structs.replace(experiment, runtime=Runtime(strategy="per-node"))  # each hosts a single model
     workers = Workers(1)
     data = experiment.load_data()
     found = []

@@ -9,14 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epidemic import theory
+from epidemic import mixing, theory
 from epidemic.errors import BadInput
 from epidemic.graph import Graph
 from epidemic.host.mixture import mix
-from epidemic.mixing import disagreement, spectrum, weights
+from epidemic.mixing import affordable, disagreement, spectrum, weights
 from epidemic.rng import Streams
 from epidemic.topology import (
     Complete,
+    DEquiStatic,
     ELLocal,
     ELOracle,
     ErdosRenyi,
@@ -25,6 +26,7 @@ from epidemic.topology import (
     Ring,
     UEquiStatic,
     Unlucky,
+    kind_of,
     natural_mixing,
 )
 from epidemic.workers import Workers
@@ -225,3 +227,23 @@ def test_a_redirected_message_has_no_intended_weight():
     arrived = Graph.from_edges(5, np.array([2]), np.array([0]))
     with pytest.raises(BadInput, match="max_retries = 0"):
         weights("metropolis-hastings", intended, arrived)
+
+
+@pytest.mark.parametrize("topology", [Ring(), DEquiStatic(3), UEquiStatic(4), Exponential()], ids=kind_of)
+def test_rows_that_are_all_alike_have_a_spectrum_in_closed_form(topology, monkeypatch):
+    w = weights(natural_mixing(topology), topology.graph(600, 0, Streams(2)))
+    dense = spectrum(w).sigma
+    monkeypatch.setattr(mixing, "DENSE_LIMIT", 1)
+    monkeypatch.setattr(mixing, "ITERATIVE_LIMIT", 1)
+    assert affordable(w)
+    assert spectrum(w).sigma == pytest.approx(dense, abs=1e-12)
+
+
+def test_rows_that_are_not_alike_are_noticed(monkeypatch):
+    monkeypatch.setattr(mixing, "ITERATIVE_LIMIT", 1)
+    ring = weights("uniform", Ring().graph(600, 0, Streams(2)))
+    other = ring.matrix.copy()
+    other.data[-3:] = 0.2, 0.4, 0.4
+    for w in (mixing.Weights(600, other), weights("uniform", ELLocal(3).graph(600, 0, Streams(2)))):
+        assert not affordable(w)
+    assert affordable(ring)

@@ -28,6 +28,7 @@ def text(tmp_path_factory):
     common = {
         "nodes": 10, "rounds": 12, "seeds": [1, 2], "data": ep.Digits(), "model": ep.Logistic(), "partition": ep.Shards(),
         "algorithm": ep.LocalSGD(lr=0.1, local_steps=2), "eval": ep.Eval(every=3, samples=60),
+        "runtime": ep.Runtime(strategy="per-node"),
     }  # fmt: skip
     methods = {
         "7-regular static": ep.Regular(4),

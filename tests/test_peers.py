@@ -4,10 +4,10 @@ import datetime as dt
 
 import msgspec
 import pytest
+from epidemic.net.peers import MOST_MISSED, Hello, Peers, seal_hello
 
 from epidemic.net import keys, peers
 from epidemic.net.keys import Authority, Identity
-from epidemic.net.peers import MOST_MISSED, Hello, Peers, seal_hello
 from epidemic.net.terms import Terms
 from epidemic.net.wire import Refused
 

@@ -322,7 +322,9 @@ def test_nodes_on_a_network_need_every_letter():
 
 def test_a_weight_that_is_gone_ends_the_run():
     """Nobody ever sends to node 0, which sends half of what it has each round."""
-    with pytest.raises(ep.RunFailed, match="push-sum: the weight of a node fell to .*, below 1e-12; use a larger topology.s"):
+    with pytest.raises(
+        ep.RunFailed, match="push-sum: the weight of a node fell to .*, below 1e-12; use a larger topology.s"
+    ):
         ep.simulate(small(nodes=3, topology=Targets(*[[1, 2, 1]] * 60), rounds=60))
 
 

@@ -14,6 +14,7 @@ from epidemic.report.results import read_results, to_csv
 BASE = {
     "nodes": 8, "rounds": 6, "seeds": [1, 2], "data": ep.Digits(), "model": ep.Logistic(), "partition": ep.IID(),
     "algorithm": ep.LocalSGD(lr=0.1, local_steps=2), "eval": ep.Eval(every=2, samples=60),
+    "runtime": ep.Runtime(strategy="per-node"),
 }  # fmt: skip
 
 
@@ -261,3 +262,59 @@ def test_a_plotted_line_goes_from_corner_to_corner():
     assert all(columns), "no gaps"
     flat = plot([([0.0], [3.0], "red")], width=30, rows=6).plain
     assert "3.5" in flat
+
+
+# -- how a run is -----------------------------------------------------------------------------------------------------
+
+
+def test_a_directory_says_whether_its_run_is_finished_stopped_failed_or_killed(tmp_path):
+    from epidemic.engine import Observer
+    from epidemic.host.store import read_state
+
+    experiment = ep.Experiment(
+        nodes=4,
+        rounds=6,
+        topology=ep.ELLocal(2),
+        data=ep.Synthetic(samples=80),
+        model=ep.Logistic(),
+        eval=ep.Eval(every=1),
+    )
+
+    class At(Observer):
+        def __init__(self, round, do):
+            self.round, self.do = round, do
+
+        def advanced(self, rounds_done, x):
+            if rounds_done == self.round:
+                self.do()
+
+    def stop():
+        raise KeyboardInterrupt
+
+    seen = []
+    with pytest.raises(ep.Interrupted):
+        ep.simulate(experiment, tmp_path / "a", observer=At(3, stop))
+    stopped = read_state(tmp_path / "a" / "seed-1")
+    assert (stopped.state, stopped.over) == ("stopped", True)
+    ep.simulate(
+        experiment,
+        tmp_path / "a",
+        resume=True,
+        observer=At(5, lambda: seen.append(read_state(tmp_path / "a" / "seed-1"))),
+    )
+    assert [state.state for state in seen] == ["running"]
+    assert read_state(tmp_path / "a" / "seed-1").state == "finished"
+    with pytest.raises(ep.RunFailed):
+        ep.simulate(
+            ep.Experiment(**{**{f: getattr(experiment, f) for f in experiment.__struct_fields__}, "algorithm": ep.LocalSGD(lr=1e30), "model": ep.MLP(hidden=(8,))}),
+            tmp_path / "b",
+        )  # fmt: skip
+    failed = read_state(tmp_path / "b" / "seed-1")
+    assert failed.state == "failed"
+    assert "no longer a finite number" in failed.why
+    (tmp_path / "a" / "seed-1" / "state.json").write_bytes((tmp_path / "b" / "seed-1" / "state.json").read_bytes())
+    (tmp_path / "b" / "seed-1" / "state.json").write_text('{"state": "running"}')  # as kill -9 leaves it
+    assert read_state(tmp_path / "b" / "seed-1").state == "gone"
+    (tmp_path / "b" / "seed-1" / "state.json").unlink()
+    assert read_state(tmp_path / "b" / "seed-1").state == "unknown"
+    assert any("failed" in note or "not finished" in note for note in ep.read_results(tmp_path / "b").notes)

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -23,6 +24,7 @@ EXPERIMENT = ep.Experiment(
     name="resume", nodes=16, rounds=120, seeds=[3], topology=ep.ELLocal(4), data=ep.Digits(), partition=ep.IID(), model=ep.Logistic(),
     algorithm=ep.LocalSGD(lr=0.1, local_steps=2, momentum=0.5), eval=ep.Eval(every=7, samples=100),
     faults=ep.Faults(cap=5, loss=0.05, crashes=(ep.Crash(1, 20, 60),)), checkpoint=ep.Checkpoint(rounds=5, seconds=0),
+    runtime=ep.Runtime(strategy="per-node"),  # not whichever is the faster: the same bytes must not depend on the clock
 )  # fmt: skip
 
 
@@ -138,6 +140,15 @@ def test_an_interrupt_at_any_moment_loses_nothing(uninterrupted, tmp_path, what,
     assert outcome(tmp_path) == whole
 
 
+def test_stacked_models_go_on_with_the_same_bytes(tmp_path):
+    stacked = msgspec.structs.replace(EXPERIMENT, rounds=30, runtime=ep.Runtime(strategy="stacked"))
+    ep.simulate(stacked, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        ep.simulate(stacked, tmp_path / "parts", observer=_StopAt("planned", 23))
+    ep.simulate(stacked, tmp_path / "parts", resume=True)
+    assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
+
+
 def test_without_a_directory_an_interrupt_says_that_nothing_was_saved():
     with pytest.raises(Interrupted, match="nothing was saved"):
         ep.simulate(EXPERIMENT, observer=_StopAt("recorded", 7))
@@ -145,7 +156,7 @@ def test_without_a_directory_an_interrupt_says_that_nothing_was_saved():
 
 def test_threads_and_checkpoints_have_no_influence(uninterrupted, tmp_path):
     file, whole = uninterrupted
-    changed = ["--set", "runtime.threads=1", "--set", "checkpoint.rounds=1", "--set", "runtime.strategy=stacked"]
+    changed = ["--set", "runtime.threads=1", "--set", "checkpoint.rounds=1"]
     assert main(["run", str(file), "--out", str(tmp_path / "run"), "--quiet", *changed]) == 0
     assert outcome(tmp_path / "run") == whole
 
@@ -257,7 +268,7 @@ def test_an_interrupt_before_the_first_round_can_be_gone_on_from(uninterrupted, 
 
 def test_a_damaged_summary_is_named(tmp_path):
     quick = ep.Experiment(
-        **{f: getattr(EXPERIMENT, f) for f in ("nodes", "data", "partition", "model", "topology")}, rounds=1
+        **{f: getattr(EXPERIMENT, f) for f in ("nodes", "data", "partition", "model", "topology", "runtime")}, rounds=1
     )
     ep.simulate(quick, tmp_path)
     (tmp_path / "seed-1" / "summary.json").write_text("{")
@@ -266,7 +277,7 @@ def test_a_damaged_summary_is_named(tmp_path):
 
 
 def test_seeds_are_checked_before_the_first_one_starts(tmp_path):
-    quick = {f: getattr(EXPERIMENT, f) for f in ("nodes", "data", "partition", "model", "topology")}
+    quick = {f: getattr(EXPERIMENT, f) for f in ("nodes", "data", "partition", "model", "topology", "runtime")}
     ep.simulate(ep.Experiment(**quick, rounds=1, seeds=[1]), tmp_path)
     with pytest.raises(BadInput, match="holds a finished run"):
         ep.simulate(ep.Experiment(**quick, rounds=1, seeds=[3, 1]), tmp_path)
@@ -316,7 +327,7 @@ def test_a_full_disk_while_appending_is_one_line(tmp_path, monkeypatch):
 
 def test_foreign_files_and_locked_directories_are_left_alone(tmp_path, capsys):
     quick = EXPERIMENT.__class__(
-        **{f: getattr(EXPERIMENT, f) for f in ("nodes", "data", "partition", "model", "topology")}, rounds=1
+        **{f: getattr(EXPERIMENT, f) for f in ("nodes", "data", "partition", "model", "topology", "runtime")}, rounds=1
     )
     (tmp_path / "seed-1").mkdir()
     (tmp_path / "seed-1" / "thesis.tex").write_text("precious")

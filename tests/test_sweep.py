@@ -25,6 +25,7 @@ topology = {{kind = "el-local", s = 3}}
 algorithm = {{lr = 0.1, local_steps = 2}}
 eval = {{every = {every}, samples = 60}}
 checkpoint = {{rounds = 5, seconds = 0}}
+runtime = {{strategy = "per-node"}}
 """
 TABLE = {"nodes": 8, "rounds": 6, "topology": {"kind": "el-local", "s": 3}, "data": {"kind": "digits"}}
 

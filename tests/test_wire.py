@@ -130,9 +130,9 @@ def test_a_hundred_thousand_bad_frames_are_refused_and_leave_nothing_behind():
     rng = np.random.default_rng(1)
     good = sealed()
     counted = dict.fromkeys(REASONS, 0)
-    tracemalloc.start()
     for i in range(100_000):
-        if i == 1000:
+        if i == 80_000:  # tracing doubles the time; whatever a frame leaves behind, 20,000 of them leave as well
+            tracemalloc.start()
             before = tracemalloc.get_traced_memory()[0]
         kind = i % 4
         if kind == 0:
@@ -154,7 +154,7 @@ def test_a_hundred_thousand_bad_frames_are_refused_and_leave_nothing_behind():
     assert sum(counted.values()) == 100_000
     assert counted["malformed"] > 50_000
     assert counted["wrong-signature"] > 10_000
-    assert grown < 50_000
+    assert grown < 10_000
 
 
 def test_a_message_that_does_not_fit_a_header_is_an_error_that_says_so():

@@ -11,7 +11,8 @@ import msgspec
 from epidemic.data import Dataset
 from epidemic.engine import Observer, simulate
 from epidemic.errors import BadInput, require_real
-from epidemic.experiment import Experiment, directory_name, experiment_from, merged
+from epidemic.experiment import Experiment, experiment_from, merged
+from epidemic.files import directory_name
 from epidemic.host.store import Store
 from epidemic.record import Record
 from epidemic.report.curves import Line

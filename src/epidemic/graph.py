@@ -27,6 +27,8 @@ FloatArray = NDArray[np.float64]
 
 EDGE_LIMIT = 200_000_000
 """The most edges that an implicit complete graph may be spelled out to (about 2 GB)."""
+SMALL = 1 << 14
+"""Up to this many edges sorting them takes less than it takes SciPy to check its arguments."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,13 @@ class Graph:
     def from_targets(targets: IntArray) -> Graph:
         """From an (n, s) table: row i lists the distinct nodes that i sends to."""
         n, s = targets.shape
+        if n * s <= SMALL and n < 2**15:
+            order = np.argsort(
+                targets.astype(np.int16).ravel(), kind="stable"
+            )  # a radix sort: senders come out ascending
+            senders = np.repeat(np.arange(n, dtype=np.int32), s)[order]
+            heard = np.bincount(targets.ravel(), minlength=n)
+            return Graph(n, np.concatenate([[0], np.cumsum(heard)]).astype(np.int32), senders)
         indptr = np.arange(0, n * s + 1, s, dtype=_index_type(n * s))
         outgoing = scipy.sparse.csr_array(
             (np.ones(n * s, dtype=np.int8), targets.ravel().astype(indptr.dtype, copy=False), indptr), shape=(n, n)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
 
 from epidemic.errors import BadInput, require_int
 from epidemic.graph import FloatArray, IntArray
-from epidemic.mixing import disagreement, spectrum, weights
+from epidemic.mixing import Spectrum, affordable, disagreement, spectrum, weights
 from epidemic.rng import Streams
 from epidemic.topology import (
     TOPOLOGIES,
@@ -22,6 +23,8 @@ from epidemic.topology import (
     natural_mixing,
     topology_from,
 )
+
+Tell = Callable[[str], None]
 
 WIDTH = 16
 """Columns of the random matrix that is averaged."""
@@ -45,9 +48,9 @@ class TopologyReport(msgspec.Struct, frozen=True):
     messages_per_node: float
     bytes_per_node: float
     connected: bool  # of the first round's graph
-    sigma: float  # of the first round's matrix, as are gap and p
-    gap: float
-    p: float
+    sigma: float | None  # of the first round's matrix, as are gap and p; None: too large to be worked out
+    gap: float | None
+    p: float | None
     expected_sigma2: float | None  # random topologies: largest eigenvalue of E[Pi W^T W Pi]
     expected_p: float | None  # 1 - expected_sigma2
     contraction_measured: float | None
@@ -64,22 +67,30 @@ class Impossible(msgspec.Struct, frozen=True):
     reason: str
 
 
-def measure(topology: GivesGraphs, n: int, seed: int = 1, rounds: int = 50, model_bytes: int = 0) -> TopologyReport:
-    """Average a random (n, 16) matrix for some rounds, with the topology's natural weights and no training."""
+def measure(
+    topology: GivesGraphs, n: int, seed: int = 1, rounds: int = 50, model_bytes: int = 0, tell: Tell = lambda _: None
+) -> TopologyReport:
+    """Average a random (n, 16) matrix for some rounds, with the topology's natural weights and no training.
+
+    `tell` hears what is being done.
+    """
     require_int("nodes", n, 1)
     require_int("rounds", rounds, 1)
     require_int("model-bytes", model_bytes, 0)
     check_topology(topology, n)
     streams = Streams(seed)
     rule = natural_mixing(topology)
+    tell("graph")
     first = topology.graph(n, 0, streams)
     first_weights = weights(rule, first)
-    shape = spectrum(first_weights)
+    tell("spectrum")
+    shape = spectrum(first_weights) if affordable(first_weights) else None
 
     sent, heard = _Range(), _Range()
     ratios: list[float] = []
     x = _scaled(streams("measure").normals(n, WIDTH)) if n > 1 else None
     for t in range(rounds):
+        tell(f"round {t + 1} of {rounds}")
         graph = first if t == 0 else topology.graph(n, t, streams)
         sent.add(graph.out_degree)
         heard.add(graph.in_degree)
@@ -104,18 +115,20 @@ def measure(topology: GivesGraphs, n: int, seed: int = 1, rounds: int = 50, mode
         messages_per_node=sent.total / (n * rounds),
         bytes_per_node=sent.total / (n * rounds) * model_bytes,
         connected=first.connected,
-        sigma=shape.sigma,
-        gap=shape.gap,
-        p=shape.p,
+        sigma=None if shape is None else shape.sigma,
+        gap=None if shape is None else shape.gap,
+        p=None if shape is None else shape.p,
         expected_sigma2=theory.sigma2,
         expected_p=None if theory.sigma2 is None else 1 - theory.sigma2,
         contraction_measured=_per_round(ratios, random=is_random(topology)),
-        contraction_predicted=shape.sigma**2 if is_static(topology) else theory.contraction,
+        contraction_predicted=_predicted(shape) if is_static(topology) else theory.contraction,
         disagreement=(*np.cumprod([1.0, *ratios]).tolist(), *[0.0] * (rounds - len(ratios))) if n > 1 else (),
     )
 
 
-def compare(n: int, s: int, m: int | None = None, **settings: int) -> list[TopologyReport | Impossible]:
+def compare(
+    n: int, s: int, m: int | None = None, tell: Tell = lambda _: None, **settings: int
+) -> list[TopologyReport | Impossible]:
     """Every kind of topology at the same size; those that cannot exist are reported with the reason.
 
     Without `m`, EquiTopo gets as many messages as the others: m = s offsets one way, or m = (s + 1) / 2 both ways.
@@ -133,10 +146,19 @@ def compare(n: int, s: int, m: int | None = None, **settings: int) -> list[Topol
         if kind in ("every", "python"):
             continue  # a wrapper of the others, and a user's own
         try:
-            reports.append(measure(topology_from({"kind": kind, **fields.get(kind, {})}), n, **settings))
+            topology = topology_from({"kind": kind, **fields.get(kind, {})})
+            reports.append(measure(topology, n, **settings, tell=_about(kind, tell)))
         except BadInput as problem:
             reports.append(Impossible(kind, str(problem)))
     return reports
+
+
+def _predicted(shape: Spectrum | None) -> float | None:
+    return None if shape is None else shape.sigma**2
+
+
+def _about(kind: str, tell: Tell) -> Tell:
+    return lambda doing: tell(f"{kind}, {doing}")
 
 
 class _Range:

@@ -32,6 +32,9 @@ RULES = ("uniform", "metropolis-hastings", "native")
 DENSE_LIMIT = 1000
 """Up to this many nodes spectra are computed densely."""
 
+ITERATIVE_LIMIT = 100_000
+"""Beyond this many nodes an iterative spectrum takes minutes and gigabytes; see `affordable`."""
+
 
 @dataclass(frozen=True, eq=False)
 class Weights:
@@ -164,7 +167,7 @@ class Spectrum(msgspec.Struct, frozen=True):
 
 
 def spectrum(w: Weights) -> Spectrum:
-    """Largest singular value of W - J; dense for small n, iterative (ARPACK) for large ones."""
+    """Largest singular value of W - J; for large n by FFT if all rows are alike, else iterative (ARPACK)."""
     n = w.n
     if n == 1:
         sigma = 0.0
@@ -173,9 +176,39 @@ def spectrum(w: Weights) -> Spectrum:
     elif n <= DENSE_LIMIT:
         sigma = float(np.linalg.norm(w.dense() - 1 / n, ord=2))
     else:
-        sigma = _largest_singular_value(w)
+        row = _circulant(w)
+        sigma = _largest_singular_value(w) if row is None else float(np.abs(np.fft.fft(row)[1:]).max())
     sigma = 1.0 if abs(sigma - 1) < 1e-12 else sigma  # rounding
     return Spectrum(sigma, 1 - sigma, 1 - sigma**2)
+
+
+def affordable(w: Weights) -> bool:
+    """Whether the spectrum takes seconds at most: the graph is not too large, or there is a closed form."""
+    return w.n <= ITERATIVE_LIMIT or w.matrix is None or _circulant(w) is not None
+
+
+def _circulant(w: Weights) -> FloatArray | None:
+    """The first row of W if every row is the one above moved on by one (then W is normal, with eigenvalues by FFT); else None."""
+    n, matrix = w.n, w.matrix
+    if matrix is None or (np.diff(matrix.indptr) != matrix.indptr[1]).any():
+        return None
+    width = int(matrix.indptr[1])
+    columns, data = matrix.indices.reshape(n, width), matrix.data.reshape(n, width)
+
+    def ahead(rows: slice) -> tuple[IntArray, FloatArray]:
+        """How far ahead each entry stands, ascending, and its value."""
+        far = (columns[rows] - np.arange(n)[rows, None]) % n
+        order = np.argsort(far, axis=1)
+        return np.take_along_axis(far, order, 1), np.take_along_axis(data[rows], order, 1)
+
+    far, value = ahead(slice(0, 1))
+    for rows in (slice(0, 2), slice(0, n)):  # two rows tell most graphs apart
+        distance, weight = ahead(rows)
+        if (distance != far).any() or np.abs(weight - value).max() > 1e-14:  # sums in another order differ by rounding
+            return None
+    row = np.zeros(n)
+    row[far[0]] = value[0]
+    return row
 
 
 def _largest_singular_value(w: Weights) -> float:

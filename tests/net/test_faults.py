@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from contextlib import suppress
 
 import msgspec
@@ -12,6 +11,7 @@ import pytest
 
 import epidemic as ep
 from conftest import experiment
+from epidemic.rng import Streams
 
 DEADLINE = 10.0
 
@@ -51,12 +51,15 @@ def test_five_of_sixteen_die_three_return_and_the_rest_never_waits_for_them(depl
     for i in victims[:3]:
         assert any("the others are in round" in line and "with the model of node" in line for line in there.log(i))
     assert any("node 1 is gone" in line for line in there.log(0))
+    # the survivors heard most letters that anybody can have sent to them, and no others
+    graphs = [what.topology.graph(16, t, Streams(1)) for t in range(260)]
+    senders = [(t, j) for t, graph in enumerate(graphs) for i in survivors for j in graph.into(i).tolist()]
+    sent = sum(j not in victims[3:] or t <= died for t, j in senders)
+    heard = sum(there.node(i)["letters"]["counted"] for i in survivors)
+    assert 0.75 * sent < heard <= sent
     # accuracy as in the simulator under the same crashes
     crashes = [ep.Crash(i, 60, died + 15 if i in victims[:3] else None) for i in victims]
-    simulated = ep.simulate(msgspec.structs.replace(what, faults=ep.Faults(crashes=tuple(crashes))))
-    rows = simulated.models
-    final = simulated.seeds[0].summary
-    assert len(rows) == 16
+    final = ep.simulate(msgspec.structs.replace(what, faults=ep.Faults(crashes=tuple(crashes)))).seeds[0].summary
     assert abs(np.mean(accuracies(there, everyone)) - final.final_mean_model_accuracy) < 0.05
 
 
@@ -81,12 +84,10 @@ def test_a_node_ten_times_slower_takes_part_and_does_not_hold_up_the_others(depl
 
     brake = threading.Thread(target=slow_down)
     brake.start()
-    began = time.monotonic()
     others = [child for child in there.cluster.children if child.place != 3]
     for child in others:
         child.process.join(100)
         assert not child.running
-    took = time.monotonic() - began
     stop.set()
     brake.join()
     with suppress(ProcessLookupError):
@@ -99,7 +100,10 @@ def test_a_node_ten_times_slower_takes_part_and_does_not_hold_up_the_others(depl
     assert heard > 10  # ... but heard the others
     assert there.node(3)["bytes"]["header"] // 256 > 10  # letters that it sent itself
     assert sum(there.node(i)["lost"] for i in range(8) if i != 3) < 120 * 7 * 4 / 4  # most letters were not its
-    assert took < 60
+    took_part = [sum(there.node(i)["in_degree"].values()) for i in range(8)]
+    fast = took_part[:3] + took_part[4:]
+    assert min(fast) > 0.9 * 120  # they did every round of theirs and went on without it
+    assert took_part[3] < min(fast) - 10
 
 
 def test_a_spare_place_is_filled_later(deploy):

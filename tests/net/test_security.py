@@ -12,6 +12,8 @@ import numpy as np
 import psutil_free as memory
 import pytest
 import zenoh
+from epidemic.net.member import raw_bytes
+from epidemic.net.peers import Hello, seal_hello
 
 import epidemic as ep
 from conftest import experiment
@@ -19,8 +21,6 @@ from epidemic.host.setup import prepare
 from epidemic.net.access import configuration
 from epidemic.net.addresses import Addresses, read_addresses
 from epidemic.net.keys import Authority, Identity
-from epidemic.net.member import raw_bytes
-from epidemic.net.peers import Hello, seal_hello
 from epidemic.net.terms import terms_of
 from epidemic.net.transport import Transport
 from epidemic.net.wire import Column, Format

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from epidemic import __version__
-from epidemic.cli import clusters, core, datasets, experiments, keys, nodes, reports, studies
+from epidemic.cli import clusters, datasets, experiments, keys, nodes, reports, studies, theory, topology
 from epidemic.cli.loading import Loading
 from epidemic.errors import BadInput, Interrupted, RunFailed
 from epidemic.progress import told_to
@@ -27,7 +27,8 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-core.register(app)
+theory.register(app)
+topology.register(app)
 experiments.register(app)
 studies.register(app)
 reports.register(app)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from epidemic.cli.experiments import Json, Quiet, Settings, own_directory
+from epidemic.cli.experiments import Json, Quiet, Settings
 from epidemic.cli.keys import Days, hosts_in
 from epidemic.cli.nodes import Insecure, stop_by_signal
 from epidemic.errors import BadInput, Interrupted, require_int, require_real
+from epidemic.files import own_directory
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -175,7 +176,7 @@ def _experiment_here(file: Path | None, nodes: int | None, settings: list[str] |
 
 
 def _directory_of(experiment: Experiment) -> Path:
-    from epidemic.experiment import directory_name
+    from epidemic.files import directory_name
 
     return Path("runs") / f"cluster-{directory_name(experiment.name)}"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from epidemic.errors import BadInput, Interrupted
+from epidemic.files import directory_name, own_directory
 
 if TYPE_CHECKING:
     from epidemic.compare import Comparison
@@ -87,7 +88,7 @@ def run_command(
     from epidemic.cli.progress import Display
     from epidemic.cli.show import print_json
     from epidemic.engine import simulate
-    from epidemic.experiment import check_run_setting, directory_name, load
+    from epidemic.experiment import check_run_setting, load
 
     if resume is not None:
         if not (resume / "experiment.toml").is_file():
@@ -143,8 +144,8 @@ def compare_command(
     from epidemic import compare as comparing
     from epidemic.cli.progress import Display
     from epidemic.cli.show import print_json
-    from epidemic.experiment import directory_name, read_table, with_settings
-    from epidemic.host.store import write_bytes
+    from epidemic.experiment import read_table, with_settings
+    from epidemic.files import write_bytes
     from epidemic.report.curves import learning_figure
     from epidemic.report.style import save
 
@@ -208,7 +209,8 @@ def export_command(
 
     import safetensors.torch
 
-    from epidemic.host.store import export_model, write_whole
+    from epidemic.files import write_whole
+    from epidemic.host.store import export_model
 
     seeds = sorted(directory.glob("seed-*/models.safetensors"))
     if len(seeds) > 1:
@@ -217,13 +219,6 @@ def export_command(
     write_whole(output, lambda part: safetensors.torch.save_file(state, part))
     count = sum(t.numel() for t in state.values())
     typer.echo(f"wrote {output}: {len(state)} tensors, {count:,} numbers")
-
-
-def own_directory(out: Path) -> Path:
-    """Refuse to fill the current directory."""
-    if str(out) in ("", "."):
-        raise BadInput("--out is the current directory; give the results a directory of their own")
-    return out
 
 
 def _way_on(experiment: Experiment, file: Path | None, where: Path, settings: list[str]) -> str:

@@ -115,7 +115,9 @@ def _standing(runs: Sequence[Result], what: str, colours: dict[str, str]) -> Tab
         found = percent(value) if what == "accuracy" else f"{value:.4f}"
         seeds = len(run.experiment.get("seeds", [])) or len(run.seeds)
         ended = sum(seed.summary is not None for seed in run.seeds)
-        state = "finished" if ended >= seeds else f"{ended} of {seeds} seeds done" if seeds > 1 else "unfinished"
+        now = next((seed.state.state for seed in run.seeds if seed.summary is None), "unknown")
+        now = "unfinished" if now == "unknown" else now
+        state = "finished" if ended >= seeds else f"{ended} of {seeds} seeds done, {now}" if seeds > 1 else now
         name = Text("━━ ", style=colours[run.label]) + Text(run.label)
         table.add_row(
             name,

@@ -67,7 +67,7 @@ def report_command(
       epidemic report runs/first runs/second -o both.html -o both.csv -o both.parquet
     """
     from epidemic.cli.show import print_json
-    from epidemic.host.store import write_bytes, write_whole
+    from epidemic.files import write_bytes, write_whole
     from epidemic.report.page import page
     from epidemic.report.results import read_results, to_csv, write_parquet
 
@@ -100,7 +100,7 @@ def watch_command(
 ) -> None:
     """Show the curves of runs live in the terminal, while they go on in other processes.
 
-    Ends when everything is finished and nothing new has begun for five looks, or on Ctrl-C; the runs do not notice.
+    Ends when everything is finished, failed or stopped, and nothing new has begun for five looks, or on Ctrl-C; the runs do not notice.
 
     [bold]Example[/bold]
 
@@ -138,9 +138,10 @@ def watch_command(
 
 
 def _complete(run: Any) -> bool:
-    """Whether all seeds that the experiment asks for have ended."""
+    """Whether all seeds that the experiment asks for have ended, or one has failed, was stopped or killed: none will follow."""
     ended = {seed.seed for seed in run.seeds if seed.summary is not None}
-    return set(run.experiment.get("seeds", [])) <= ended
+    broken = any(seed.state.over for seed in run.seeds if seed.summary is None)
+    return broken or set(run.experiment.get("seeds", [])) <= ended
 
 
 def _rows(results: Results) -> list[dict[str, Any]]:

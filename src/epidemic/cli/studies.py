@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from epidemic.cli.experiments import Json, Quiet, Settings, own_directory
+from epidemic.cli.experiments import Json, Quiet, Settings
 from epidemic.errors import BadInput, Interrupted, RunFailed, require_choice, require_int
+from epidemic.files import directory_name, own_directory
 
 if TYPE_CHECKING:
     from epidemic.batch import Job, Outcome
@@ -56,7 +57,7 @@ def sweep_command(
     """
     from epidemic.batch import run_batch
     from epidemic.cli.progress import BatchDisplay
-    from epidemic.experiment import directory_name, read_table
+    from epidemic.experiment import read_table
     from epidemic.sweep import grid_jobs, parse_grid
 
     require_int("--jobs", jobs, 1, MAX_JOBS)

@@ -16,7 +16,6 @@ from epidemic.experiment.differences import (
     same_experiment,
 )
 from epidemic.experiment.files import (
-    directory_name,
     experiment_from,
     load,
     merged,
@@ -26,6 +25,7 @@ from epidemic.experiment.files import (
 )
 from epidemic.experiment.fingerprint import fingerprint
 from epidemic.experiment.spec import FORMAT, Checkpoint, Eval, Experiment, Network, Runtime
+from epidemic.files import directory_name
 
 __all__ = [
     "FORMAT",

@@ -5,7 +5,6 @@ The file is strict: an unknown key or kind is an error with the nearest valid on
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -124,10 +123,3 @@ def toml_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_value, value)) + "]"
     return repr(value)
-
-
-def directory_name(name: str) -> str:
-    """A name as a directory: small letters, digits and dashes; what has none of them is told apart by a digest."""
-    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    lost = re.sub(r"[\x00-\x7f]", "", name)
-    return f"{plain or 'x'}-{hashlib.blake2b(lost.encode(), digest_size=3).hexdigest()}" if lost or not plain else plain

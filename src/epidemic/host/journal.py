@@ -188,13 +188,15 @@ class Journal:
         self.store.mark("running")
         try:
             yield
-        except KeyboardInterrupt:
-            self.store.mark("stopped", f"interrupted after round {self.done} of {self.experiment.rounds}")
-            raise
         except BaseException as problem:
-            known = isinstance(problem, EpidemicError)
             reason = " ".join(str(problem).split())
-            self.store.mark("failed", reason if known else f"unexpected {type(problem).__name__}: {reason}")
+            if self.store.finished:  # what went wrong came after its end
+                self.store.mark("finished")
+            elif isinstance(problem, KeyboardInterrupt | Interrupted):
+                self.store.mark("stopped", f"interrupted after round {self.done} of {self.experiment.rounds}")
+            else:
+                known = isinstance(problem, EpidemicError)
+                self.store.mark("failed", reason if known else f"unexpected {type(problem).__name__}: {reason}")
             raise
 
     # -- stopping and going on ----------------------------------------------------------------------------------------

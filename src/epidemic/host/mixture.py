@@ -15,6 +15,7 @@ from epidemic.mixing import Weights
 from epidemic.workers import Workers, blocks
 
 ROWS = 64  # of a sparse mixture per piece
+SMALL = 1 << 18  # numbers that are mixed in one piece
 COLUMNS = 1 << 14  # of a sum over all nodes per piece
 
 
@@ -33,7 +34,8 @@ def mix(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
         starts = (indptr[part.start : part.stop] - edges.start).to(x.device)
         out[part] = F.embedding_bag(indices[edges], x, starts, mode="sum", per_sample_weights=values[edges])
 
-    workers.map(one, blocks(weights.n, min(ROWS, max(1, weights.n // 8))))
+    rows = weights.n if x.numel() <= SMALL else min(ROWS, max(1, weights.n // 8))
+    workers.map(one, blocks(weights.n, rows))
     return out
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,8 +16,8 @@ from epidemic.data import Dataset, Partition, Samples, stratified
 from epidemic.errors import BadInput
 from epidemic.experiment import Experiment
 from epidemic.host.batches import Batches
-from epidemic.learner import LOSSES, SGD, Choice, Learner, Metric, Task, accuracy, choose
-from epidemic.models import Model
+from epidemic.learner import LOSSES, SGD, Choice, Learner, Loss, Metric, Task, accuracy, choose
+from epidemic.models import Model, PythonModel
 from epidemic.rng import Streams
 from epidemic.workers import Workers
 
@@ -48,8 +49,9 @@ def prepare(
     parts = _shares(experiment, data, streams, hosted)
     module = initial_module(experiment, data, streams)
     metrics: dict[str, Metric] = {"accuracy": accuracy} if data.classes else {}
+    loss, device = experiment.loss_function(data), _device(experiment)
     task = Task(
-        module, data, experiment.loss_function(data), {**metrics, **experiment.own_metrics()}, _device(experiment)
+        module, data, loss, {**metrics, **experiment.own_metrics()}, device, _kind(experiment, data, loss, device)
     )
     _check_model(task, data, experiment)
     algorithm = experiment.algorithm
@@ -73,6 +75,20 @@ def prepare(
         task.tensors(data.test),
         task.layout.row(task.module),
     )
+
+
+def _kind(experiment: Experiment, data: Dataset, loss: Loss, device: torch.device) -> Hashable:
+    """What decides how models are computed, where all of it is our own; a user's objects may be different each time."""
+    model = experiment.model
+    if (
+        not isinstance(model, Model)
+        or isinstance(model, PythonModel)
+        or experiment.metrics
+        or loss not in LOSSES.values()
+    ):
+        return None
+    shape = (data.input_shape, data.train.targets.shape[1:], len(data.classes), data.train.inputs.dtype.str)
+    return (type(model).__name__, msgspec.json.encode(model), loss, device, shape)
 
 
 def _shares(

@@ -13,12 +13,10 @@ Files appear by renaming, so none is ever half-written; records are appended, an
 
 from __future__ import annotations
 
-import errno
 import os
 import platform
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,8 +29,9 @@ from blake3 import blake3
 from torch import Tensor
 
 from epidemic import __version__
-from epidemic.errors import BadInput, EpidemicError, RunFailed
+from epidemic.errors import BadInput, EpidemicError
 from epidemic.experiment import Experiment, changed_settings, load, same_experiment, to_toml
+from epidemic.files import full_disk, read_json, write_bytes, write_whole
 from epidemic.host.describe import describe_network
 from epidemic.learner import Choice, Layout
 from epidemic.record import Record, Summary, encode, read_records
@@ -44,11 +43,44 @@ except ImportError:  # Windows
 
 WRITTEN = "# Written by epidemic"
 
-_NOT_HERE = (
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOENT, errno.EEXIST, errno.EISDIR,
-)  # fmt: skip
-
 CHECKPOINT, RECORDS, TIMINGS, STATE = "checkpoint.safetensors", "records.jsonl", "timings.jsonl", "state.json"
+
+
+class RunState(msgspec.Struct, frozen=True):
+    """How a run is: running, finished, stopped, failed; gone, if its process ended without a word; unknown, if nothing says."""
+
+    state: str
+    why: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will happen any more unless somebody goes on with it."""
+        return self.state not in ("running", "unknown")
+
+
+def read_state(path: Path) -> RunState:
+    """How the run in the directory of a seed is."""
+    try:
+        found = msgspec.json.decode((path / STATE).read_bytes(), type=RunState)
+    except (OSError, msgspec.MsgspecError):
+        return RunState("unknown")
+    if found.state == "running" and not _held(path / ".lock"):
+        return RunState("gone", "its process ended without a word; going on starts from its last checkpoint")
+    return found
+
+
+def _held(lock: Path) -> bool:
+    """Whether a process holds the lock of a directory; where that cannot be told, it is taken to."""
+    try:
+        with lock.open("rb") as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return False
+    except BlockingIOError:
+        pass
+    except OSError:
+        return not lock.is_file()
+    return True
 
 
 class Progress(msgspec.Struct, kw_only=True):
@@ -59,41 +91,6 @@ class Progress(msgspec.Struct, kw_only=True):
     records_bytes: int = 0
     timings_bytes: int = 0
     tallies: dict[str, int] = {}  # what a deployed node has counted, besides bytes
-
-
-@contextmanager
-def full_disk(what: str, running: bool = False) -> Iterator[None]:
-    """Turn failing writes into one clear line; of a run, it says that the last checkpoint is still there."""
-    try:
-        yield
-    except (OSError, safetensors.SafetensorError) as problem:
-        if isinstance(problem, OSError) and problem.errno in _NOT_HERE:
-            raise BadInput(f"{what} cannot be written: {problem.strerror}; choose another directory") from None
-        kept = "; the last checkpoint is kept" if running else ""
-        raise RunFailed(f"{what} cannot be written: {problem}{kept}") from None
-
-
-def write_whole(path: Path, write: Callable[[Path], None], *, running: bool = False) -> None:
-    """Write beside the place and rename, so that the file is there whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    with full_disk(str(path), running):
-        try:
-            write(part)
-            with part.open("r+b") as file:
-                os.fsync(file.fileno())
-            part.replace(path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a small file whole."""
-
-    def write(part: Path) -> None:
-        part.write_bytes(content)
-
-    write_whole(path, write)
 
 
 class Store:
@@ -232,7 +229,7 @@ class Store:
 
     def mark(self, state: str, why: str = "") -> None:
         """Say how the run is: running, finished, stopped or failed."""
-        found = {"state": state, "why": why, "process": os.getpid()}
+        found = RunState(state, why)
         with suppress(EpidemicError):  # a full disk has been reported, or will be
             write_bytes(self.path / STATE, msgspec.json.encode(found) + b"\n")
 
@@ -336,17 +333,6 @@ def _digest(said: str, tensors: dict[str, Tensor]) -> str:
         raw: Any = value.reshape(-1).view(torch.uint8).numpy() if value.numel() else b""
         digest.update(raw)
     return digest.hexdigest()
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A small JSON file, or None if it is not there."""
-    try:
-        found: dict[str, Any] = msgspec.json.decode(path.read_bytes())
-        return found
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, msgspec.DecodeError) as problem:
-        raise BadInput(f"{path} cannot be read: {problem}") from None
 
 
 # -- models -----------------------------------------------------------------------------------------------------------

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from epidemic.learner.task import EVALUATION_BATCH, SGD, Evaluation, Task, evaluation
 from epidemic.workers import Workers, blocks
+
+Traces = dict[tuple[Any, ...], Callable[..., Any]]
+
+MOST_KINDS = 8
+_TRACES: OrderedDict[Hashable, Traces] = OrderedDict()  # by kind of task: tracing takes longer than a short run
+
+
+def _traces_of(task: Task) -> Traces:
+    """What has been traced of tasks of the same kind in this process; what a trace holds as a constant must not differ between them."""
+    if task.kind is None or task.layout.constants:
+        return {}
+    found = _TRACES.setdefault(task.kind, {})
+    _TRACES.move_to_end(task.kind)
+    while len(_TRACES) > MOST_KINDS:
+        _TRACES.popitem(last=False)
+    return found
 
 
 class Stacked:
@@ -23,7 +41,7 @@ class Stacked:
         self.task = task
         self.workers = workers
         self._module = copy.deepcopy(task.module)
-        self._traced: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._traced = _traces_of(task)
         self._tracing = threading.Lock()
 
     def chunk(self, rows: int) -> int:
@@ -129,5 +147,28 @@ class Stacked:
             with self._tracing:
                 if key not in self._traced:
                     self._module.train(training)
-                    self._traced[key] = make_fx(work)(*arguments)
+                    self._traced[key] = _without_idle_steps(make_fx(work)(*arguments))
         return self._traced[key]
+
+
+_RESHAPING = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default}
+
+
+def _without_idle_steps(traced: GraphModule) -> GraphModule:
+    """The same graph without the steps that give what they are given: a third of those that vmap leaves behind."""
+    for node in traced.graph.nodes:
+        before = node.args[0] if node.args else None
+        if node.op != "call_function" or not isinstance(before, Node):
+            continue
+        same_shape = node.target in _RESHAPING and _looks(node) is not None and _looks(node) == _looks(before)
+        if same_shape or node.target == torch.ops.aten.detach.default:
+            node.replace_all_uses_with(before)
+            traced.graph.erase_node(node)
+    traced.recompile()
+    return traced
+
+
+def _looks(node: Node) -> tuple[Any, ...] | None:
+    """Shape and strides."""
+    value = node.meta.get("tensor_meta")
+    return None if value is None else (tuple(value.shape), tuple(value.stride))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -93,8 +93,16 @@ class Task:
     """The module, the loss, the metrics and the data, and what one batch is."""
 
     def __init__(
-        self, module: nn.Module, data: Dataset, loss: Loss, metrics: Mapping[str, Metric], device: torch.device
+        self,
+        module: nn.Module,
+        data: Dataset,
+        loss: Loss,
+        metrics: Mapping[str, Metric],
+        device: torch.device,
+        kind: Hashable = None,
     ) -> None:
+        """`kind`: tasks of the same kind compute the same on the same numbers, whatever their initial weights; None: nobody knows."""
+        self.kind = kind
         self.module = copy.deepcopy(module).to(device)
         self.layout = Layout(self.module)
         self.loss = loss

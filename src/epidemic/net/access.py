@@ -22,6 +22,9 @@ LEASE = 5.0
 STUCK = 2.0
 """Seconds after which a link that takes nothing more (not even 64 kB) is closed."""
 
+MOST_BATCHES = 256
+"""Pieces of 64 kB that may wait to be sent, over the links to all nodes; a link has 4 to 16 of them."""
+
 Mode = Literal["peer", "client", "router"]
 """A node that is reached directly, one behind a relay, a relay."""
 
@@ -52,7 +55,7 @@ def configuration(
     put("transport/shared_memory/enabled", False)
     put("transport/link/tx/lease", int(LEASE * 1000))
     put("transport/link/tx/queue/congestion_control/block/wait_before_close", int(STUCK * 1e6))
-    put("transport/link/tx/queue/size/data", 16)
+    put("transport/link/tx/queue/size/data", max(4, min(16, MOST_BATCHES // nodes)))
     put("transport/link/tx/queue/allocation/mode", "init")
     put("transport/link/rx/max_message_size", 2 * largest + 2**20)
     put("transport/unicast/max_sessions", max(1000, 4 * nodes))

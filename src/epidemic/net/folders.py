@@ -7,7 +7,7 @@ from pathlib import Path
 
 from epidemic.errors import BadInput, require_int
 from epidemic.experiment import Experiment, to_toml
-from epidemic.host.store import write_bytes
+from epidemic.files import write_bytes
 from epidemic.net import addresses
 from epidemic.net.addresses import Addresses, is_loopback, split_address
 from epidemic.net.keys import DAYS, Authority, host_name

@@ -64,7 +64,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def open_hellos(raw: bytes, identity: Identity, nodes: int) -> tuple[list[Known], list[str]]:
-    """The hellos in these bytes that are in order, and why the others are not."""
+    """The hellos in these bytes up to the first that is not in order, and why that one is not."""
     refused: list[str] = []
     if len(raw) > LARGEST_BUNDLE:
         return [], ["oversized"]
@@ -83,8 +83,11 @@ def open_hellos(raw: bytes, identity: Identity, nodes: int) -> tuple[list[Known]
     for signed in bundle.hellos:
         try:
             found.append(_open(signed, identity, terms, run))
-        except Refused as refusal:
+        except (
+            Refused
+        ) as refusal:  # no honest process sends such a one, so the rest is not worth the time that checking it takes
             refused.append(refusal.reason)
+            break
     return found, refused
 
 

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from epidemic.errors import BadInput, require_int
-from epidemic.host.store import full_disk, write_bytes
+from epidemic.files import full_disk, write_bytes
 from epidemic.net.wire import Refused
 
 T = TypeVar("T")

@@ -185,16 +185,13 @@ def _run(
             process = Process(host, seats, transport, terms, views, say)
             process.run()
         except KeyboardInterrupt:
-            interrupted = None
-            for seat in seats:
-                if process is not None and not seat.over:
-                    process.rewind(seat)
-                interrupted = seat.journal.interrupted()
-            assert interrupted is not None
-            for seat in seats:
-                if not seat.over and seat.journal.store is not None:
-                    seat.journal.store.mark("stopped", f"interrupted after round {seat.journal.done}")
-            raise interrupted from None
+            left = [seat for seat, store in zip(seats, stores, strict=True) if not (seat.over or store.finished)]
+            for seat in left:
+                if process is not None:
+                    process.learning.rewind(seat)
+            stopped = [seat.journal.interrupted() for seat in left]
+            if stopped:  # those who had finished were only waiting for the others
+                raise stopped[0] from None
     return [store.summary() for store in stores]
 
 

@@ -20,8 +20,8 @@ import msgspec
 
 from epidemic.errors import BadInput, EpidemicError, Interrupted, RunFailed, plain, require_int
 from epidemic.net.node import run_node
+from epidemic.net.runtime import enough_threads
 from epidemic.net.status import Status
-from epidemic.net.transport import enough_threads
 from epidemic.workers import available_threads
 
 LONGEST_LINE = 2000

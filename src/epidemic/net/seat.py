@@ -39,6 +39,12 @@ class Outgoing:
     frame: bytearray | None = None
     payload: Any = None
 
+    def sealed(self, seat: Seat, graph: bytes) -> bytearray:
+        """The signed frame; made once."""
+        if self.frame is None:
+            self.frame = seat.seal(self.round, graph, self.row)
+        return self.frame
+
 
 class Seat:
     """One place."""

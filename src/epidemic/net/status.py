@@ -72,16 +72,23 @@ def open_statuses(raw: bytes, identity: Identity, nodes: int) -> list[Status]:
         return []
     found = {}
     for signed in bundle[:nodes]:
-        with suppress(Refused, InvalidSignature, msgspec.MsgspecError, ValueError, RecursionError):
+        with suppress(Refused, InvalidSignature):
             name, key, _ = identity.recognise(signed.certificate)
             key.verify(signed.signature, _DOMAIN + signed.content)
-            status = msgspec.json.decode(signed.content, type=Status)
-            if len(signed.content) <= LARGEST_STATUS and status.place == place_of(name):
-                found[status.place] = _for_people(status)
+            status = read_status(signed.content, place_of(name))
+            if status is not None:
+                found[status.place] = status
     return [found[place] for place in sorted(found)]
 
 
-def _for_people(status: Status) -> Status:
+def read_status(raw: bytes, place: int | None) -> Status | None:
+    """What the node at `place` says of itself, fit to be shown; None if that is not a status, or of somebody else."""
+    try:
+        status = msgspec.json.decode(raw, type=Status)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    if len(raw) > LARGEST_STATUS or status.place != place:
+        return None
     return msgspec.structs.replace(
         status,
         state=plain(status.state, 24),

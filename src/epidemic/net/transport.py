@@ -18,16 +18,13 @@ from __future__ import annotations
 
 import errno
 import math
-import os
 import secrets
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import zenoh
@@ -37,15 +34,12 @@ from epidemic.errors import BadInput, RunFailed
 from epidemic.net.access import Mode, configuration
 from epidemic.net.addresses import Addresses, split_address
 from epidemic.net.keys import Identity, place_of
-from epidemic.workers import available_threads
+from epidemic.net.runtime import enough_threads, no_lingering
 
 MOST_QUESTIONS = 64
 """Questions of one topic that may wait for an answer; further ones get none."""
 LARGEST_QUESTION = 2**18
 """Bytes of a question; longer ones get no answer."""
-
-OPEN_FILES = Path("/proc/self/fd")
-"""What this process has open, on Linux."""
 
 Presence = Callable[[int, str, bool], None]
 """A place, the token of one start of it, whether it is there."""
@@ -104,7 +98,7 @@ class Transport:
             _check_free(self._addresses.listen)
         try:
             session = zenoh.open(config)
-            session.info.declare_link_events_listener(_no_lingering, history=True)
+            session.info.declare_link_events_listener(no_lingering, history=True)
         except zenoh.ZError as problem:
             raise _worded(problem, self._addresses) from None
         return session
@@ -382,44 +376,6 @@ class _Watch:
 def _direct(call: Callable[[Any], None]) -> Any:
     """A handler in Zenoh's own thread; the usual one keeps 256 messages of any size in a queue before it."""
     return Callback(call, indirect=False)
-
-
-def enough_threads(nodes: int, here: int = 1) -> None:
-    """Threads for Zenoh's links, before it starts any: as many of a kind as there are cores for this process, of `here` on the machine.
-
-    Where sockets cannot be told not to linger there must be as many as nodes: a network cut in half would otherwise fall silent altogether.
-    """
-    ours = "(acc: (worker_threads: 2), "
-    if not os.environ.get("ZENOH_RUNTIME", ours).startswith(ours):  # the user has set it
-        return
-    many = max(2, min(8, available_threads() // max(1, here))) if OPEN_FILES.is_dir() else max(4, min(64, nodes))
-    kinds = ", ".join(f"{kind}: (worker_threads: {many})" for kind in ("rx", "tx", "net"))
-    os.environ["ZENOH_RUNTIME"] = f"{ours}{kinds})"
-
-
-def _no_lingering(_: object = None) -> None:
-    """Let closed connections go at once.
-
-    Zenoh sets SO_LINGER to ten seconds: closing a link with unsent data, because its other end was cut off, then blocks one of its few threads
-    for that long, and with it every link that the thread serves (measured: 24 of 25 links cut, and the one left was silent for 26 s).
-    Without it the system sends what it can in the background.
-    """
-    with suppress(OSError):
-        for path in OPEN_FILES.iterdir():
-            with suppress(OSError):  # closed meanwhile
-                if str(path.readlink()).startswith("socket:"):
-                    _no_linger(os.dup(int(path.name)))
-
-
-def _no_linger(copy: int) -> None:
-    try:
-        found = socket.socket(fileno=copy)
-    except OSError:
-        os.close(copy)
-        return
-    with found:
-        if found.type == socket.SOCK_STREAM and found.family in (socket.AF_INET, socket.AF_INET6):
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
 
 
 def _check_free(address: str) -> None:

@@ -19,7 +19,8 @@ import msgspec
 from epidemic.data.images import need
 from epidemic.errors import BadInput
 from epidemic.experiment import decisive
-from epidemic.host.store import RECORDS, TIMINGS, read_json
+from epidemic.files import read_json
+from epidemic.host.store import RECORDS, TIMINGS, RunState, read_state
 from epidemic.record import Record, Spread, Summary, read_records
 
 
@@ -66,6 +67,7 @@ class SeedResult(msgspec.Struct, frozen=True):
     summary: Summary | None  # None: not finished
     nodes: list[NodeResult] | None
     seconds: dict[int, float]  # of computing since the start, by evaluated round
+    state: RunState = RunState("unknown")
 
     @property
     def seed(self) -> int:
@@ -230,9 +232,11 @@ def _read_seed(path: Path, notes: list[str]) -> SeedResult | None:
         notes.append(f"{path} has no record yet and was left out")
         return None
     summary, nodes = _optional(path / "summary.json", Summary), _optional(path / "nodes.json", list[NodeResult])
+    state = read_state(path)
     if summary is None:
-        notes.append(f"{path} is not finished: round {records[-1].round} of {info.experiment['rounds']}")
-    return SeedResult(path, info, records, cut, summary, nodes, _seconds(path / TIMINGS))
+        how = f", {state.state}: {state.why}" if state.over and state.why else ""
+        notes.append(f"{path} is not finished: round {records[-1].round} of {info.experiment['rounds']}{how}")
+    return SeedResult(path, info, records, cut, summary, nodes, _seconds(path / TIMINGS), state)
 
 
 class _Timing(msgspec.Struct):

@@ -10,7 +10,7 @@ from epidemic.batch import Job, Watcher, run_batch
 from epidemic.data.base import find_directory
 from epidemic.errors import BadInput, require_choice, suggestion
 from epidemic.experiment import to_toml
-from epidemic.host.store import full_disk, write_bytes
+from epidemic.files import full_disk, write_bytes
 from epidemic.report.results import to_csv
 from epidemic.report.style import FORMATS, save
 from epidemic.reproduce.base import SCALES, Check, Finding, Item, Request, Verdict

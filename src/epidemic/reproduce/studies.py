@@ -11,7 +11,8 @@ import msgspec
 from epidemic.batch import Job
 from epidemic.data import CIFAR10, FEMNIST
 from epidemic.errors import BadInput, require_int
-from epidemic.experiment import Experiment, directory_name, experiment_from
+from epidemic.experiment import Experiment, experiment_from
+from epidemic.files import directory_name
 from epidemic.reproduce.base import SCALE, Request
 
 NODES, S = 96, 7

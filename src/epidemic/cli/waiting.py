@@ -1,0 +1,46 @@
+"""What takes longer than two seconds says so, on standard error."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TextIO
+
+AFTER = 2.0
+"""Seconds of silence that nobody minds."""
+
+
+class Waiting:
+    """Says what is being done once it takes long: a line that changes on a terminal, a plain line now and then elsewhere."""
+
+    def __init__(self, what: str, stream: TextIO | None = None, *, after: float = AFTER, every: float = 10.0) -> None:
+        self._what, self._stream = what, sys.stderr if stream is None else stream
+        self._live = self._stream.isatty()
+        self._after, self._every = after, 0.5 if self._live else every
+        self._doing = ""
+        self._said = False
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._speak, daemon=True)
+
+    def __enter__(self) -> Waiting:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        if self._live and self._said:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+    def tell(self, doing: str) -> None:
+        """What is being done now."""
+        self._doing = doing
+
+    def _speak(self) -> None:
+        pause = self._after
+        while not self._done.wait(pause):
+            line = f"{self._what}: {self._doing or 'begins'}"
+            self._stream.write(f"\r\x1b[K{line}" if self._live else f"{line}\n")
+            self._stream.flush()
+            self._said, pause = True, self._every

@@ -1,0 +1,81 @@
+"""Directories and files: how they are named, read, and written so that none is ever there by half."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import safetensors
+
+from epidemic.errors import BadInput, RunFailed
+
+_NOT_HERE = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOENT, errno.EEXIST, errno.EISDIR,
+)  # fmt: skip
+
+
+def directory_name(name: str) -> str:
+    """A name as a directory: small letters, digits and dashes; what has none of them is told apart by a digest."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    lost = re.sub(r"[\x00-\x7f]", "", name)
+    return f"{plain or 'x'}-{hashlib.blake2b(lost.encode(), digest_size=3).hexdigest()}" if lost or not plain else plain
+
+
+def own_directory(out: Path) -> Path:
+    """Refuse to fill the current directory."""
+    if str(out) in ("", "."):
+        raise BadInput("--out is the current directory; give the results a directory of their own")
+    return out
+
+
+@contextmanager
+def full_disk(what: str, running: bool = False) -> Iterator[None]:
+    """Turn failing writes into one clear line; of a run, it says that the last checkpoint is still there."""
+    try:
+        yield
+    except (OSError, safetensors.SafetensorError) as problem:
+        if isinstance(problem, OSError) and problem.errno in _NOT_HERE:
+            raise BadInput(f"{what} cannot be written: {problem.strerror}; choose another directory") from None
+        kept = "; the last checkpoint is kept" if running else ""
+        raise RunFailed(f"{what} cannot be written: {problem}{kept}") from None
+
+
+def write_whole(path: Path, write: Callable[[Path], None], *, running: bool = False) -> None:
+    """Write beside the place and rename, so that the file is there whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    with full_disk(str(path), running):
+        try:
+            write(part)
+            with part.open("r+b") as file:
+                os.fsync(file.fileno())
+            part.replace(path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a small file whole."""
+
+    def write(part: Path) -> None:
+        part.write_bytes(content)
+
+    write_whole(path, write)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A small JSON file, or None if it is not there."""
+    try:
+        found: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+        return found
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, msgspec.DecodeError) as problem:
+        raise BadInput(f"{path} cannot be read: {problem}") from None
