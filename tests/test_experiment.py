@@ -157,7 +157,7 @@ def test_files_that_cannot_be_read(tmp_path):
     ("fields", "message"),
     [
         ({"topology": "ring"}, "must have a method graph"),
-        ({"algorithm": 3}, "must have init, emit, absorb"),
+        ({"algorithm": 3}, "it needs local_steps, batch_size, init, emit and absorb"),
         ({"loss": "crossentropy"}, "did you mean 'cross-entropy'?"),
         ({"data": 5}, "data must be a Dataset"),
         ({"data": lambda: ((1, 2), 3)}, "data must be a Dataset"),

@@ -83,6 +83,33 @@ def test_parts_train_as_the_whole_does(algorithm):
     assert same(parts.state, whole.state)
 
 
+class Twice(ep.Defaults):
+    """Keeps one tensor under two names, of which it trains one, and one whose rows are all the same memory."""
+
+    local_steps = 1
+    batch_size = 2
+
+    def init(self, x):
+        return {"x": x, "first": x, "flat": torch.zeros(1).expand(len(x))}
+
+    def emit(self, state, learner, turn):
+        x = state["x"] + 1
+        return {**state, "x": x, "flat": state["flat"] + 1}, {"x": x}, torch.zeros(len(x))
+
+    def absorb(self, state, inbox):
+        return {**state, "x": inbox.mean("x")}
+
+
+def test_a_tensor_under_two_names_is_two_for_those_who_take_part_alone():
+    nodes = population(Twice())
+    initial = nodes.models.clone()
+    nodes.emit(0, np.full(len(SOME), 2), who=SOME)
+    assert torch.equal(nodes.state["x"][SOME], initial[SOME] + 1)
+    assert torch.equal(nodes.state["first"], initial)
+    assert torch.equal(nodes.state["x"][OTHERS], initial[OTHERS])
+    assert nodes.state["flat"].tolist() == [1, 0, 1, 0, 0, 1, 0]
+
+
 def test_nobody_may_take_part():
     nodes = population(ALGORITHMS[2])
     before, nobody = copy(nodes.state), np.zeros(0, dtype=np.int64)

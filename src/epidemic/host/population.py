@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -154,10 +155,15 @@ class Population:
         if who is None:
             self.state = part
             return
+        users = Counter(rows.untyped_storage().data_ptr() for rows in self.state.values())
         for name, rows in part.items():
-            if name not in self.state:
-                self.state[name] = torch.zeros(len(self.ids), *rows.shape[1:], dtype=rows.dtype, device=rows.device)
-            self.state[name][who] = rows
+            held = self.state.get(name)
+            if held is None:
+                held = torch.zeros(len(self.ids), *rows.shape[1:], dtype=rows.dtype, device=rows.device)
+            elif users[held.untyped_storage().data_ptr()] > 1 or not held.is_contiguous():
+                held = held.clone(memory_format=torch.contiguous_format)  # one tensor under two names: they part here
+            held[who] = rows
+            self.state[name] = held
 
     @contextmanager
     def _in_a_line(self, what: str) -> Iterator[None]:

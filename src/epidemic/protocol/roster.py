@@ -182,9 +182,7 @@ class Roster:
                     continue
                 if peer.gone is None:
                     found.append(place)
-                elif (
-                    peer.heard is not None and peer.heard > peer.gone + ON_THE_WAY and now - peer.heard <= STILL_HEARD
-                ):
+                elif peer.heard is not None and peer.heard > peer.gone + ON_THE_WAY and now - peer.heard <= STILL_HEARD:
                     found.append(place)
                     self._alive_until = min(self._alive_until, peer.heard + STILL_HEARD)
             self._alive = frozenset(found)
