@@ -315,11 +315,7 @@ def test_three_targets_are_few_and_four_are_enough():
 
 
 def test_nodes_on_a_network_need_every_letter():
-<<<<<<< HEAD
     with pytest.raises(ep.BadInput, match=r'"push-sum" needs every letter to arrive; use network\.close = "barrier"'):
-=======
-    with pytest.raises(ep.BadInput, match=r'"push-sum" needs every letter to arrive; use network.close = "barrier"'):
->>>>>>> algo
         check_deployable(small())
     check_deployable(small(network=ep.Network(close="barrier")))
 
@@ -327,11 +323,7 @@ def test_nodes_on_a_network_need_every_letter():
 def test_a_weight_that_is_gone_ends_the_run():
     """Nobody ever sends to node 0, which sends half of what it has each round."""
     with pytest.raises(
-<<<<<<< HEAD
         ep.RunFailed, match=r"push-sum: the weight of a node fell to .*, below 1e-12; use a larger topology\.s"
-=======
-        ep.RunFailed, match=r"push-sum: the weight of a node fell to .*, below 1e-12; use a larger topology.s"
->>>>>>> algo
     ):
         ep.simulate(small(nodes=3, topology=Targets(*[[1, 2, 1]] * 60), rounds=60))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from epidemic.protocol.events import SECOND, Introduced
-from epidemic.protocol.roster import MOST_MISSED, MOST_TOKENS, STILL_HEARD, Roster
+from epidemic.protocol.roster import MOST_MISSED, MOST_TOKENS, ON_THE_WAY, STILL_HEARD, Roster
 
 
 def hello(place, token="a", round=-1, start=0, **more):
@@ -35,13 +35,15 @@ def test_a_peer_is_alive_while_its_token_is_shown_and_it_was_introduced():
     assert roster.alive(3) == {1}
 
 
-def test_who_is_not_shown_is_alive_for_a_while_after_its_letters():
+def test_who_is_not_shown_is_alive_while_letters_go_on_coming():
     roster = roster_with(1)
     roster.shown(1, "a", False, 0)
     assert roster.alive(1) == set()
-    roster.heard(1, 3, SECOND)
-    assert roster.alive(SECOND + STILL_HEARD) == {1}
-    assert roster.alive(SECOND + STILL_HEARD + 1) == set()
+    roster.heard(1, 3, ON_THE_WAY)  # one that was on its way when its sender died
+    assert roster.alive(ON_THE_WAY + 1) == set()
+    roster.heard(1, 4, 2 * SECOND)
+    assert roster.alive(2 * SECOND + STILL_HEARD) == {1}
+    assert roster.alive(2 * SECOND + STILL_HEARD + 1) == set()
 
 
 def test_an_old_hello_said_again_by_somebody_else_changes_nothing():
@@ -180,8 +182,10 @@ def test_how_long_somebody_is_away():
     roster.shown(1, "a", False, 10)
     assert roster.away(1, 13, 0) == 3
     roster.heard(1, 0, 11)
-    assert roster.away(1, 12, 0) == 0
-    assert roster.away(1, 11 + STILL_HEARD + 2, 0) == STILL_HEARD + 2
+    assert roster.away(1, 12, 0) == 2
+    roster.heard(1, 0, 2 * SECOND)
+    assert roster.away(1, 2 * SECOND + 1, 0) == 0
+    assert roster.away(1, 2 * SECOND + STILL_HEARD + 2, 0) == STILL_HEARD + 2
 
 
 def test_certificates_that_count_no_more():

@@ -60,20 +60,17 @@ class Display(Observer):
         if self._quiet:
             return
         apart = disconnection(setup.experiment, setup.seed)
-<<<<<<< HEAD
         for line in [
             *([] if apart is None else [apart]),
             *cautions(setup.experiment.algorithm, setup.experiment.topology),
         ]:
             self._warn(line)
-=======
-        experiment = setup.experiment
-        for text in [*([] if apart is None else [apart]), *cautions(experiment.algorithm, experiment.topology)]:
-            if self._bar is not None:
-                self._bar.console.print(f"warning: {text}", style="yellow", markup=False)
-            else:
-                self._say(f"warning: {text}")
->>>>>>> algo
+
+    def _warn(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(f"warning: {text}", style="yellow", markup=False)
+        else:
+            self._say(f"warning: {text}")
 
     def advanced(self, rounds_done: int, x: Any) -> None:
         """Move the bar."""

@@ -33,14 +33,9 @@ def mix(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
         starts = (indptr[part.start : part.stop] - edges.start).to(x.device)
         out[part] = F.embedding_bag(indices[edges], x, starts, mode="sum", per_sample_weights=values[edges])
 
-<<<<<<< HEAD
     size = len(values) * x.shape[1]
-    rows = weights.n if size < SMALL else min(ROWS, max(1, weights.n // 8))
+    rows = max(1, weights.n) if size < SMALL else min(ROWS, max(1, weights.n // 8))
     workers.map(one, blocks(weights.n, rows), size=size)
-=======
-    rows = max(1, weights.n) if x.numel() <= SMALL else min(ROWS, max(1, weights.n // 8))
-    workers.map(one, blocks(weights.n, rows))
->>>>>>> algo
     return out
 
 

@@ -194,8 +194,10 @@ class Roster:
         peer = self._peers.get(place)
         if place in self.alive(now):
             return 0
-        since = began if peer is None or peer.gone is None else max(peer.gone, peer.heard or peer.gone)
-        return now - since
+        if peer is None or peer.gone is None:
+            return now - began
+        late = peer.heard is not None and peer.heard > peer.gone + ON_THE_WAY
+        return now - (peer.heard if late and peer.heard is not None else peer.gone)
 
     def expected(self, places: Iterable[int], round: int, now: int) -> frozenset[int]:
         """Who of these is alive and can be expected to send its letters of this round."""
