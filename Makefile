@@ -11,7 +11,7 @@ demo: $(READY)  ## six methods, 96 nodes, three seeds, on the embedded data: abo
 	$(BIN)/epidemic compare --out runs/demo
 
 test: $(READY)  ## run the tests
-	$(BIN)/pytest -n auto --dist loadgroup --ignore tests/net
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --ignore tests/net
 
 test-net: $(READY)  ## deployed nodes: real processes, real connections, crashes, attackers
 	$(BIN)/pytest -n 2 --dist loadfile tests/net

@@ -217,7 +217,7 @@ def test_the_files_are_the_same_for_any_number_of_threads_at_the_defaults(model,
     """Nobody says which strategy is to be taken."""
     files = []
     for threads in (1, 2, 3):
-        experiment = small(model=model, nodes=60, rounds=2, eval=ep.Eval(every=1), runtime=ep.Runtime(threads=threads))
+        experiment = small(model=model, nodes=12, rounds=2, eval=ep.Eval(every=2), runtime=ep.Runtime(threads=threads))
         ep.simulate(experiment, tmp_path / str(threads))
         seed = tmp_path / str(threads) / "seed-1"
         info = json.loads((seed / "run.json").read_text())

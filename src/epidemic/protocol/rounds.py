@@ -61,6 +61,8 @@ LEAD = 8
 """So many rounds ahead of everybody else, a node waits for as long as it may."""
 TICK = SECOND // 2
 """How often it is looked whether a wait is over for reasons that no event tells."""
+ASK_AGAIN = 2 * SECOND
+"""So often a letter is asked for that was asked for in vain."""
 TELL_END = 2 * SECOND
 """How often a node at its end says so: the news may have got lost, or that of the others."""
 
@@ -103,7 +105,7 @@ class Rounds:
         self.began = 0  # when this phase began
         self._acts: list[Action] = []
         self._timers: dict[str, int] = {}  # when timers come
-        self._asked_at = 0  # when those missing were asked last
+        self._ask_at = 0  # when those missing are asked
         self._ready: dict[int, int] = {}  # since when it waited for letters, of the last rounds
         self._said: set[str] = set()
         self._told_end = 0  # when the others were told last that this node has come to its end
@@ -253,7 +255,7 @@ class Rounds:
         self.pace.worked(self.now - self.began)
         self._send(view)
         self.enter("waiting")
-        self._asked_at = self.now
+        self._ask_at = self.now + self.pace.suspicious
         self._wait()
 
     def _send(self, view: View) -> None:
@@ -296,8 +298,8 @@ class Rounds:
         self.wake("wait", now + (TICK if rules.barrier else max(1, min(TICK, left))))
         if rules.barrier and self._away_too_long(missing - alive):
             return
-        if missing & alive and now - self._asked_at >= self.pace.suspicious:
-            self._asked_at = now
+        if missing & alive and now >= self._ask_at:
+            self._ask_at = now + ASK_AGAIN
             self.questions.ask_again(missing & alive)
 
     def _away_too_long(self, missing: frozenset[int]) -> bool:
