@@ -115,7 +115,7 @@ class Carriers:
         places = range(len(self.processes))
         return {(a, b) for a in places for b in set(places) - {a} - self.tell(a, word)}
 
-    def until(self, condition, patience=90):
+    def until(self, condition, patience=240):
         end = time.monotonic() + patience
         while not condition():
             assert time.monotonic() < end, f"not in time; do not see each other: {self.strangers('seen')}"

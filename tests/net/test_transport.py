@@ -83,7 +83,7 @@ def test_a_letter_says_for_which_places_of_a_process_it_is(pair):
 
 
 def test_a_question_is_answered_once_however_much_comes_back(pair):
-    """A thousand answers of a megabyte to one question: the first is taken, and nothing of the others stays."""
+    """A thousand answers of a megabyte to one question: one is taken, and nothing of the others stays."""
     one, _, raw = pair
     session, prefix = raw(2)
     waiting = threading.Event()
@@ -102,7 +102,7 @@ def test_a_question_is_answered_once_however_much_comes_back(pair):
     for _ in range(2):
         one.ask("hello", 2, b"?", 20.0, answers.append, 2**21)
     until(lambda: len(answers) == 2)
-    assert ask(one, "hello", 2, timeout=20.0, largest=2**21)[:4] == bytes(4)  # after those before it
+    assert all(len(answer) == 4 + 2**20 for answer in answers)
     assert len(answers) == 2
     assert ask(one, "hello", 2, timeout=20.0, largest=2**20) is None  # all are too long
     assert memory.resident(os.getpid()) - weight < 150e6
