@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +43,6 @@ class Host:
     learner: Learner
     workers: Workers
     stop: Stop
-    turn: Callable[[], AbstractContextManager[object]] = nullcontext  # what training is done inside of
 
 
 @dataclass

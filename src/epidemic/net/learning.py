@@ -82,7 +82,7 @@ class Learning:
                 seat.journal.done = round  # rounds may have been left out
                 if seat.journal.due:
                     self._settle(seat)
-            with self._host.stop.held(), self._host.turn():
+            with self._host.stop.held():
                 self._train(round, those)
 
     def _who(self, seats: list[Seat]) -> IntArray | None:

@@ -6,7 +6,6 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from epidemic.net.process import Process
 from epidemic.net.seat import Seat
 from epidemic.net.terms import check_deployable, terms_of
 from epidemic.net.transport import Transport, Unreachable
-from epidemic.net.turns import Turns
 from epidemic.net.views import Views
 from epidemic.net.wire import Format
 from epidemic.protocol.events import SECOND
@@ -42,7 +40,6 @@ def run_node(
     insecure: bool = False,
     threads: int = 0,
     here: int = 1,
-    turns: Turns | None = None,
     say: Say = lambda _: None,
 ) -> list[Summary | None]:
     """Run the nodes of these folders to their end, in this process; what came out of each, None of those that had finished before.
@@ -53,7 +50,6 @@ def run_node(
         insecure: Whether connections are not encrypted; loopback addresses only.
         threads: How many to compute with, unless the experiment says so; 0: one per core.
         here: How many processes of this network share the machine.
-        turns: When to train, where processes of one machine take turns.
         say: Who is told what happens.
     """
     folders = [folders] if isinstance(folders, Path) else list(folders)
@@ -79,7 +75,7 @@ def run_node(
             data = experiment.load_data() if data is None else data
             setup = prepare(experiment, seed, data, [identities[i].place for i in left])
             with gentle_stop() as stop:
-                host = _hosting(setup, [stores[i] for i in left], workers, stop, turns)
+                host = _hosting(setup, [stores[i] for i in left], workers, stop)
                 some = [(identities[i], stores[i]) for i in left]
                 _run(host, some, how, insecure=insecure, here=here, say=say)
         return [None if was else store.summary() for was, store in zip(before, stores, strict=True)]
@@ -91,7 +87,7 @@ def run_node(
         workers.close()
 
 
-def _hosting(setup: Setup, stores: Sequence[Store], workers: Workers, stop: Stop, turns: Turns | None) -> Host:
+def _hosting(setup: Setup, stores: Sequence[Store], workers: Workers, stop: Stop) -> Host:
     """Everything that computes for these nodes; what is about to run is written down."""
     fresh = [store for store in stores if store.run_info() is None]
     for store in fresh:
@@ -101,7 +97,7 @@ def _hosting(setup: Setup, stores: Sequence[Store], workers: Workers, stop: Stop
     for store, place in zip(stores, setup.hosted.tolist(), strict=True):
         if store in fresh:
             store.begin(choice, setup.data.note, node=place)
-    return Host(Population(setup, learner), learner, workers, stop, nullcontext if turns is None else turns.one)
+    return Host(Population(setup, learner), learner, workers, stop)
 
 
 def _experiment(folders: Sequence[Path], settings: list[str]) -> Experiment:

@@ -22,7 +22,6 @@ from epidemic.errors import BadInput, EpidemicError, Interrupted, RunFailed, pla
 from epidemic.net.node import run_node
 from epidemic.net.runtime import enough_threads
 from epidemic.net.status import Status
-from epidemic.net.turns import Turns
 from epidemic.workers import available_threads
 
 LONGEST_LINE = 2000
@@ -89,9 +88,7 @@ def _child(folders: list[str], insecure: bool, threads: int, here: int) -> None:
                 log.write(f"{time.time() - began:9.2f}  {plain(text, LONGEST_LINE)}\n")
 
         try:
-            cores = available_threads()
-            turns = Turns(paths[0].parent / "turns", cores, here) if here > cores else None
-            run_node(paths, insecure=insecure, threads=threads, here=here, turns=turns, say=say)
+            run_node(paths, insecure=insecure, threads=threads, here=here, say=say)
             code = 0
         except (Interrupted, KeyboardInterrupt) as stop:
             say(str(stop) or "interrupted")
