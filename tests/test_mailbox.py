@@ -278,3 +278,9 @@ def test_others_are_suspected_after_much_more_than_a_rounds_work():
     assert pace.suspicious == SECOND
     pace.worked(3 * SECOND)
     assert pace.suspicious == 12 * SECOND
+    for _ in range(2):
+        pace.worked(SECOND)
+    pace.worked(600 * SECOND)  # the machine slept
+    assert pace.suspicious == 8 * SECOND
+    pace.worked(SECOND)
+    assert pace.suspicious == 4 * SECOND

@@ -52,5 +52,5 @@ class Pace:
 
     @property
     def suspicious(self) -> int:
-        """How long without a letter until its sender is asked for it: much more than a round's work."""
-        return max(SECOND, 4 * max(self._work, default=0))
+        """How long without a letter until its sender is asked for it: much more than a round's work usually takes."""
+        return max(SECOND, int(4 * median(self._work))) if self._work else SECOND
