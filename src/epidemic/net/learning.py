@@ -180,8 +180,12 @@ class Learning:
     def _sane(self, seats: list[Seat]) -> Tensor:
         """Whether the models of these nodes have the numbers that a sane model has.   # (k,)"""
         x, who = self._host.population.models, self._who(seats)
-        largest: Tensor = torch.linalg.vector_norm(x if who is None else x[who], float("inf"), dim=1)
-        return largest <= self._experiment.network.largest  # false for what is not a number
+        rows, most = (x if who is None else x[who]), self._experiment.network.largest
+        lengths = torch.linalg.vector_norm(rows, dim=1)
+        if bool((lengths <= most).all()):  # no number is larger than all together, and this is ten times faster to find
+            return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+        largest: Tensor = torch.linalg.vector_norm(rows, float("inf"), dim=1)
+        return largest <= most  # false for what is not a number
 
     def _mend(self, seats: list[Seat]) -> None:
         """Throw away mixtures whose numbers no sane model has."""
