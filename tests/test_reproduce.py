@@ -104,8 +104,8 @@ def test_table2_holds_what_the_records_say(out):
         reached = next((t for t, accuracy in curve if accuracy >= target - 1e-12), None)
         assert row["rounds_to_target"] == ("" if reached is None else str(reached))
     parameters = 14 * 14 * 32 + 32 + 32 * 10 + 10
-    assert float(found["7-regular static"]["gib_in_all"]) * 2**30 == pytest.approx(60 * 7 * (4 * parameters + 256))
-    assert float(found["complete"]["gib_in_all"]) * 2**30 == pytest.approx(60 * 95 * (4 * parameters + 256))
+    assert float(found["7-regular static"]["gib_in_all"]) * 2**30 == pytest.approx(30 * 7 * (4 * parameters + 256))
+    assert float(found["complete"]["gib_in_all"]) * 2**30 == pytest.approx(30 * 95 * (4 * parameters + 256))
     assert found["EL-Oracle"]["paper_best_accuracy"] == "0.6656"
 
 
@@ -375,7 +375,7 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(tmp_path, monkeypa
     found = json.loads(capsys.readouterr().out)
     assert [run["run"] for run in found["runs"]] == [f"cifar10: {m.name}" for m in st.FIVE]
     parameters = 14 * 14 * 32 + 32 + 32 * 10 + 10
-    assert found["runs"][1]["cost"]["sent_per_node"] == 60 * 7 * (4 * parameters + 256)
+    assert found["runs"][1]["cost"]["sent_per_node"] == 30 * 7 * (4 * parameters + 256)
     assert 0 < found["seconds"] < 3600
     assert list(tmp_path.iterdir()) == []
     assert main(["reproduce", "fig3", "--dry-run"]) == 0

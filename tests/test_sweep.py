@@ -230,11 +230,19 @@ def test_data_that_is_missing_is_said_once(file, tmp_path, monkeypatch, jobs, ca
     assert "epidemic data fetch cifar10" in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A file, and the records of its sweep that nothing disturbed."""
+    place = tmp_path_factory.mktemp("whole")
+    path = place / "e.toml"
+    path.write_text(FILE.format(rounds=60, every=4))
+    assert sweep(path, place / "out", "--quiet") == 0
+    return path, records(place / "out")
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(tmp_path, jobs):
-    path = tmp_path / "e.toml"
-    path.write_text(FILE.format(rounds=150, every=10))
-    assert sweep(path, tmp_path / "whole", "--quiet") == 0
+def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(whole, tmp_path, jobs):
+    path, undisturbed = whole
     words = [
         "sweep",
         path,
@@ -254,7 +262,7 @@ def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(tmp_path, jo
     again = start(*words)
     _, error = again.communicate(timeout=240)
     assert again.returncode == 0, error
-    assert records(tmp_path / "out") == records(tmp_path / "whole")
+    assert records(tmp_path / "out") == undisturbed
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -85,5 +85,6 @@ def save(figure: Figure, path: Path) -> None:
     try:
         with matplotlib.rc_context({"svg.hashsalt": "epidemic"}):  # the same picture, the same bytes
             figure.savefig(path, dpi=150, metadata={when: None} if when else None)
+            figure.set_layout_engine("none")  # where things are is known now, for the next format too
     except OSError as problem:
         raise BadInput(f"{path} cannot be written: {problem.strerror}") from None

@@ -70,7 +70,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 _EVERY: dict[SCALE, dict[str, Any]] = {
-    "smoke": {"every": 10, "samples": 500},
+    "smoke": {"every": 5, "samples": 300},
     "laptop": {"every": 50, "samples": 500},
     "paper": {"every": 20, "samples": "all"},
 }
@@ -92,18 +92,18 @@ def _cifar(scale: SCALE, directory: str, alpha: float, rounds: dict[SCALE, int])
 
 def cifar(scale: SCALE) -> Setting:
     """CIFAR-10 split by Dirichlet(0.1): figures 1, 4, 5 and 6, table 2. Smoke: Fashion-MNIST, reduced."""
-    return _cifar(scale, "cifar10", 0.1, {"smoke": 60, "laptop": 1000, "paper": 3000})
+    return _cifar(scale, "cifar10", 0.1, {"smoke": 30, "laptop": 1000, "paper": 3000})
 
 
 def homogeneous(scale: SCALE) -> Setting:
     """CIFAR-10 split by Dirichlet(1.0), which the paper calls homogeneous: figure 7."""
-    return _cifar(scale, "cifar10-homogeneous", 1.0, {"smoke": 60, "laptop": 500, "paper": 1000})
+    return _cifar(scale, "cifar10-homogeneous", 1.0, {"smoke": 30, "laptop": 500, "paper": 1000})
 
 
 def femnist(scale: SCALE) -> Setting:
     """FEMNIST, each node some writers: figure 8. Smoke: the digits, split at random, because no writers are embedded."""
     smoke = scale == "smoke"
-    rounds: dict[SCALE, int] = {"smoke": 60, "laptop": 200, "paper": 1440}
+    rounds: dict[SCALE, int] = {"smoke": 15, "laptop": 200, "paper": 1440}
     common = {
         "rounds": rounds[scale],
         "data": {"kind": "digits" if smoke else "femnist"},
