@@ -21,7 +21,7 @@ import numpy as np
 
 import epidemic as ep
 from benchmarks.timing import verdict
-from epidemic.engine import Observer
+from epidemic.callbacks import Callback
 from epidemic.net.addresses import Addresses, free_addresses
 from epidemic.net.folders import make_cluster
 from epidemic.net.keys import Authority, Identity
@@ -121,7 +121,7 @@ def exchange() -> bool:
     return verdict("encrypted and signed / plain TCP", plain / sealed, 0.5, at_most=False)
 
 
-class _Stopwatch(Observer):
+class _Stopwatch(Callback):
     def __init__(self, first, last):
         self.first, self.last, self.seconds = first, last, 0.0
 
@@ -143,7 +143,7 @@ def rounds() -> bool:
     deployed = dict.fromkeys((what.nodes, 2), float("inf"))  # by number of processes
     for _ in range(3):
         watch = _Stopwatch(first, last)
-        ep.simulate(what, observer=watch)
+        ep.simulate(what, callbacks=watch)
         simulated = min(simulated, watch.seconds)
         for processes in deployed:
             seconds, asked = _deployed(what, processes, first, last)

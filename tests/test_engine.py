@@ -14,7 +14,7 @@ from torch import nn
 import epidemic as ep
 from epidemic import theory
 from epidemic.algorithms import LocalSGD
-from epidemic.engine import Observer
+from epidemic.callbacks import Callback
 from epidemic.errors import BadInput, RunFailed
 from epidemic.faults import Crash, Faults, RandomCrashes, Split
 from epidemic.graph import Graph
@@ -48,7 +48,7 @@ def small(**changes):
     return ep.Experiment(**{**fields, **changes})
 
 
-class Watch(Observer):
+class Watch(Callback):
     """Keeps what happens."""
 
     def __init__(self):
@@ -68,7 +68,7 @@ class Watch(Observer):
 
 def watched(experiment):
     watch = Watch()
-    run = ep.simulate(experiment, observer=watch)
+    run = ep.simulate(experiment, callbacks=watch)
     return run, watch
 
 
@@ -625,7 +625,7 @@ class Hoarder(ep.Defaults):
 
 
 def test_memory_that_an_algorithm_keeps_is_never_reused():
-    class Check(Observer):
+    class Check(Callback):
         state = None
 
         def planned(self, plan, index):
@@ -646,7 +646,7 @@ def test_memory_that_an_algorithm_keeps_is_never_reused():
         return check.state
 
     hoarder.absorb = absorb
-    ep.simulate(small(algorithm=hoarder, rounds=8), observer=check)
+    ep.simulate(small(algorithm=hoarder, rounds=8), callbacks=check)
     assert check.rounds == list(range(1, 9))
 
 
@@ -805,13 +805,13 @@ def test_a_demanding_algorithm_with_crashes_resumes(tmp_path):
     )
     whole = ep.simulate(experiment, tmp_path / "whole")
 
-    class Stop(Observer):
+    class Stop(Callback):
         def advanced(self, rounds_done, x):
             if rounds_done == 5:
                 raise KeyboardInterrupt
 
     with pytest.raises(ep.Interrupted):
-        ep.simulate(experiment, tmp_path / "parts", observer=Stop())
+        ep.simulate(experiment, tmp_path / "parts", callbacks=Stop())
     parts = ep.simulate(experiment, tmp_path / "parts", resume=True)
     assert torch.equal(whole.models.rows, parts.models.rows)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import epidemic as ep
 from epidemic.algorithms import Heard
-from epidemic.engine import Observer
+from epidemic.callbacks import Callback
 from epidemic.graph import Graph
 from epidemic.host.inbox import Exchange, Post, Received
 from epidemic.host.plan import shares, view_of
@@ -207,7 +207,7 @@ def small(**changes):
     return ep.Experiment(**{**fields, **changes})
 
 
-class Models(Observer):
+class Models(Callback):
     """Keeps the models after each round."""
 
     def __init__(self):
@@ -219,7 +219,7 @@ class Models(Observer):
 
 def test_a_trimmed_mean_over_the_letters_is_what_numpy_finds_and_keeps_liars_out():
     algorithm, models = Trimmed(1, liars=[3]), Models()
-    run = ep.simulate(small(algorithm=algorithm), observer=models)
+    run = ep.simulate(small(algorithm=algorithm), callbacks=models)
     for heards, x in zip(algorithm.heard, models.seen, strict=True):
         for i, heard in enumerate(heards):
             assert len(heard.letters) == 4

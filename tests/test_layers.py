@@ -28,6 +28,7 @@ LAYERS = [
     ["experiment"],
     ["protocol"],
     ["host"],
+    ["callbacks"],
     ["engine"],
     ["net"],
     ["report"],

@@ -11,8 +11,8 @@ import torch
 
 import epidemic as ep
 from epidemic.algorithms import cautions
+from epidemic.callbacks import Callback
 from epidemic.cli import main
-from epidemic.engine import Observer
 from epidemic.errors import Interrupted
 from epidemic.experiment import load, to_toml
 from epidemic.net.terms import check_deployable
@@ -125,7 +125,7 @@ def test_what_it_does_is_what_it_says(folder):
 def test_emit_knows_the_round_and_to_how_many_each_sends(folder):
     """Where letters are lost, the out degrees are those that arrive."""
 
-    class Told(Observer):
+    class Told(Callback):
         def __init__(self):
             self.plans, self.told = [], []
 
@@ -139,7 +139,7 @@ def test_emit_knows_the_round_and_to_how_many_each_sends(folder):
     experiment = load(folder / "e.toml", ["faults.loss=0.5"])
     made = experiment.algorithm.made
     made.model = lambda state: torch.cat([state["told"], state["x"]], 1)[:, :650]
-    ep.simulate(msgspec.structs.replace(experiment, algorithm=made), observer=told)
+    ep.simulate(msgspec.structs.replace(experiment, algorithm=made), callbacks=told)
     for t, (plan, x) in enumerate(zip(told.plans, told.told, strict=True)):
         degree = plan.delivery.graph.out_degree
         assert x[:, 0].tolist() == [t] * 6
@@ -215,7 +215,7 @@ def test_a_file_without_a_kind_means_local_sgd(tmp_path):
     assert load(file, ["algorithm.kind=push-sum"]).algorithm == ep.PushSum()
 
 
-class InterruptedAfterTwo(Observer):
+class InterruptedAfterTwo(Callback):
     def advanced(self, rounds_done, x):
         if rounds_done == 2:
             raise KeyboardInterrupt
@@ -227,7 +227,7 @@ def test_a_run_directory_from_before_there_were_kinds_is_gone_on_with(tmp_path):
     experiment = load(file)
     ep.simulate(experiment, tmp_path / "whole")
     with pytest.raises(Interrupted):
-        ep.simulate(experiment, tmp_path / "old", observer=InterruptedAfterTwo())
+        ep.simulate(experiment, tmp_path / "old", callbacks=InterruptedAfterTwo())
     path = tmp_path / "old/seed-1/run.json"
     info = json.loads(path.read_text())
     for key in ("kind", "sampling"):

@@ -12,8 +12,8 @@ import torch
 
 import epidemic as ep
 from epidemic.algorithms import cautions
+from epidemic.callbacks import Callback
 from epidemic.cli import main
-from epidemic.engine import Observer
 from epidemic.engine.simulation import _Simulation
 from epidemic.errors import Interrupted
 from epidemic.experiment import load, to_toml
@@ -52,7 +52,7 @@ def point(n, **changes):
     return ep.Experiment(**{**fields, **changes})
 
 
-class Plans(Observer):
+class Plans(Callback):
     """Keeps the rounds as they were planned."""
 
     def __init__(self):
@@ -426,7 +426,7 @@ def test_kinds_are_swept(tmp_path):
     assert found["kind=push-sum,s=4"]["lr"] == 0.05  # a new kind takes nothing over
 
 
-class InterruptedAfter(Observer):
+class InterruptedAfter(Callback):
     def __init__(self, rounds):
         self.rounds = rounds
 
@@ -441,7 +441,7 @@ def test_going_on_after_an_interrupt_gives_the_same_bytes(tmp_path, rounds):
     experiment = small(faults=faults, algorithm=ep.PushSum(lr=0.1, momentum=0.5))
     ep.simulate(experiment, tmp_path / "whole")
     with pytest.raises(Interrupted):
-        ep.simulate(experiment, tmp_path / "parts", observer=InterruptedAfter(rounds))
+        ep.simulate(experiment, tmp_path / "parts", callbacks=InterruptedAfter(rounds))
     ep.simulate(experiment, tmp_path / "parts", resume=True)
     for name in ("records.jsonl", "models.safetensors", "summary.json", "nodes.json"):
         whole, parts = (tmp_path / which / "seed-1" / name for which in ("whole", "parts"))

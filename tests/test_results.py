@@ -268,7 +268,7 @@ def test_a_plotted_line_goes_from_corner_to_corner():
 
 
 def test_a_directory_says_whether_its_run_is_finished_stopped_failed_or_killed(tmp_path):
-    from epidemic.engine import Observer
+    from epidemic.callbacks import Callback
     from epidemic.host.store import read_state
 
     experiment = ep.Experiment(
@@ -280,7 +280,7 @@ def test_a_directory_says_whether_its_run_is_finished_stopped_failed_or_killed(t
         eval=ep.Eval(every=1),
     )
 
-    class At(Observer):
+    class At(Callback):
         def __init__(self, round, do):
             self.round, self.do = round, do
 
@@ -293,14 +293,14 @@ def test_a_directory_says_whether_its_run_is_finished_stopped_failed_or_killed(t
 
     seen = []
     with pytest.raises(ep.Interrupted):
-        ep.simulate(experiment, tmp_path / "a", observer=At(3, stop))
+        ep.simulate(experiment, tmp_path / "a", callbacks=At(3, stop))
     stopped = read_state(tmp_path / "a" / "seed-1")
     assert (stopped.state, stopped.over) == ("stopped", True)
     ep.simulate(
         experiment,
         tmp_path / "a",
         resume=True,
-        observer=At(5, lambda: seen.append(read_state(tmp_path / "a" / "seed-1"))),
+        callbacks=At(5, lambda: seen.append(read_state(tmp_path / "a" / "seed-1"))),
     )
     assert [state.state for state in seen] == ["running"]
     assert read_state(tmp_path / "a" / "seed-1").state == "finished"

@@ -103,7 +103,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(uninterrupted, tmp_path):
 
 
 class _StopAt:
-    """An observer that interrupts, as Ctrl-C would, at a chosen moment."""
+    """A callback that interrupts, as Ctrl-C would, at a chosen moment."""
 
     def __init__(self, what, when):
         self.what, self.when = what, when
@@ -135,7 +135,7 @@ class _StopAt:
 def test_an_interrupt_at_any_moment_loses_nothing(uninterrupted, tmp_path, what, when):
     _, whole = uninterrupted
     with pytest.raises(Interrupted):
-        ep.simulate(EXPERIMENT, tmp_path, observer=_StopAt(what, when))
+        ep.simulate(EXPERIMENT, tmp_path, callbacks=_StopAt(what, when))
     ep.simulate(EXPERIMENT, tmp_path, resume=True)
     assert outcome(tmp_path) == whole
 
@@ -144,14 +144,14 @@ def test_stacked_models_go_on_with_the_same_bytes(tmp_path):
     stacked = msgspec.structs.replace(EXPERIMENT, rounds=30, runtime=ep.Runtime(strategy="stacked"))
     ep.simulate(stacked, tmp_path / "whole")
     with pytest.raises(Interrupted):
-        ep.simulate(stacked, tmp_path / "parts", observer=_StopAt("planned", 23))
+        ep.simulate(stacked, tmp_path / "parts", callbacks=_StopAt("planned", 23))
     ep.simulate(stacked, tmp_path / "parts", resume=True)
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
 
 
 def test_without_a_directory_an_interrupt_says_that_nothing_was_saved():
     with pytest.raises(Interrupted, match="nothing was saved"):
-        ep.simulate(EXPERIMENT, observer=_StopAt("recorded", 7))
+        ep.simulate(EXPERIMENT, callbacks=_StopAt("recorded", 7))
 
 
 def test_threads_and_checkpoints_have_no_influence(uninterrupted, tmp_path):
@@ -345,7 +345,7 @@ def test_foreign_files_and_locked_directories_are_left_alone(tmp_path, capsys):
 
 def test_a_damaged_checkpoint_is_named(tmp_path):
     with pytest.raises(Interrupted):
-        ep.simulate(EXPERIMENT, tmp_path, observer=_StopAt("advanced", 10))
+        ep.simulate(EXPERIMENT, tmp_path, callbacks=_StopAt("advanced", 10))
     path = tmp_path / "seed-3" / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(BadInput, match="is damaged"):
@@ -356,7 +356,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
 def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(uninterrupted, tmp_path, monkeypatch):
     _, whole = uninterrupted
     with pytest.raises(Interrupted):
-        ep.simulate(EXPERIMENT, tmp_path, observer=_StopAt("advanced", 10))
+        ep.simulate(EXPERIMENT, tmp_path, callbacks=_StopAt("advanced", 10))
     checkpoint = tmp_path / "seed-3" / "checkpoint.safetensors"
     kept = checkpoint.read_bytes()
 

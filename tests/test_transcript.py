@@ -12,7 +12,7 @@ import pytest
 
 import epidemic as ep
 from epidemic.algorithms import LocalSGD
-from epidemic.engine import Observer
+from epidemic.callbacks import Callback
 from epidemic.faults import Crash, Faults
 from epidemic.rng import Streams
 
@@ -49,7 +49,7 @@ def projections(x):
     return (x.double().numpy() @ directions).tolist()
 
 
-class Scribe(Observer):
+class Scribe(Callback):
     def __init__(self):
         self.rounds = []
         self.initial = None
@@ -77,7 +77,7 @@ class Scribe(Observer):
 
 def transcript(experiment):
     scribe = Scribe()
-    run = ep.simulate(experiment, observer=scribe)
+    run = ep.simulate(experiment, callbacks=scribe)
     sent = run.records[-1].bytes
     return {
         "initial": scribe.initial,

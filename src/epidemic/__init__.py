@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from epidemic import callbacks
     from epidemic.algorithms import Column, Defaults, LocalSGD, PushSum, PythonAlgorithm
+    from epidemic.callbacks import Callback
     from epidemic.data import (
         CIFAR10,
         FEMNIST,
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
+    "callbacks": "Callback",
     "algorithms": "Column Defaults LocalSGD PushSum PythonAlgorithm",
     "data": "CIFAR10 FEMNIST IID MNIST Arrays Dataset Digits Dirichlet DirichletHsu Explicit Fashion FashionMNIST ImageFolder"
     " Natural PythonData Samples Shards Synthetic",
@@ -83,10 +86,12 @@ _HOME = {
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
 
-__all__ = ["__version__", *sorted(_MODULE)]
+__all__ = ["__version__", "callbacks", *sorted(_MODULE)]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "callbacks":
+        return importlib.import_module("epidemic.callbacks")
     if name not in _MODULE:
         raise AttributeError(f"module 'epidemic' has no attribute {name!r}")
     return getattr(importlib.import_module(f"epidemic.{_MODULE[name]}"), name)

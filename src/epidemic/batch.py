@@ -19,8 +19,9 @@ from typing import Any
 
 import msgspec
 
+from epidemic.callbacks import Callback
 from epidemic.data import Dataset
-from epidemic.engine import Observer, simulate
+from epidemic.engine import simulate
 from epidemic.errors import BadInput, EpidemicError, Interrupted
 from epidemic.experiment import Experiment, experiment_from
 from epidemic.host.setup import Setup
@@ -132,7 +133,7 @@ def _sigterm_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class _Relay(Observer):
+class _Relay(Callback):
     """Passes the progress of a job on, counting the rounds of all its seeds."""
 
     def __init__(self, job: Job, tell: Tell) -> None:
@@ -157,7 +158,7 @@ class _Relay(Observer):
 def _run(job: Job, tell: Tell, data: Dataset | None) -> str | None:
     """Run a job; the reason if it failed."""
     try:
-        simulate(job.experiment, job.path, resume=True, observer=_Relay(job, tell), data=data)
+        simulate(job.experiment, job.path, resume=True, callbacks=_Relay(job, tell), data=data)
     except Interrupted:
         raise
     except EpidemicError as problem:

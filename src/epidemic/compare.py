@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
+from epidemic.callbacks import Callback
 from epidemic.data import Dataset
-from epidemic.engine import Observer, simulate
+from epidemic.engine import simulate
 from epidemic.errors import BadInput, require_real
 from epidemic.experiment import Experiment, experiment_from, merged
 from epidemic.files import directory_name
@@ -102,7 +103,7 @@ def methods_from(table: Mapping[str, Any]) -> dict[str, Experiment]:
 
 
 def run_methods(
-    methods: Mapping[str, Experiment], out: Path | None, observer: Observer, *, resume: bool = False
+    methods: Mapping[str, Experiment], out: Path | None, callbacks: Callback, *, resume: bool = False
 ) -> dict[str, list[list[Record]]]:
     """Run them one after the other; the records of each by seed. All directories are checked before anything is trained."""
     for name, experiment in methods.items() if out is not None else ():
@@ -119,7 +120,7 @@ def run_methods(
     records = {}
     for name, experiment in methods.items():
         where = None if out is None else out / directory_name(name)
-        run = simulate(experiment, where, resume=resume, observer=observer, data=data)
+        run = simulate(experiment, where, resume=resume, callbacks=callbacks, data=data)
         records[name] = [seed.records for seed in run.seeds]
     return records
 

@@ -102,7 +102,7 @@ def run_command(
         where = Path("runs") / directory_name(experiment.name) if out is None else own_directory(out)
     try:
         with Display(quiet=quiet) as display:
-            run = simulate(experiment, where, resume=resume is not None, observer=display)
+            run = simulate(experiment, where, resume=resume is not None, callbacks=display)
     except Interrupted as stop:
         where_it_was = str(stop).partition(";")[0]
         raise Interrupted(f"{where_it_was}; go on with: {_way_on(experiment, file, where, settings or [])}") from None

@@ -12,15 +12,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from epidemic.algorithms import cautions
 from epidemic.batch import Job, Watcher
+from epidemic.callbacks import Callback
 from epidemic.cli.show import percent, size
-from epidemic.engine import Observer
 from epidemic.host.describe import disconnection
 from epidemic.host.setup import Setup
 from epidemic.learner import Learner
 from epidemic.record import Record, Summary
 
 
-class Display(Observer):
+class Display(Callback):
     """The progress of runs on standard error: a live bar on a terminal, a line per evaluation elsewhere."""
 
     def __init__(self, *, quiet: bool = False) -> None:

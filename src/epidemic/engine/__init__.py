@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epidemic.engine.results import Models, Observer, Run, SeedRun
+from epidemic.engine.results import Models, Run, SeedRun
 from epidemic.engine.simulation import simulate
 
-__all__ = ["Models", "Observer", "Run", "SeedRun", "simulate"]
+__all__ = ["Models", "Run", "SeedRun", "simulate"]

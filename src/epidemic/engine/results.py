@@ -1,42 +1,16 @@
-"""What a run tells while it goes on, and what comes out of it."""
+"""What comes out of a run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from epidemic.errors import BadInput
 from epidemic.experiment import Experiment
-from epidemic.host.plan import Plan
-from epidemic.host.setup import Setup
-from epidemic.learner import Layout, Learner
+from epidemic.learner import Layout
 from epidemic.record import Record, Summary
-
-
-class Observer:
-    """Who wants to know how a run goes on; this one does not care about anything."""
-
-    def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
-        """A seed begins, or goes on after so many rounds."""
-
-    def planned(self, plan: Plan, index: NDArray[np.int64]) -> None:
-        """A round is about to be computed, on these samples.   # (n, r, b)"""
-
-    def advanced(self, rounds_done: int, x: Tensor) -> None:
-        """A round is done; these are the models.   # (n, d)"""
-
-    def recorded(self, record: Record) -> None:
-        """The models were evaluated."""
-
-    def evaluating(self, what: str) -> None:
-        """Something long without rounds begins."""
-
-    def finished(self, summary: Summary) -> None:
-        """A seed is done."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,12 +5,14 @@ Interrupt it at any moment, by Ctrl-C or by force: going on from the directory g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from epidemic.callbacks import Callback, all_of
 from epidemic.data import Dataset
-from epidemic.engine.results import Models, Observer, Run, SeedRun
+from epidemic.engine.results import Models, Run, SeedRun
 from epidemic.errors import Interrupted
 from epidemic.experiment import Experiment
 from epidemic.host.inbox import Exchange
@@ -29,14 +31,15 @@ def simulate(
     out: str | Path | None = None,
     *,
     resume: bool = False,
-    observer: Observer | None = None,
+    callbacks: Callback | Sequence[Callback] = (),
     data: Dataset | None = None,
 ) -> Run:
     """Run all seeds of an experiment; with `out`, write everything down there as it happens.
 
-    With `resume`, finished seeds are read back and an unfinished one goes on. `data` spares loading it again.
+    With `resume`, finished seeds are read back and an unfinished one goes on. `callbacks` are told
+    how it goes on. `data` spares loading it again.
     """
-    observer = Observer() if observer is None else observer
+    callback = all_of(callbacks)
     root = None if out is None else Path(out)
     workers = Workers(experiment.runtime.threads)
     try:
@@ -62,7 +65,7 @@ def simulate(
                     store.begin(known, data.note)
                 with gentle_stop() as stop:
                     host = Host(Population(setup, learner), learner, workers, stop)
-                    results.append(_Simulation(host, store, observer, _go_on(store)).run())
+                    results.append(_Simulation(host, store, callback, _go_on(store)).run())
             except KeyboardInterrupt:
                 raise Interrupted(f"interrupted before seed {seed} began; {_go_on(store)}") from None
             finally:
@@ -81,16 +84,16 @@ def _go_on(store: Store | None) -> str:
 class _Simulation:
     """One seed."""
 
-    def __init__(self, host: Host, store: Store | None, observer: Observer, how_to_go_on: str) -> None:
+    def __init__(self, host: Host, store: Store | None, callback: Callback, how_to_go_on: str) -> None:
         self.host = host
-        self.observer = observer
-        self.journal = Journal(host, store, how_to_go_on, ear=Ear(observer.recorded, observer.evaluating))
+        self.callback = callback
+        self.journal = Journal(host, store, how_to_go_on, ear=Ear(callback.recorded, callback.evaluating))
         self.journal.restore()
 
     def run(self) -> SeedRun:
         """All rounds, then the final evaluation."""
         journal, host = self.journal, self.host
-        self.observer.started(host.population.setup, host.learner, journal.done)
+        self.callback.started(host.population.setup, host.learner, journal.done)
         try:
             with journal.marked():
                 while True:
@@ -107,7 +110,7 @@ class _Simulation:
         with journal.clock("plan"):
             plan = plan_round(journal.experiment, population.setup.streams, journal.done)
             index = population.batches(plan.round)
-        self.observer.planned(plan, index)
+        self.callback.planned(plan, index)
         up = plan.delivery.alive
         who = None if up.all() else np.flatnonzero(up)
         with journal.clock("train"):
@@ -123,7 +126,7 @@ class _Simulation:
             population.absorb(inbox, who, message)
             self._count(plan)
         journal.advanced(plan.round, loss, up)
-        self.observer.advanced(journal.done, population.models)
+        self.callback.advanced(journal.done, population.models)
 
     def _count(self, plan: Plan) -> None:
         self.journal.counters.count(plan, self.host.population.letter_bytes)
@@ -131,7 +134,7 @@ class _Simulation:
     def _finish(self) -> SeedRun:
         journal = self.journal
         summary = journal.conclude()
-        self.observer.finished(summary)
+        self.callback.finished(summary)
         models = Models(journal.setup.task.layout, journal.models.cpu())
         path = None if journal.store is None else journal.store.path
         return SeedRun(journal.setup.seed, journal.records, summary, models, path)

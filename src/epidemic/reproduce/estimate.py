@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 
 from epidemic.batch import Job
+from epidemic.callbacks import Callback
 from epidemic.data import IID, Dataset, Samples
-from epidemic.engine import Observer, simulate
+from epidemic.engine import simulate
 from epidemic.experiment import Eval, Experiment
 from epidemic.measure import measure
 from epidemic.models import Model
@@ -38,7 +39,7 @@ class Cost(msgspec.Struct, frozen=True):
     disk: float  # bytes of its directory
 
 
-class _Stopwatch(Observer):
+class _Stopwatch(Callback):
     """The time of a round, without the first ones, which are slower."""
 
     def __init__(self) -> None:
@@ -85,7 +86,7 @@ def _rates(experiment: Experiment, kind: str) -> tuple[float, float, int]:
         experiment, nodes=n, rounds=4, seeds=(1,), data=data, partition=IID(), topology=Ring(), eval=Eval(every=100)
     )
     watch = _Stopwatch()
-    simulate(probe, observer=watch)
+    simulate(probe, callbacks=watch)
     train = min(b - a for a, b in zip(watch.times, watch.times[1:], strict=False)) / n
     # evaluated: once on one model, then twice on all models with their average (at the end, and on the full test set)
     evaluate = max(time.perf_counter() - watch.times[-1], 1e-9) / (PROBE_TESTS * 2 * (n + 1))
