@@ -843,3 +843,24 @@ def test_the_strategy_is_chosen_once_for_several_seeds(monkeypatch):
     monkeypatch.setattr(setup, "choose", lambda *a: calls.append(1) or original(*a))
     ep.simulate(small(seeds=[1, 2, 3], rounds=1, runtime=AUTO))
     assert len(calls) == 1
+
+
+def test_several_callbacks_are_told_in_their_order():
+    heard = []
+
+    class Told(ep.Callback):
+        def __init__(self, name):
+            self.name = name
+
+        def advanced(self, rounds_done, x):
+            heard.append((self.name, rounds_done, len(x)))
+
+    ep.simulate(small(rounds=2), callbacks=[Told("a"), Told("b")])
+    n = small().nodes
+    assert heard == [("a", 1, n), ("b", 1, n), ("a", 2, n), ("b", 2, n)]
+
+
+@pytest.mark.parametrize("wrong", [print, ep.Callback, ["no callback"]])
+def test_what_is_no_callback_is_refused(wrong):
+    with pytest.raises(ep.BadInput, match=r"is not a callback; derive its class from ep\.Callback"):
+        ep.simulate(small(), callbacks=wrong)

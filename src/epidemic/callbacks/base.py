@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from epidemic.errors import BadInput
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -80,4 +82,12 @@ class Callbacks(Callback):
 
 def all_of(callbacks: Callback | Iterable[Callback]) -> Callback:
     """One callback, or several as one."""
-    return callbacks if isinstance(callbacks, Callback) else Callbacks(callbacks)
+    if isinstance(callbacks, Callback):
+        return callbacks
+    those = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
+    for one in those:
+        if not isinstance(one, Callback):
+            raise BadInput(
+                f"callbacks = {one!r} is not a callback; derive its class from ep.Callback and give an instance"
+            )
+    return Callbacks(those)
