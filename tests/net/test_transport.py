@@ -15,7 +15,8 @@ from carriers import Carriers
 from epidemic.net.access import configuration
 from epidemic.net.addresses import Addresses, free_addresses
 from epidemic.net.keys import Authority, Identity
-from epidemic.net.transport import LARGEST_QUESTION, MOST_QUESTIONS, Transport, Unreachable
+from epidemic.net.opening import Unreachable
+from epidemic.net.transport import LARGEST_QUESTION, MOST_QUESTIONS, Transport
 
 
 def until(condition, patience=30):

@@ -18,10 +18,11 @@ from epidemic.host.setup import Setup, make_learner, prepare
 from epidemic.host.store import Store
 from epidemic.net.addresses import Addresses, read_addresses
 from epidemic.net.keys import Identity
+from epidemic.net.opening import Unreachable
 from epidemic.net.process import Process
 from epidemic.net.seat import Seat
 from epidemic.net.terms import check_deployable, terms_of
-from epidemic.net.transport import Transport, Unreachable
+from epidemic.net.transport import Transport
 from epidemic.net.views import Views
 from epidemic.net.wire import Format
 from epidemic.protocol.events import SECOND

@@ -22,13 +22,14 @@ from epidemic.net.desk import Desk
 from epidemic.net.hello import LARGEST_BUNDLE, Hello, seal_hellos
 from epidemic.net.keyring import Keyring
 from epidemic.net.learning import Learning
+from epidemic.net.opening import Unreachable
 from epidemic.net.outbox import Outbox
 from epidemic.net.reader import Reader
 from epidemic.net.seat import NO_LETTER, Outgoing, Seat
 from epidemic.net.sight import Sight
 from epidemic.net.status import seal_statuses
 from epidemic.net.terms import Terms
-from epidemic.net.transport import Transport, Unreachable
+from epidemic.net.transport import Transport
 from epidemic.net.views import Views
 from epidemic.net.wire import Letter, Refused
 from epidemic.protocol import events as e

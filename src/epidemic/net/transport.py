@@ -16,10 +16,8 @@ something is sent.
 
 from __future__ import annotations
 
-import errno
 import math
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -30,23 +28,17 @@ from typing import Any
 import zenoh
 from zenoh.handlers import Callback
 
-from epidemic.errors import BadInput, RunFailed
 from epidemic.net.access import Mode, configuration
-from epidemic.net.addresses import Addresses, split_address
+from epidemic.net.addresses import Addresses
+from epidemic.net.hearing import Once, Presence, Watch
 from epidemic.net.keys import Identity, place_of
+from epidemic.net.opening import check_free, worded
 from epidemic.net.runtime import enough_threads, no_lingering
 
 MOST_QUESTIONS = 64
 """Questions of one topic that may wait for an answer; further ones get none."""
 LARGEST_QUESTION = 2**18
 """Bytes of a question; longer ones get no answer."""
-
-Presence = Callable[[int, str, bool], None]
-"""A place, the token of one start of it, whether it is there."""
-
-
-class Unreachable(BadInput):
-    """Nobody to connect to, so far: the caller may try again."""
 
 
 class Transport:
@@ -78,7 +70,7 @@ class Transport:
         self._lock = threading.Lock()
         self._declarations: list[Callable[[], Any]] = []  # how to declare everything once more
         self._declared: list[Any] = []  # what Zenoh would drop when nobody holds it
-        self._watches: dict[str, _Watch] = {}  # by what is watched
+        self._watches: dict[str, Watch] = {}  # by what is watched
         self._answering = ThreadPoolExecutor(4, "answer")
         enough_threads(nodes, here)
         zenoh.init_log_from_env_or("off")
@@ -95,12 +87,12 @@ class Transport:
             insecure=self._insecure,
         )
         if self._addresses.listen is not None:
-            _check_free(self._addresses.listen)
+            check_free(self._addresses.listen)
         try:
             session = zenoh.open(config)
             session.info.declare_link_events_listener(no_lingering, history=True)
         except zenoh.ZError as problem:
-            raise _worded(problem, self._addresses) from None
+            raise worded(problem, self._addresses) from None
         return session
 
     def _declare(self, declare: Callable[[], Any]) -> None:
@@ -219,7 +211,7 @@ class Transport:
 
         It is called with None when there is none within `timeout` seconds, or nobody who could answer; then perhaps before this returns.
         """
-        once = _Once(answered)
+        once = Once(answered)
 
         def replied(reply: zenoh.Reply) -> None:
             sample = reply.ok
@@ -278,7 +270,7 @@ class Transport:
 
     def watch(self, what: str, changed: Presence) -> None:
         """Tell of every place that appears or disappears, those there already included."""
-        watch = self._watches[what] = _Watch(changed)
+        watch = self._watches[what] = Watch(changed)
 
         def noticed(sample: zenoh.Sample) -> None:
             _, text, token = str(sample.key_expr).rsplit("/", 2)
@@ -325,79 +317,6 @@ class Transport:
             self._session.close()  # type: ignore[no-untyped-call]
 
 
-class _Once:
-    """Of several threads that want to call back, lets one."""
-
-    def __init__(self, answered: Callable[[bytes | None], None]) -> None:
-        self._answered = answered
-        self._free = threading.Lock()
-
-    def claim(self) -> bool:
-        """Whether the caller is the one."""
-        return self._free.acquire(blocking=False)
-
-    def give_up(self) -> None:
-        """There is no answer, unless there was one."""
-        if self.claim():
-            self._answered(None)
-
-
-class _Watch:
-    """Who is in sight: what the watcher was told, so that it can be taken back."""
-
-    def __init__(self, changed: Presence) -> None:
-        self._changed = changed
-        self._seen: set[tuple[int, str]] = set()
-        self._lock = threading.Lock()
-
-    @property
-    def places(self) -> set[int]:
-        """Who is in sight."""
-        with self._lock:
-            return {place for place, _ in self._seen}
-
-    def noticed(self, place: int, token: str, there: bool) -> None:
-        """Tell of one who came or went."""
-        with self._lock:
-            if there:
-                self._seen.add((place, token))
-            else:
-                self._seen.discard((place, token))
-        self._changed(place, token, there)
-
-    def lost_sight(self) -> None:
-        """Nobody is in sight any more."""
-        with self._lock:
-            seen, self._seen = self._seen, set()
-        for place, token in sorted(seen):
-            self._changed(place, token, False)
-
-
 def _direct(call: Callable[[Any], None]) -> Any:
     """A handler in Zenoh's own thread; the usual one keeps 256 messages of any size in a queue before it."""
     return Callback(call, indirect=False)
-
-
-def _check_free(address: str) -> None:
-    """A port in use, said in one line."""
-    host, port = split_address(address)
-    try:
-        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
-    except (OSError, UnicodeError) as problem:
-        used = isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE
-        reason = "the port is in use" if used else getattr(problem, "strerror", None) or str(problem)
-        raise BadInput(f"cannot listen on {address}: {reason}; choose another one in node.toml") from None
-
-
-def _worded(problem: zenoh.ZError, addresses: Addresses) -> BadInput | RunFailed:
-    text = " ".join(str(problem).split()).split(" at /")[0]
-    if "connect to any" in text:
-        return Unreachable(
-            f"nobody answers at {', '.join(addresses.connect)}, or not with a certificate of this authority"
-        )
-    if "already in use" in text:
-        return BadInput(f"cannot listen on {addresses.listen}: the port is in use; choose another one in node.toml")
-    return RunFailed(f"the network could not be opened: {text}")
