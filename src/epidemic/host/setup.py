@@ -38,6 +38,11 @@ class Setup:
     test: tuple[Tensor, Tensor]  # the full test set
     initial: Tensor  # (d,) the model that everybody starts from
 
+    @property
+    def samples(self) -> NDArray[np.int64]:
+        """How many training samples each hosted node has.   # (k,)"""
+        return np.array([len(part) for part in self.parts], dtype=np.int64)
+
 
 def prepare(
     experiment: Experiment, seed: int, data: Dataset | None = None, places: Sequence[int] | None = None
