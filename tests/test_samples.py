@@ -9,9 +9,12 @@ import torch
 import epidemic as ep
 from epidemic.callbacks import Callback
 from epidemic.errors import BadInput
+from epidemic.experiment import node_terms
 from epidemic.faults import Crash, Faults
 from epidemic.host.describe import describe_network
+from epidemic.host.setup import prepare
 from epidemic.mixing import spectrum, weights
+from epidemic.net.node import _check_samples
 
 
 def small(**changes):
@@ -114,3 +117,54 @@ def test_algorithms_with_weights_of_their_own_refuse_it(algorithm, said):
     with pytest.raises(BadInput) as refusal:
         small(topology=ep.ELLocal(5), algorithm=algorithm)
     assert said in str(refusal.value)
+
+
+# -- deployed ---------------------------------------------------------------------------------------------------------
+
+
+def own_data(most):
+    network = ep.Network(data="own", most_samples=most)
+    return small(nodes=3, topology=ep.ELLocal(2), network=network)
+
+
+class Began:
+    """A run's directory that was begun with so many samples."""
+
+    root = "node-0/run"
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def run_info(self):
+        return None if self.samples is None else {"samples": self.samples}
+
+
+@pytest.mark.parametrize(
+    ("most", "before", "said"),
+    [
+        (1000, None, "1437 training samples here are more than network.most_samples = 1000, which others would refuse"),
+        (2000, 1200, "1437 training samples here, but this node began with 1200 and told the others so"),
+        (2000, 1437, None),
+        (1437, None, None),
+    ],
+)
+def test_a_node_whose_number_others_would_refuse_does_not_begin(most, before, said):
+    setup = prepare(own_data(most), 1, None, [0])
+    if said is None:
+        _check_samples(setup, [Began(before)])
+        return
+    with pytest.raises(BadInput) as refusal:
+        _check_samples(setup, [Began(before)])
+    assert said in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_limit_is_part_of_what_nodes_agree_on_and_unsaid_where_it_is_the_usual_one():
+    def terms(**network):
+        return node_terms(small(network=ep.Network(**network)))
+
+    assert "network.most_samples" not in terms()
+    assert terms(most_samples=10)["network.most_samples"] == 10
+    for bad in (0, 10**9 + 1, True):
+        with pytest.raises(BadInput, match="most_samples"):
+            ep.Network(most_samples=bad)

@@ -85,6 +85,8 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds to look for the others at the start."""
     largest: float = 1e6
     """The largest magnitude of a number that is taken from others; a letter or a mixture with larger ones does not count."""
+    most_samples: int = 1_000_000
+    """With mixing = "samples", the largest number of training samples that others are believed to have."""
     data: Literal["partition", "own"] = "partition"
     """partition: a node trains on its share of the data. own: on all that is found at its own place."""
 
@@ -95,6 +97,7 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require_real("network.deadline", self.deadline, above=0)
         require_real("network.patience", self.patience, above=0)
         require_real("network.largest", self.largest, above=0)
+        require_int("network.most_samples", self.most_samples, 1, 10**9)
         if self.coin == "private" and self.close == "barrier":
             raise BadInput(
                 'network.close = "barrier" needs coin = "shared": with a private one nobody knows whom to wait for'

@@ -184,12 +184,29 @@ class Store:
             text = f"{WRITTEN}; seeds lists all that were started here.\n{to_toml(self._with_all_seeds())}"
             write_bytes(self.root / "experiment.toml", text.encode())
 
-    def begin(self, choice: Choice, data: str = "", node: int | None = None, samples: IntArray | None = None) -> None:
-        """Write down what is about to run: all nodes, with the number of samples of each, or the one that is deployed here."""
+    def begin(
+        self,
+        choice: Choice,
+        data: str = "",
+        *,
+        samples: IntArray | None = None,
+        node: int | None = None,
+        told: int | None = None,
+    ) -> None:
+        """Write down what is about to run: all nodes, or the one that is deployed here.
+
+        Args:
+            choice: How it is computed.
+            data: What there is to say about the data.
+            samples: How many training samples each node has, if that is known.   # (n,)
+            node: The place of the deployed one.
+            told: The number of samples that it tells the others.
+        """
         info = {
             "experiment": self._table(),
             "seed": self.seed,
             **({} if node is None else {"node": node}),
+            **({} if told is None else {"samples": told}),
             "data": data,
             "network": describe_network(self.experiment, self.seed, samples),
             "strategy": choice.strategy,
