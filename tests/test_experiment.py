@@ -22,7 +22,7 @@ from epidemic.experiment import (
     to_toml,
     with_settings,
 )
-from epidemic.experiment.differences import BETWEEN_NODES_WITH_OWN_DATA, MEANT
+from epidemic.experiment.differences import BETWEEN_NODES_WITH_OWN_DATA, MEANT, decisive
 from epidemic.faults import Crash, Faults, Split
 from epidemic.topology import ELLocal, Every, Ring
 
@@ -204,8 +204,8 @@ def test_a_file_from_before_a_key_existed_means_what_it_meant(key):
     old[table].pop(name, None)
     new = {**old, table: {**old[table], name: MEANT[key]}}
     other = {**old, table: {**old[table], name: "another"}}
-    assert same_experiment(old, new) == same_experiment(new, old) == []
-    assert same_experiment(old, other) == [key]
+    assert decisive(old, ()) == decisive(new, ())
+    assert decisive(other, ()) == {**decisive(old, ()), key: "another"}
 
 
 def test_the_results_in_the_repository_are_recognised():

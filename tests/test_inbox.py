@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import epidemic as ep
@@ -40,10 +40,10 @@ def message_of(n, shape, dtype, seed):
     return {"x": torch.from_numpy(numbers).to(dtype)}
 
 
-def both(graph, alive, message, rule="uniform"):
+def both(graph, alive, message, rule="uniform", samples=None):
     """The inboxes of those who are up: of a host of all nodes, and of one to which letters came one by one."""
     arrived, who = graph.among(alive), np.flatnonzero(alive)
-    w = weights(rule, graph, arrived).among(who)
+    w = weights(rule, graph, arrived, samples).among(who)
     own = {name: rows[torch.from_numpy(who)] for name, rows in message.items()}
     exchange = Exchange(own, w, who, WORKERS, lambda column, like: torch.empty_like(like))
     received = []
@@ -51,7 +51,7 @@ def both(graph, alive, message, rule="uniform"):
         senders = arrived.into(i).tolist()
         letters = [{name: rows[j] for name, rows in message.items()} for j in senders]
         at = int(np.searchsorted(senders, i)) if graph.clique is not None else None
-        received.append(Received(senders, letters, share, at))
+        received.append(Received(senders, letters, share, at, by_portions=at is not None and rule == "samples"))
     return exchange, Post(own, received, WORKERS)
 
 
@@ -95,6 +95,47 @@ def test_weights_that_do_not_share_alike_agree_too(dtype, down):
     for graph in (Graph.complete(7), ep.Ring().graph(7, 0, ep.Streams(1))):
         exchange, post = both(graph, alive, message_of(7, (50,), dtype, 3), "metropolis-hastings")
         assert torch.equal(exchange.mean("x"), post.mean("x"))
+
+
+counts = st.lists(st.integers(1, 10**6), min_size=12, max_size=12).map(np.array)
+
+
+@given(rounds(), shapes, st.sampled_from(DTYPES), st.integers(0, 2**31), counts)
+def test_voices_by_their_samples_agree_to_the_last_bit(round, shape, dtype, seed, samples):
+    n = round[0].n
+    exchange, post = both(*round, message_of(n, shape, dtype, seed), "samples", samples[:n])
+    assert torch.equal(exchange.mean("x"), post.mean("x"))
+    assert torch.equal(exchange.sum("x"), post.sum("x"))
+    for a, b in zip(exchange.each("x"), post.each("x"), strict=True):
+        np.testing.assert_array_equal(a.weights, b.weights)
+
+
+@given(rounds(), shapes, st.sampled_from(DTYPES), st.integers(0, 2**31), st.integers(1, 10**6))
+def test_equal_numbers_of_samples_give_the_uniform_mixture_to_the_last_bit(round, shape, dtype, seed, size):
+    n = round[0].n
+    message = message_of(n, shape, dtype, seed)
+    uniform, _ = both(*round, message)
+    for inbox in both(*round, message, "samples", np.full(n, size)):
+        assert torch.equal(inbox.mean("x"), uniform.mean("x"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_models_by_samples_are_cut_into_the_same_pieces(dtype):
+    message = message_of(5, (40_000,), dtype, 1)
+    exchange, post = both(Graph.complete(5), np.ones(5, dtype=bool), message, "samples", np.array([5, 1, 1, 90, 3]))
+    assert torch.equal(exchange.mean("x"), post.mean("x"))
+
+
+@given(rounds(), counts)
+def test_a_deployed_node_weighs_by_samples_what_it_heard_as_the_simulator_does(round, samples):
+    graph, alive = round
+    assume(graph.n > 1)
+    arrived, samples = graph.among(alive), samples[: graph.n]
+    experiment = ep.Experiment(nodes=graph.n, topology=ep.Complete(), mixing="samples")
+    rows = weights("samples", graph, arrived, samples).by_row()
+    for place, (at, share) in enumerate(rows):
+        found = shares(experiment, view_of(graph, 4, place), place, at[1:].tolist(), samples[at].tolist())
+        np.testing.assert_array_equal(found, share)
 
 
 @given(rounds(), shapes, st.integers(0, 2**31))

@@ -41,6 +41,57 @@ def test_the_worked_example():
     assert mixed.ravel().tolist() == [1.5, 3, 6]
 
 
+def test_the_worked_example_by_samples():
+    """Node 0 with 1 sample hears node 1 with 3: it takes 1/4 of its own and 3/4 of the other. Node 1 also hears node 2 with 4: 1/8, 3/8, 4/8."""
+    graph = Graph.from_edges(3, np.array([1, 0, 2]), np.array([0, 1, 1]))
+    samples = np.array([1, 3, 4])
+    w = weights("samples", graph, None, samples)
+    assert w.dense().tolist() == [[1 / 4, 3 / 4, 0], [1 / 8, 3 / 8, 4 / 8], [0, 0, 1]]
+    assert (w @ np.array([[0.0], [8.0], [16.0]])).ravel().tolist() == [6, 11, 16]
+    everyone = weights("samples", Graph.complete(3), None, samples)
+    assert everyone.clique is not None  # never spelled out
+    assert everyone.dense().tolist() == [[1 / 8, 3 / 8, 4 / 8]] * 3
+    assert [row.tolist() for _, row in everyone.by_row()] == [
+        [1 / 8, 3 / 8, 4 / 8],
+        [3 / 8, 1 / 8, 4 / 8],
+        [4 / 8, 1 / 8, 3 / 8],
+    ]
+    lost = Graph.from_edges(3, np.array([0]), np.array([1]))  # what did not arrive does not count
+    assert weights("samples", graph, lost, samples).dense().tolist() == [[1, 0, 0], [1 / 4, 3 / 4, 0], [0, 0, 1]]
+    elsewhere = Graph.from_edges(3, np.array([2]), np.array([0]))  # and one that was redirected does
+    assert weights("samples", graph, elsewhere, samples).dense()[0] == pytest.approx([1 / 5, 0, 4 / 5], abs=1e-15)
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 12), st.integers(0, 2**31), st.booleans())
+def test_weights_by_samples_are_a_mean_and_equal_numbers_are_uniform(n, seed, complete):
+    rng = np.random.default_rng(seed)
+    linked = rng.random((n, n)) < 0.4
+    np.fill_diagonal(linked, False)
+    members = np.flatnonzero(rng.random(n) < 0.7)
+    graph = Graph.complete(n, members) if complete else Graph.from_edges(n, *np.nonzero(linked))
+    samples = rng.integers(1, 10**6, n)
+    w = weights("samples", graph, None, samples)
+    dense = w.dense()
+    np.testing.assert_allclose(dense.sum(1), 1, rtol=0, atol=1e-14)
+    assert (dense >= 0).all()
+    for i in range(n):
+        heard = np.append(graph.into(i), i)
+        np.testing.assert_allclose(dense[i, heard], samples[heard] / samples[heard].sum(), rtol=1e-12)
+    np.testing.assert_allclose(w.transpose.dense(), dense.T, rtol=0, atol=1e-15)
+    assert spectrum(w).sigma == pytest.approx(0 if n == 1 else np.linalg.norm(dense - 1 / n, 2), abs=1e-12)
+    same, uniform = weights("samples", graph, None, np.full(n, samples[0])), weights("uniform", graph)
+    for (_, a), (_, b) in zip(same.by_row(), uniform.by_row(), strict=True):
+        np.testing.assert_array_equal(a[1:], b[1:])
+        np.testing.assert_allclose(a[:1], b[:1], rtol=0, atol=1e-15 if complete else 0)
+
+
+@pytest.mark.parametrize("samples", [None, np.array([1, 2]), np.array([1, 0, 2])])
+def test_weights_by_samples_need_a_number_for_each_node(samples):
+    with pytest.raises(BadInput, match="at least 1, for each of 3 nodes"):
+        weights("samples", Graph.complete(3), None, samples)
+
+
 def test_one_peer_example():
     from epidemic.topology import OnePeerExponential
 

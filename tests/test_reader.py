@@ -73,6 +73,27 @@ def test_a_letter_over_the_link_of_somebody_else_is_refused():
     assert letters.reader.refused == {"wrong-link": 2}
 
 
+COUNTED = Format(bytes(16), FORMAT.columns, most_samples=1000)
+
+
+def test_the_first_number_of_samples_that_a_sender_tells_stays():
+    def told(sender, samples):
+        return bytes(COUNTED.seal(0, sender, bytes(8), {"x": np.zeros(24, np.uint8)}, KEYS[sender], samples))
+
+    letters, seen = Letters(), []
+    reader = Reader(
+        COUNTED, letters.keyring, lambda letter, _: seen.append((letter.sender, letter.samples)), letters.said.append,
+        nodes=4, hosted=1, samples={2: 20},
+    )  # fmt: skip
+    for sender, samples in [(1, 10), (1, 10), (1, 11), (1, 1000), (1, 10), (2, 21), (2, 20)]:
+        reader.put(1, told(sender, samples), (0,))
+    reader.close()
+    letters.settled()
+    assert seen == [(1, 10), (1, 10), (1, 10), (2, 20)]  # that of node 2 is known from the partition
+    assert reader.refused == {"wrong-samples": 3}
+    assert letters.said == ["refused a letter: wrong-samples (further ones are counted only)"]
+
+
 def test_every_refusal_is_counted_and_each_reason_said_once():
     letters = Letters()
     for raw in (b"", b"x" * 500, frame(2, key=1), frame(0), frame(2, key=1)):

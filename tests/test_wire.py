@@ -76,6 +76,25 @@ def test_every_refusal_has_its_reason():
     assert reason(frame[:-1] + bytes([frame[-1] ^ 1])) == "wrong-signature"  # changed on the way
 
 
+def test_where_voices_count_by_samples_the_header_tells_how_many_and_is_as_long():
+    counted = Format(RUN, FORMAT.columns, most_samples=1000)
+    for samples in (1, 127, 128, 1000):
+        frame = bytes(counted.seal(7, 1, b"12345678", numbers(), KEYS[1], samples))
+        assert len(frame) == FORMAT.frame_bytes
+        assert counted.open(frame, key_of).samples == samples
+    for samples in (0, -1, 1001, 2**63):
+        assert reason(bytes(counted.seal(7, 1, bytes(8), numbers(), KEYS[1], samples)), counted) == "wrong-samples"
+    for samples in (True, 5.0, "5", None):
+        assert reason(bytes(counted.seal(7, 1, bytes(8), numbers(), KEYS[1], samples)), counted) == "malformed"
+    assert reason(sealed(), counted) == "malformed"  # a letter that does not tell
+    told = bytes(counted.seal(7, 1, b"12345678", numbers(), KEYS[1], 5))
+    assert reason(told) == "malformed"  # one that tells what nobody asked for
+    last = 5 + int.from_bytes(told[4:6], "little")
+    assert told[last] == 5
+    assert reason(told[:last] + b"\x06" + told[last + 1 :], counted) == "wrong-signature"  # the number is signed
+    assert FORMAT.open(bytes(FORMAT.seal(7, 1, bytes(8), numbers(), KEYS[1], 5)), key_of).samples == 0  # it is not told
+
+
 def as_type(values, dtype):
     """Numbers as they are sent: 16 bits of a float32 for bfloat16, which NumPy does not have."""
     wide = np.array(values, dtype=np.float64 if dtype == "float64" else np.float32)

@@ -2,10 +2,11 @@
 
 Row i of W holds the weights that node i gives to the models it hears and to its own; rows sum to 1.
   uniform               everybody heard and oneself count the same, 1 / (number heard + 1)        (Epidemic Learning)
+  samples               everybody heard and oneself count by the number of their training samples
   metropolis-hastings   1 / (1 + the larger degree of the two), undirected graphs only             (D-PSGD)
   native                the weights that the topology brings along                                 (EquiTopo)
 
-When messages are missing, uniform weights are those of what arrived. The other two are made for the intended
+When messages are missing, the first two are those of what arrived. The other two are made for the intended
 graph: they stay, and the weight of what did not arrive goes to the node itself.
 
 Shapes: n nodes, d model size, X is (n, d).
@@ -26,8 +27,11 @@ from numpy.typing import NDArray
 from epidemic.errors import BadInput, RunFailed, require_choice
 from epidemic.graph import FloatArray, Graph, IntArray
 
-Rule = Literal["uniform", "metropolis-hastings", "native"]
-RULES = ("uniform", "metropolis-hastings", "native")
+Rule = Literal["uniform", "samples", "metropolis-hastings", "native"]
+RULES = ("uniform", "samples", "metropolis-hastings", "native")
+
+OF_WHAT_ARRIVED = ("uniform", "samples")
+"""The rules that go by what arrived alone, so that a message may be redirected."""
 
 DENSE_LIMIT = 1000
 """Up to this many nodes spectra are computed densely."""
@@ -45,6 +49,9 @@ class Weights:
     clique: IntArray | None = None
     share: float = 0.0  # a member i takes share * (sum over the clique) + own * its own
     besides: float | None = None  # that `own`; None: what is left to 1
+    portions: FloatArray | None = (
+        None  # (m,) instead of a share: how much each member of the clique counts, for all of them
+    )
 
     def __matmul__(self, x: Any) -> Any:
         """W @ X for a NumPy array, (n, d) -> (n, d), in its precision. Models are mixed by `host.mixture`, on all threads."""
@@ -53,6 +60,9 @@ class Weights:
         assert self.clique is not None
         members = x[self.clique]
         mixed = x.copy()
+        if self.portions is not None:
+            mixed[self.clique] = self.portions.astype(x.dtype) @ members
+            return mixed
         mixed[self.clique] = self.share * members.sum(axis=0) + self.own * members
         return mixed
 
@@ -74,7 +84,7 @@ class Weights:
         """The weights of these nodes alone, who hear only each other; they are numbered anew in this order."""
         if self.matrix is None:
             assert self.clique is not None
-            return Weights(len(who), None, np.searchsorted(who, self.clique), self.share, self.besides)
+            return Weights(len(who), None, np.searchsorted(who, self.clique), self.share, self.besides, self.portions)
         number = np.zeros(self.n, dtype=self.matrix.indices.dtype)
         number[who] = np.arange(len(who))
         lengths = np.diff(self.matrix.indptr)[who]
@@ -91,6 +101,10 @@ class Weights:
                 yield self.matrix.indices[part].astype(np.int64), self.matrix.data[part]
             elif self.clique is not None and i in self.clique:
                 others = self.clique[self.clique != i]
+                if self.portions is not None:
+                    mine = self.clique == i
+                    yield np.concatenate([[i], others]), np.concatenate([self.portions[mine], self.portions[~mine]])
+                    continue
                 yield np.concatenate([[i], others]), np.array([self.share + self.own, *[self.share] * len(others)])
             else:
                 yield np.array([i]), np.ones(1)
@@ -102,14 +116,21 @@ class Weights:
 
     @property
     def transpose(self) -> Weights:
-        """W^T; of a clique it is W itself."""
-        return self if self.matrix is None else Weights(self.n, self.matrix.T.tocsr())
+        """W^T; of a clique that shares alike it is W itself."""
+        if self.matrix is not None:
+            return Weights(self.n, self.matrix.T.tocsr())
+        return self if self.portions is None else Weights(self.n, scipy.sparse.csr_array(self.dense().T))
 
 
-def weights(rule: str, intended: Graph, arrived: Graph | None = None) -> Weights:
-    """The weights of a round: `intended` is what the topology wanted, `arrived` what got through (default: all)."""
+def weights(rule: str, intended: Graph, arrived: Graph | None = None, samples: IntArray | None = None) -> Weights:
+    """The weights of a round: `intended` is what the topology wanted, `arrived` what got through (default: all).
+
+    The rule "samples" needs the number of training samples of each node.   # (n,)
+    """
     require_choice("mixing", rule, RULES)
     arrived = intended if arrived is None else arrived
+    if rule == "samples":
+        return _by_samples(arrived, samples)
     if arrived.clique is not None:
         size = arrived.n if rule != "uniform" else max(len(arrived.clique), 1)
         return Weights(arrived.n, None, arrived.clique, 1 / size)
@@ -122,6 +143,18 @@ def weights(rule: str, intended: Graph, arrived: Graph | None = None) -> Weights
     edge = intended.native if rule == "native" else _metropolis_hastings(intended)
     assert edge is not None
     return _with_own(arrived, edge if arrived is intended else edge[_positions(arrived, intended, rule)])
+
+
+def _by_samples(arrived: Graph, samples: IntArray | None) -> Weights:
+    """Every voice by its samples. Sums of whole numbers are exact here, so equal numbers give the uniform weights to the last bit."""
+    if samples is None or len(samples) != arrived.n or (samples < 1).any():
+        raise BadInput(f'mixing = "samples" needs a number of samples, at least 1, for each of {arrived.n} nodes')
+    if arrived.clique is not None:
+        members = samples[arrived.clique]
+        return Weights(arrived.n, None, arrived.clique, portions=members / max(members.sum(), 1))
+    said = samples[arrived.senders].astype(np.float64)
+    total = samples + np.bincount(arrived.receivers, weights=said, minlength=arrived.n)
+    return _with_own(arrived, said / total[arrived.receivers])
 
 
 def _metropolis_hastings(graph: Graph) -> FloatArray:
@@ -172,7 +205,7 @@ def spectrum(w: Weights) -> Spectrum:
     if n == 1:
         sigma = 0.0
     elif w.matrix is None and w.clique is not None:
-        sigma = 1.0 if len(w.clique) < n else abs(1 - w.share * n)
+        sigma = _clique_sigma(w, w.clique)
     elif n <= DENSE_LIMIT:
         sigma = float(np.linalg.norm(w.dense() - 1 / n, ord=2))
     else:
@@ -180,6 +213,24 @@ def spectrum(w: Weights) -> Spectrum:
         sigma = _largest_singular_value(w) if row is None else float(np.abs(np.fft.fft(row)[1:]).max())
     sigma = 1.0 if abs(sigma - 1) < 1e-12 else sigma  # rounding
     return Spectrum(sigma, 1 - sigma, 1 - sigma**2)
+
+
+def _clique_sigma(w: Weights, clique: IntArray) -> float:
+    """The same for a clique, of whom the others hear nothing.
+
+    W - J leaves what the others have alone if it sums to nothing; what else comes out is the same for all members, and for all others.
+    """
+    n, m = w.n, len(clique)
+    if w.portions is None:
+        return 1.0 if m < n else abs(1 - w.share * n)
+    members = np.zeros(n)
+    members[clique] = w.portions * np.sqrt(m)
+    sides = [members - np.sqrt(m) / n]
+    if m < n:
+        others = np.full(n, 1 / np.sqrt(n - m))
+        others[clique] = 0
+        sides.append(others - np.sqrt(n - m) / n)
+    return max(float(n - m >= 2), float(np.linalg.norm(np.stack(sides), ord=2)))
 
 
 def affordable(w: Weights) -> bool:

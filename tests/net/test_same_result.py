@@ -183,6 +183,24 @@ def test_push_sum_with_a_barrier_is_that_of_the_simulator(deploy, processes):
     check_accounts(there, simulated)
 
 
+@pytest.mark.parametrize(
+    ("topology", "processes"), [(ep.ELLocal(2), 4), (ep.Complete(), 2)], ids=["apart", "complete, shared"]
+)
+def test_voices_by_their_samples_are_those_of_the_simulator(deploy, topology, processes):
+    unequal = ep.Dirichlet(alpha=0.2, min_samples=5)
+    what = experiment(nodes=4, rounds=12, topology=topology, partition=unequal, mixing="samples", network=BARRIER)
+    there = deploy(what).start(processes=processes).finish()
+    assert there.cluster.problems() == {}
+    simulated = ep.simulate(what)
+    told = [json.loads((there.run(i) / "run.json").read_text())["samples"] for i in range(4)]
+    assert len(set(told)) == 4
+    assert furthest(there, simulated) == 0
+    uniform = ep.simulate(msgspec.structs.replace(what, mixing="uniform"))
+    assert furthest(there, uniform) > 1e-3
+    check_accounts(there, simulated)
+    assert all(there.node(i)["refusals"] == {} for i in range(4))
+
+
 OWN = """
 import torch
 

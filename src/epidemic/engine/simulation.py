@@ -62,7 +62,7 @@ def simulate(
                     store.announce()
                 learner, known = make_learner(setup, workers, known if store is None else store.known_choice())
                 if store is not None and store.run_info() is None:
-                    store.begin(known, data.note)
+                    store.begin(known, data.note, samples=setup.sizes)
                 with gentle_stop() as stop:
                     host = Host(Population(setup, learner), learner, workers, stop)
                     results.append(_Simulation(host, store, callback, _go_on(store)).run())
@@ -108,7 +108,8 @@ class _Simulation:
     def _round(self) -> None:
         journal, population = self.journal, self.host.population
         with journal.clock("plan"):
-            plan = plan_round(journal.experiment, population.setup.streams, journal.done)
+            setup = population.setup
+            plan = plan_round(journal.experiment, setup.streams, journal.done, setup.sizes)
             index = population.batches(plan.round)
         self.callback.planned(plan, index)
         up = plan.delivery.alive

@@ -43,7 +43,11 @@ BETWEEN_NODES_WITH_OWN_DATA = {
 }
 """The same where network.data = "own"."""
 
-MEANT = {"algorithm.kind": UNSAID_KIND, "algorithm.sampling": "replacement"}
+MEANT = {
+    "algorithm.kind": UNSAID_KIND,
+    "algorithm.sampling": "replacement",
+    "network.most_samples": 1_000_000,
+}
 """What a file means that was written before a key existed."""
 
 

@@ -20,7 +20,7 @@ from epidemic.errors import BadInput, require_choice, require_int, require_real,
 from epidemic.experiment.fingerprint import fingerprint
 from epidemic.faults import Faults
 from epidemic.learner import CHOICES, LOSSES, Loss, Metric
-from epidemic.mixing import RULES
+from epidemic.mixing import OF_WHAT_ARRIVED, RULES
 from epidemic.models import MLP, MODELS, Model
 from epidemic.topology import TOPOLOGIES, ELLocal, Every, GivesGraphs, check_topology, natural_mixing
 
@@ -85,6 +85,8 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds to look for the others at the start."""
     largest: float = 1e6
     """The largest magnitude of a number that is taken from others; a letter or a mixture with larger ones does not count."""
+    most_samples: int = 1_000_000
+    """With mixing = "samples", the largest number of training samples that others are believed to have."""
     data: Literal["partition", "own"] = "partition"
     """partition: a node trains on its share of the data. own: on all that is found at its own place."""
 
@@ -95,6 +97,7 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require_real("network.deadline", self.deadline, above=0)
         require_real("network.patience", self.patience, above=0)
         require_real("network.largest", self.largest, above=0)
+        require_int("network.most_samples", self.most_samples, 1, 10**9)
         if self.coin == "private" and self.close == "barrier":
             raise BadInput(
                 'network.close = "barrier" needs coin = "shared": with a private one nobody knows whom to wait for'
@@ -111,7 +114,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     seeds: Sequence[int] = (1,)
     """One run for each; a list of whole numbers."""
     mixing: str = "auto"
-    """auto: the rule that belongs to the topology."""
+    """auto: the rule that belongs to the topology. samples: every voice by the number of its training samples."""
     loss: str | Loss = "auto"
     """auto: cross-entropy for classes, squared error otherwise; or "module:function"."""
     topology: GivesGraphs = msgspec.field(default_factory=lambda: ELLocal(7))
@@ -167,10 +170,15 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         self.faults.check(self.nodes)
         rule = self.mixing_rule
         redirects = self.faults.cap_of(self.nodes) is not None and self.faults.max_retries != 0
-        if redirects and rule != "uniform":
+        if redirects and rule not in OF_WHAT_ARRIVED:
             raise BadInput(
                 f'mixing = "{rule}" has no weight for the messages that faults.cap redirects;'
                 ' use faults.max_retries = 0 or mixing = "uniform"'
+            )
+        needed = getattr(self.algorithm, "natural_mixing", None)
+        if self.mixing == "samples" and needed is not None:
+            raise BadInput(
+                f'mixing = "samples" does not fit this algorithm, which needs "{needed}" weights; leave it out'
             )
 
     @property

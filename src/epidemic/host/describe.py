@@ -6,7 +6,7 @@ from typing import Any
 
 from epidemic.errors import RunFailed
 from epidemic.experiment import Experiment
-from epidemic.graph import Graph
+from epidemic.graph import Graph, IntArray
 from epidemic.mixing import spectrum, weights
 from epidemic.rng import Streams
 from epidemic.topology import is_static
@@ -17,15 +17,19 @@ SIGMA_LIMIT = 10_000
 _NAMED = 5
 
 
-def describe_network(experiment: Experiment, seed: int) -> dict[str, Any]:
-    """Whether the graph is static; if so, whether it is connected, and sigma of its matrix (None where that is not worked out)."""
+def describe_network(experiment: Experiment, seed: int, samples: IntArray | None = None) -> dict[str, Any]:
+    """Whether the graph is static; if so, whether it is connected, and sigma of its matrix (None where that is not worked out).
+
+    Where voices count by `samples`, sigma needs those of all nodes; a deployed one does not know them.   # (n,)
+    """
     graph = _static_graph(experiment, seed)
     if graph is None:
         return {"static": False}
     sigma: float | None = None
-    if experiment.nodes <= SIGMA_LIMIT:
+    known = samples is not None or experiment.mixing_rule != "samples"
+    if known and experiment.nodes <= SIGMA_LIMIT:
         try:
-            sigma = spectrum(weights(experiment.mixing_rule, graph)).sigma
+            sigma = spectrum(weights(experiment.mixing_rule, graph, None, samples)).sigma
         except RunFailed:  # it does not converge, which is no reason not to run
             sigma = None
     return {"static": True, "connected": graph.connected, "sigma": sigma}

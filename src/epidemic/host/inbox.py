@@ -18,7 +18,7 @@ from torch import Tensor
 
 from epidemic.algorithms import Heard, Rows
 from epidemic.graph import FloatArray
-from epidemic.host.mixture import add, mix, mix_member
+from epidemic.host.mixture import add, mix, mix_member, mix_portions
 from epidemic.mixing import Weights
 from epidemic.workers import Workers
 
@@ -69,6 +69,8 @@ class Received:
     shares: FloatArray  # (1 + h,) the own one first
     at: int | None = None
     """Of a complete graph: how many of the senders come before the receiver itself."""
+    by_portions: bool = False
+    """Of a complete graph: each voice has a portion of its own; otherwise all letters have the same share."""
 
 
 class Post:
@@ -97,6 +99,9 @@ class Post:
             letters = [letter[column].to(own.device) for letter in self._received[i].letters]
             if at is not None and letters:
                 members = torch.stack([*letters[:at], own[i], *letters[at:]])
+                if besides is None and self._received[i].by_portions:
+                    out[i] = mix_portions(members, np.array([*rest[:at], first, *rest[at:]]))
+                    return
                 left = 1 - rest[0] * len(members) if besides is None else besides
                 out[i] = mix_member(members, at, rest[0], left)
                 return

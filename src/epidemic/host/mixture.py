@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from epidemic.graph import FloatArray
 from epidemic.mixing import Weights
 from epidemic.workers import SMALL, Workers, blocks
 
@@ -55,6 +56,14 @@ def mix_member(members: Tensor, at: int, share: float, own: float) -> Tensor:
     return torch.cat([_shared(part, part[at : at + 1], share, own)[0] for part in parts])
 
 
+def mix_portions(members: Tensor, portions: FloatArray) -> Tensor:
+    """What every member of a complete graph takes where each counts by a portion of its own.   # (m, d) -> (d,), or (m,) -> ()"""
+    if members.dim() == 1:
+        return mix_portions(members[:, None], portions)[0]
+    parts = [members[:, part] for part in blocks(members.shape[1], COLUMNS)]
+    return torch.cat([_portioned(part, portions)[0] for part in parts])
+
+
 def mean_row(x: Tensor, workers: Workers) -> Tensor:
     """The average of all rows, summed in double precision.   # (n, d) -> (1, d)"""
     mean = torch.empty(1, x.shape[1], dtype=x.dtype, device=x.device)
@@ -85,11 +94,11 @@ def _mix_clique(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> T
     assert weights.clique is not None
     everyone = len(weights.clique) == weights.n
     who = torch.from_numpy(weights.clique).to(x.device)
-    own = weights.own
+    own, portions = weights.own, weights.portions
 
     def one(part: slice) -> None:
         members = x[:, part] if everyone else x[who, part]
-        mixed = _shared(members, members, weights.share, own)
+        mixed = _shared(members, members, weights.share, own) if portions is None else _portioned(members, portions)
         if everyone:
             out[:, part] = mixed
         else:
@@ -98,6 +107,14 @@ def _mix_clique(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> T
 
     workers.map(one, blocks(x.shape[1], COLUMNS), size=x.numel())
     return out
+
+
+def _portioned(members: Tensor, portions: FloatArray) -> Tensor:
+    """The sum over all members by their portions, in double precision; equal ones are what `_shared` gives.   # (m, d) -> (1, d)"""
+    if len(portions) and (portions == portions[0]).all():
+        return _shared(members, members[:1], float(portions[0]), 0.0)
+    by = torch.from_numpy(portions).to(members.device, _wide(members))
+    return (by[:, None] * members.to(_wide(members))).sum(0, keepdim=True).to(members.dtype)
 
 
 def _shared(members: Tensor, takers: Tensor, share: float, own: float) -> Tensor:

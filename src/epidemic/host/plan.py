@@ -5,6 +5,7 @@ Nothing here depends on which nodes are hosted, on models or on time, so a simul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,12 +34,15 @@ def intended_graph(experiment: Experiment, streams: Streams, round: int) -> Grap
     return graph
 
 
-def plan_round(experiment: Experiment, streams: Streams, round: int) -> Plan:
-    """Decide round `round` with everything that goes wrong in it, for a host of all nodes."""
+def plan_round(experiment: Experiment, streams: Streams, round: int, samples: IntArray | None = None) -> Plan:
+    """Decide round `round` with everything that goes wrong in it, for a host of all nodes.
+
+    `samples`: how many training samples each has, for voices that count by it.   # (n,)
+    """
     n = experiment.nodes
     intended = intended_graph(experiment, streams, round)
     delivery = experiment.faults.deliver(intended, round, streams)
-    w = weights(experiment.mixing_rule, intended, delivery.graph)
+    w = weights(experiment.mixing_rule, intended, delivery.graph, samples)
     return Plan(round, delivery, w, *experiment.faults.adoptions(n, round, streams))
 
 
@@ -52,6 +56,11 @@ class View:
     targets: tuple[int, ...]  # whom it sends to
     expected: frozenset[int] | None  # whom it hears; None: not known
 
+    @property
+    def complete(self) -> bool:
+        """Whether everybody is meant to hear everybody, as far as that is known."""
+        return self.intended is not None and self.intended.clique is not None
+
 
 def view_of(graph: Graph, round: int, place: int, *, private: bool = False) -> View:
     """What a round's graph has in store for one place; with a private coin the graph is its own secret, and nobody else knows."""
@@ -61,12 +70,25 @@ def view_of(graph: Graph, round: int, place: int, *, private: bool = False) -> V
     return View(round, graph, bytes.fromhex(graph.digest()), targets, frozenset(graph.into(place).tolist()))
 
 
-def shares(experiment: Experiment, view: View, place: int, senders: list[int]) -> FloatArray:
-    """How much each voice counts for one node that heard these (ascending), its own first.   # (1 + h,)"""
+def shares(
+    experiment: Experiment, view: View, place: int, senders: list[int], samples: Sequence[int] = ()
+) -> FloatArray:
+    """How much each voice counts for one node that heard these (ascending), its own first.   # (1 + h,)
+
+    `samples`: how many training samples each voice has, its own first, where they count by it.
+    """
     if experiment.mixing_rule == "uniform":
         return np.full(1 + len(senders), 1 / (1 + len(senders)))
+    everyones: IntArray | None = None
+    if experiment.mixing_rule == "samples":
+        told = np.array(samples, dtype=np.int64)
+        if view.complete:
+            return np.asarray(told / told.sum())
+        everyones = np.ones(experiment.nodes, dtype=np.int64)
+        everyones[[place, *senders]] = told
     arrived = Graph.from_edges(experiment.nodes, np.array(senders, dtype=np.int64), np.full(len(senders), place))
-    matrix = weights(experiment.mixing_rule, arrived if view.intended is None else view.intended, arrived).matrix
+    intended = arrived if view.intended is None else view.intended
+    matrix = weights(experiment.mixing_rule, intended, arrived, everyones).matrix
     assert matrix is not None
     found: FloatArray = matrix.data[matrix.indptr[place] : matrix.indptr[place + 1]]
     return found

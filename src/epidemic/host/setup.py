@@ -37,6 +37,14 @@ class Setup:
     evaluated: tuple[Tensor, Tensor]  # the subset that is evaluated while training
     test: tuple[Tensor, Tensor]  # the full test set
     initial: Tensor  # (d,) the model that everybody starts from
+    sizes: (
+        NDArray[np.int64] | None
+    )  # (n,) how many training samples each node has; None where others have data of their own
+
+    @property
+    def samples(self) -> NDArray[np.int64]:
+        """How many training samples each hosted node has.   # (k,)"""
+        return np.array([len(part) for part in self.parts], dtype=np.int64)
 
 
 def prepare(
@@ -46,7 +54,7 @@ def prepare(
     data = experiment.load_data() if data is None else data
     streams = Streams(seed)
     hosted = np.arange(experiment.nodes) if places is None else np.array(places, dtype=np.int64)
-    parts = _shares(experiment, data, streams, hosted)
+    parts, sizes = _shares(experiment, data, streams, hosted)
     module = initial_module(experiment, data, streams)
     metrics: dict[str, Metric] = {"accuracy": accuracy} if data.classes else {}
     loss, device = experiment.loss_function(data), _device(experiment)
@@ -74,6 +82,7 @@ def prepare(
         task.tensors(evaluation_subset(data.evaluated, experiment)),
         task.tensors(data.test),
         task.layout.row(task.module),
+        sizes,
     )
 
 
@@ -93,19 +102,19 @@ def _kind(experiment: Experiment, data: Dataset, loss: Loss, device: torch.devic
 
 def _shares(
     experiment: Experiment, data: Dataset, streams: Streams, hosted: NDArray[np.int64]
-) -> list[NDArray[np.int64]]:
-    """The training samples of the hosted nodes."""
+) -> tuple[list[NDArray[np.int64]], NDArray[np.int64] | None]:
+    """The training samples of the hosted nodes, and how many each node has, as far as that is known here."""
     if experiment.network.data == "own":
         if len(hosted) != 1:
             raise BadInput(
                 'network.data = "own" is for deployed nodes, each in a process of its own with the data of its place;'
                 ' several nodes in one process share one data set: use "partition"'
             )
-        return [np.arange(len(data.train))]
+        return [np.arange(len(data.train))], None
     if not isinstance(experiment.partition, Partition):
         raise BadInput(f"partition = {experiment.partition!r} must be a partition, for example Dirichlet()")
     parts = experiment.partition.split(data.train, experiment.nodes, streams("partition"))
-    return [parts[i] for i in hosted]
+    return [parts[i] for i in hosted], np.array([len(part) for part in parts], dtype=np.int64)
 
 
 def make_learner(setup: Setup, workers: Workers, known: Choice | None = None) -> tuple[Learner, Choice]:

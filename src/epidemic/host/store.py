@@ -32,6 +32,7 @@ from epidemic import __version__
 from epidemic.errors import BadInput, EpidemicError
 from epidemic.experiment import Experiment, changed_settings, load, same_experiment, to_toml
 from epidemic.files import full_disk, read_json, write_bytes, write_whole
+from epidemic.graph import IntArray
 from epidemic.host.describe import describe_network
 from epidemic.learner import Choice, Layout
 from epidemic.record import Record, Summary, encode, read_records
@@ -183,14 +184,31 @@ class Store:
             text = f"{WRITTEN}; seeds lists all that were started here.\n{to_toml(self._with_all_seeds())}"
             write_bytes(self.root / "experiment.toml", text.encode())
 
-    def begin(self, choice: Choice, data: str = "", node: int | None = None) -> None:
-        """Write down what is about to run: all nodes, or the one that is deployed here."""
+    def begin(
+        self,
+        choice: Choice,
+        data: str = "",
+        *,
+        samples: IntArray | None = None,
+        node: int | None = None,
+        told: int | None = None,
+    ) -> None:
+        """Write down what is about to run: all nodes, or the one that is deployed here.
+
+        Args:
+            choice: How it is computed.
+            data: What there is to say about the data.
+            samples: How many training samples each node has, if that is known.   # (n,)
+            node: The place of the deployed one.
+            told: The number of samples that it tells the others.
+        """
         info = {
             "experiment": self._table(),
             "seed": self.seed,
             **({} if node is None else {"node": node}),
+            **({} if told is None else {"samples": told}),
             "data": data,
-            "network": describe_network(self.experiment, self.seed),
+            "network": describe_network(self.experiment, self.seed, samples),
             "strategy": choice.strategy,
             "strategy_reason": choice.reason,
             "draws_random_numbers": choice.draws_random_numbers,

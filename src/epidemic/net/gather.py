@@ -64,9 +64,10 @@ def gather(folders: Sequence[Path], out: Path) -> Summary:
 def _write(store: Store, experiment: Experiment, runs: list[_Run]) -> Summary:
     info = runs[0].info
     store.announce()
-    store.begin(Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"]), info.get("data", ""))
-    store.restore()
     setup = prepare(experiment, experiment.seeds[0])
+    choice = Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"])
+    store.begin(choice, info.get("data", ""), samples=setup.sizes)
+    store.restore()
     workers = Workers(1)
     try:
         layout = setup.task.layout

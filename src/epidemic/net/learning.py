@@ -173,9 +173,14 @@ class Learning:
         senders = [sender for sender, _ in mix.letters]
         rows = [rows_of(letter, self._host.population.columns) for _, letter in mix.letters]
         view = self._views.whole(seat.place, mix.round)
-        everyone = view.intended is not None and view.intended.clique is not None
-        at = bisect(senders, seat.place) if everyone else None
-        return Received(senders, rows, shares(self._experiment, view, seat.place, senders), at)
+        at = bisect(senders, seat.place) if view.complete else None
+        samples = [seat.samples, *(self._samples(sender, letter) for sender, letter in mix.letters)]
+        counts = shares(self._experiment, view, seat.place, senders, samples)
+        return Received(senders, rows, counts, at, by_portions=self._experiment.mixing_rule == "samples")
+
+    def _samples(self, sender: int, letter: Letter | dict[str, Tensor]) -> int:
+        """How many training samples the sender of a letter says it has; of a place of the same process that is known."""
+        return letter.samples if isinstance(letter, Letter) else self._seats[sender].samples
 
     def _sane(self, seats: list[Seat]) -> Tensor:
         """Whether the models of these nodes have the numbers that a sane model has.   # (k,)"""

@@ -90,15 +90,36 @@ def run_node(
 
 def _hosting(setup: Setup, stores: Sequence[Store], workers: Workers, stop: Stop) -> Host:
     """Everything that computes for these nodes; what is about to run is written down."""
+    _check_samples(setup, stores)
     fresh = [store for store in stores if store.run_info() is None]
     for store in fresh:
         store.announce()
     known = next((found for store in stores if (found := store.known_choice()) is not None), None)
     learner, choice = make_learner(setup, workers, known)
-    for store, place in zip(stores, setup.hosted.tolist(), strict=True):
+    for store, place, own in zip(stores, setup.hosted.tolist(), setup.samples.tolist(), strict=True):
+        told = own if setup.experiment.mixing_rule == "samples" else None
         if store in fresh:
-            store.begin(choice, setup.data.note, node=place)
+            store.begin(choice, setup.data.note, samples=setup.sizes, node=place, told=told)
     return Host(Population(setup, learner), learner, workers, stop)
+
+
+def _check_samples(setup: Setup, stores: Sequence[Store]) -> None:
+    """Where voices count by their samples: that a number is one which the others take, now and when it goes on."""
+    if setup.experiment.mixing_rule != "samples":
+        return
+    most = setup.experiment.network.most_samples
+    for store, own in zip(stores, setup.samples.tolist(), strict=True):
+        if own > most:
+            raise BadInput(
+                f"{own} training samples here are more than network.most_samples = {most}, which others would refuse;"
+                " raise it in the experiment of all nodes"
+            )
+        before = (store.run_info() or {}).get("samples", own)
+        if before != own:
+            raise BadInput(
+                f"{own} training samples here, but this node began with {before} and told the others so, who go by the first"
+                f' number (mixing = "samples"); put the data back, or begin anew without {store.root}'
+            )
 
 
 def _experiment(folders: Sequence[Path], settings: list[str]) -> Experiment:
@@ -132,7 +153,8 @@ def _run(host: Host, nodes: Sequence[tuple[Identity, Store]], how: str, *, insec
     """Run these nodes to their end. Where some were stopped in their final evaluation, only that is done; the others come next."""
     setup, terms = host.population.setup, terms_of(host.population.setup)
     experiment = setup.experiment
-    format = Format(terms.run, host.population.columns, experiment.network.largest)
+    counted = experiment.network.most_samples if experiment.mixing_rule == "samples" else 0
+    format = Format(terms.run, host.population.columns, experiment.network.largest, counted)
     seats = []
     for position, (identity, store) in enumerate(nodes):
         ear = Ear(_teller(say, identity.place, len(nodes)))

@@ -73,8 +73,15 @@ class Process:
             self._housekeeping,
             self._desk_failed,
         )
+        sizes = host.population.setup.sizes
         self._reader = Reader(
-            self._format, self._keyring, self._letter_came, say, nodes=experiment.nodes, hosted=len(seats)
+            self._format,
+            self._keyring,
+            self._letter_came,
+            say,
+            nodes=experiment.nodes,
+            hosted=len(seats),
+            samples=dict(enumerate(sizes.tolist())) if self._format.most_samples and sizes is not None else None,
         )
         self._found: list[tuple[Seat, e.Action]] = []
         self.learning = Learning(

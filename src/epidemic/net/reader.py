@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from epidemic.net.keyring import Keyring
@@ -38,8 +38,12 @@ class Reader:
         *,
         nodes: int,
         hosted: int,
+        samples: Mapping[int, int] | None = None,
     ) -> None:
-        """`take` is given every letter that is in order, and whom it is for."""
+        """`take` is given every letter that is in order, and whom it is for.
+
+        `samples`: how many training samples places are known to have. Of the others the first number that they tell is believed.
+        """
         self._format = format
         self._keyring = keyring
         self._take = take
@@ -49,6 +53,7 @@ class Reader:
         self._queue: queue.SimpleQueue[_Frame | None] = queue.SimpleQueue()
         self._waiting: Counter[int] = Counter()  # how many frames in it are from whose link
         self._unknown: deque[_Frame] = deque(maxlen=MOST_UNKNOWN)
+        self._samples = dict(samples or {})
         self._refused: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._read, name="reader", daemon=True)
@@ -94,6 +99,8 @@ class Reader:
             letter = self._format.open(frame.raw, self._keyring.key_of)
             if self._keyring.carrier_of(letter.sender) != frame.link:
                 raise Refused("wrong-link")
+            if self._samples.setdefault(letter.sender, letter.samples) != letter.samples:
+                raise Refused("wrong-samples")
         except Refused as refusal:
             if refusal.reason == "unknown-sender" and frame.then is None:
                 self._unknown.append(frame)

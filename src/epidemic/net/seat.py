@@ -55,6 +55,7 @@ class Seat:
         self.position = position
         self.journal = journal
         self.format = format
+        self.samples = int(journal.setup.samples[position])
         self.rounds: Rounds
         self.kept: dict[int, Outgoing] = {}
         self.message: Rows = {}  # (1, ...) what it emitted in the round that it is in
@@ -72,7 +73,8 @@ class Seat:
 
     def seal(self, round: int, graph: bytes, row: dict[str, Tensor]) -> bytearray:
         """A signed frame with these numbers."""
-        return self.format.seal(round, self.place, graph, {k: raw_bytes(v) for k, v in row.items()}, self.identity.key)
+        tensors = {name: raw_bytes(numbers) for name, numbers in row.items()}
+        return self.format.seal(round, self.place, graph, tensors, self.identity.key, self.samples)
 
     def keep(self, letter: Outgoing) -> None:
         """Keep a letter for those who ask for it again."""

@@ -45,6 +45,7 @@ REASONS = (
     "wrong-link",  # came over the connection of somebody else than its sender
     "implausible",  # of a round that there is not
     "insane",  # numbers that are infinite, or larger than any sane model's
+    "wrong-samples",  # no number of samples that the run allows, or another one than its sender has told before
     "overflow",  # more than could be looked at
 )
 
@@ -72,6 +73,12 @@ class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     tensors: tuple[tuple[str, tuple[int, ...], str], ...]  # name, shape, type of numbers
 
 
+class CountedHeader(Header, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The same where voices count by their samples."""
+
+    samples: int  # how many training samples the sender has
+
+
 class Offer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A model for a receiver that may have enough of them."""
 
@@ -89,47 +96,65 @@ class Letter:
     sender: int
     graph: bytes
     tensors: Mapping[str, memoryview]  # raw bytes of each, within the frame
+    samples: int = 0  # of the sender, where voices count by them
 
 
 class Format:
     """The frames of one run: which tensors, how many bytes."""
 
-    def __init__(self, run: bytes, columns: tuple[Column, ...], largest: float = float("inf")) -> None:
-        """`largest`: numbers of a greater magnitude are refused."""
+    def __init__(
+        self, run: bytes, columns: tuple[Column, ...], largest: float = float("inf"), most_samples: int = 0
+    ) -> None:
+        """`largest`: numbers of a greater magnitude are refused.
+
+        `most_samples`: letters tell how many training samples their sender has, at most this many; 0: they do not.
+        """
         self.run = run
         self.largest = largest
+        self.most_samples = most_samples
         self.columns = columns
         self.tensors = tuple((c.name, c.shape, c.dtype) for c in columns)
         self.body_bytes = sum(c.bytes for c in columns)
         self.frame_bytes = HEADER_BYTES + self.body_bytes
-        room = len(msgspec.msgpack.encode(self._header(2**63 - 1, 2**31 - 1, bytes(8), bytes(32))))
+        room = len(msgspec.msgpack.encode(self._header(2**63 - 1, 2**31 - 1, bytes(8), bytes(32), most_samples)))
         if room > HEADER_BYTES - SIGNATURE_BYTES - 6:
             raise BadInput(
                 f"a message of {len(columns)} tensors needs {room} bytes of header, more than"
                 f" {HEADER_BYTES - SIGNATURE_BYTES - 6}; send fewer, or give them shorter names"
             )
 
-    def _header(self, round: int, sender: int, graph: bytes, digest: bytes) -> Header:
+    def _header(self, round: int, sender: int, graph: bytes, digest: bytes, samples: int) -> Header:
+        if self.most_samples:
+            return CountedHeader(self.run, round, sender, graph, digest, self.tensors, samples)
         return Header(self.run, round, sender, graph, digest, self.tensors)
 
     def seal(
-        self, round: int, sender: int, graph: bytes, tensors: Mapping[str, Any], key: Ed25519PrivateKey
+        self,
+        round: int,
+        sender: int,
+        graph: bytes,
+        tensors: Mapping[str, Any],
+        key: Ed25519PrivateKey,
+        samples: int = 0,
     ) -> bytearray:
-        """A signed frame with these numbers: for each tensor its raw bytes, as a NumPy array of bytes."""
+        """A signed frame with these numbers: for each tensor its raw bytes, as a NumPy array of bytes.
+
+        `samples`: how many training samples the sender has; it is told only where voices count by it.
+        """
         frame = bytearray(self.frame_bytes)
         start = HEADER_BYTES
         for column in self.columns:
             np.frombuffer(frame, np.uint8, column.bytes, start)[:] = tensors[column.name]
             start += column.bytes
         digest = blake3(memoryview(frame)[HEADER_BYTES:]).digest()
-        frame[:HEADER_BYTES] = _sealed(self._header(round, sender, graph, digest), HEADER_BYTES, key)
+        frame[:HEADER_BYTES] = _sealed(self._header(round, sender, graph, digest, samples), HEADER_BYTES, key)
         return frame
 
     def open(self, frame: bytes, key_of: KeyOf) -> Letter:
         """The letter in a frame; raises Refused."""
         if len(frame) > self.frame_bytes:
             raise Refused("oversized")
-        header, signed, signature = _parsed(frame, HEADER_BYTES, Header)
+        header, signed, signature = _parsed(frame, HEADER_BYTES, CountedHeader if self.most_samples else Header)
         if header.run != self.run:
             raise Refused("wrong-run")
         if header.tensors != self.tensors:
@@ -137,6 +162,9 @@ class Format:
             raise Refused("wrong-dtype" if shapes == [(n, s) for n, s, _ in self.tensors] else "wrong-shape")
         if len(frame) != self.frame_bytes or len(header.graph) != 8 or header.round < 0:
             raise Refused("malformed")
+        samples = header.samples if self.most_samples else 0
+        if self.most_samples and not 1 <= samples <= self.most_samples:
+            raise Refused("wrong-samples")
         _verify(header.sender, signed, signature, key_of)
         body = memoryview(frame)[HEADER_BYTES:]
         if blake3(body).digest() != header.digest:
@@ -147,7 +175,7 @@ class Format:
             start += column.bytes
             if not _sane(tensors[column.name], column.dtype, self.largest):
                 raise Refused("insane")
-        return Letter(header.round, header.sender, header.graph, tensors)
+        return Letter(header.round, header.sender, header.graph, tensors, samples)
 
     def seal_offer(self, round: int, sender: int, receiver: int, key: Ed25519PrivateKey) -> bytes:
         """An offer, signed."""
