@@ -64,7 +64,8 @@ def gather(folders: Sequence[Path], out: Path) -> Summary:
 def _write(store: Store, experiment: Experiment, runs: list[_Run]) -> Summary:
     info = runs[0].info
     store.announce()
-    store.begin(Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"]), info.get("data", ""))
+    choice = Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"])
+    store.begin(choice, info.get("data", ""), classes=info.get("classes", ()))
     store.restore()
     setup = prepare(experiment, experiment.seeds[0])
     workers = Workers(1)
