@@ -151,8 +151,8 @@ def test_words_of_others_are_short_and_plain(nodes, keyring):
         (heard,) = keyring.introduce(bundle(nodes[2], terms=other, run=other.run))
         assert 1 <= len(heard.differs) <= 4
         for text in heard.differs:
-            assert len(text) <= 160
-            assert text == plain(text, 160)
+            assert len(text) <= 240
+            assert text == plain(text, 240)
             assert text.isprintable()
 
 
@@ -212,3 +212,53 @@ def test_nothing_is_taken_from_an_open_bundle_but_hellos(nodes):
     found, refused = open_hellos(bundle(nodes[1]), nodes[0], NODES)
     assert [known.name for known in found] == ["node-1"]
     assert refused == []
+
+
+def _differences(here, there):
+    from epidemic.net.terms import Names, differences
+
+    made = [msgspec.structs.replace(TERMS, classes=Names.of(names)) for names in (here, there)]
+    assert (made[0].run == made[1].run) == (here == there)
+    return differences(*made)
+
+
+def test_names_of_classes_are_compared_and_both_lists_told():
+    """Their number, their order and every name count, also of those that are not told in words."""
+    assert _differences(["a", "b"], ["a", "b"]) == []
+    assert _differences(["benign", "malignant"], ["malignant", "unclear"]) == [
+        "classes [benign, malignant] here, [malignant, unclear] there: name all of them, in one order, in data.classes of all nodes"
+    ]
+    assert "[a, b] here, [b, a] there" in _differences(["a", "b"], ["b", "a"])[0]
+    assert "[0, 1] here, [0, 1, 2] there" in _differences(["0", "1"], ["0", "1", "2"])[0]
+    assert "[] here, [a, b] there" in _differences([], ["a", "b"])[0]
+    many = [f"class {i}" for i in range(5000)]
+    (told,) = _differences(many, [*many[:-1], "other"])
+    assert "... 4995 more" in told
+    long = ["x" * 200 + str(i) for i in range(2000)]
+    assert _differences(long, long[::-1])
+    assert len(_differences(long, many)[0]) <= 240
+
+
+def test_names_of_classes_from_others_are_bounded_and_plain(nodes, keyring):
+    from epidemic.net.terms import Names
+
+    evil = ("a\n\x1b[2J", "\u202eb", "[red]c")
+    other = msgspec.structs.replace(TERMS, classes=Names(3, "00", evil))
+    (heard,) = keyring.introduce(bundle(nodes[2], terms=other, run=other.run))
+    assert "classes [] here, [a??[2J, ?b, [red]c] there" in heard.differs[0]
+    assert heard.differs[0].isprintable()
+    for names in (Names(1, "0", ("x" * 49,)), Names(1, "0", ("x",) * 65), Names(10**9, "0" * 1000, ())):
+        other = msgspec.structs.replace(TERMS, classes=names)
+        (heard,) = keyring.introduce(bundle(nodes[2], terms=other, run=other.run))
+        assert all(len(text) <= 240 for text in heard.differs)
+        assert len(heard.differs) == 1
+
+
+def test_features_and_shapes_of_inputs_are_compared():
+    from epidemic.net.terms import Names, differences
+
+    here = msgspec.structs.replace(TERMS, inputs=(2,), features=Names.of(["age", "dose"]))
+    there = msgspec.structs.replace(TERMS, inputs=(2,), features=Names.of(["dose", "age"]))
+    assert "features [age, dose] here, [dose, age] there" in differences(here, there)[0]
+    other = msgspec.structs.replace(TERMS, inputs=(3, 8, 8))
+    assert differences(TERMS, other) == ["inputs of shape [] here, [3,8,8] there"]

@@ -32,11 +32,13 @@ if TYPE_CHECKING:
         Fashion,
         FashionMNIST,
         ImageFolder,
+        ImageTable,
         Natural,
         PythonData,
         Samples,
         Shards,
         Synthetic,
+        Table,
     )
     from epidemic.engine import Run, SeedRun, simulate
     from epidemic.errors import BadInput, EpidemicError, Interrupted, RunFailed
@@ -70,8 +72,8 @@ if TYPE_CHECKING:
 _HOME = {
     "callbacks": "Callback",
     "algorithms": "Column Defaults LocalSGD PushSum PythonAlgorithm",
-    "data": "CIFAR10 FEMNIST IID MNIST Arrays Dataset Digits Dirichlet DirichletHsu Explicit Fashion FashionMNIST ImageFolder"
-    " Natural PythonData Samples Shards Synthetic",
+    "data": "CIFAR10 FEMNIST IID MNIST Arrays Dataset Digits Dirichlet DirichletHsu Explicit Fashion FashionMNIST ImageFolder ImageTable"
+    " Natural PythonData Samples Shards Synthetic Table",
     "engine": "Run SeedRun simulate",
     "errors": "BadInput EpidemicError Interrupted RunFailed",
     "experiment": "Checkpoint Eval Experiment Network Runtime load",

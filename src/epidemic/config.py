@@ -103,7 +103,7 @@ def _explain(problem: str, where: str, table: Mapping[str, Any], cls: type) -> s
         value: Any = table
         for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", path):
             value = value[key] if key else value[int(number)]
-        wanted = re.sub(r"Expected (.+), got .+", r"\1", what).replace("`", "")
+        wanted = re.sub(r"Expected (.+), got .+", r"\1", what).replace("`", "").removesuffix(" | null")
         wanted = {
             "object": "a table",
             "int": "a whole number",

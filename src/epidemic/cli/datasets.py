@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from epidemic.errors import BadInput, RunFailed, suggestion
+from epidemic.errors import BadInput, RunFailed, plain, suggestion
 
 data_app = typer.Typer(
     help="Data: list, fetch, check, show how it falls on the nodes, and what is kept decoded.", no_args_is_help=True
@@ -81,19 +81,49 @@ def check_command(
     path: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Where it is.", show_default="the usual places")
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting of the data, target=price for instance.", show_default=False
+        ),
+    ] = None,
 ) -> None:
-    """Read a data set as a run would, and say what it holds."""
-    from epidemic.config import build_kind
-    from epidemic.data import SOURCES
+    """Read a data set as a run would, and say what it holds.
+
+    [bold]Example[/bold]
+
+      epidemic data check table --path patients.csv --set target=outcome
+    """
+    from rich.text import Text
+
+    from epidemic.cli.show import show
+    from epidemic.config import build_kind, parse_setting
+    from epidemic.data import SOURCES, Table
+    from epidemic.experiment.files import toml_value
 
     if name not in SOURCES:
         raise BadInput(f"data kind {name!r} is not known{suggestion(name, SOURCES)}")
-    data = build_kind({"kind": name, **({} if path is None else {"path": str(path)})}, SOURCES, "data").load()
+    given = dict(map(parse_setting, settings or []))
+    table = {"kind": name, **({} if path is None else {"path": str(path)})}
+    source = build_kind(
+        {**table, **{key.removeprefix("data."): value for key, value in given.items()}}, SOURCES, "data"
+    )
+    data = source.load()
     writers = f", {len(set(data.train.groups.tolist())):,} writers" if data.train.groups is not None else ""
     kinds = f"{len(data.classes)} classes" if data.classes else "quantities to predict"
     typer.echo(
         f"{name}: {len(data.train):,} training and {len(data.test):,} test samples of shape {data.input_shape}, {kinds}{writers}"
     )
+    if data.classes and not all(one.isdecimal() for one in data.classes):
+        show(
+            Text(
+                f"classes: {', '.join(plain(one, 40) for one in data.classes[:100])}{', ...' * (len(data.classes) > 100)}"
+            )
+        )
+    if isinstance(source, Table) and source.normalise and not source.scale:
+        show(Text(f"scale = {toml_value(source.measured())}"))
+    if data.note:
+        show(Text(f"note: {plain(data.note, 500)}"))
 
 
 @data_app.command("cache")
@@ -152,6 +182,7 @@ def show_command(
       epidemic data show experiment.toml --plot classes.png --set partition.alpha=1.0
     """
     import numpy as np
+    from rich.text import Text
 
     from epidemic.cli.show import plain_table, show
     from epidemic.experiment import load
@@ -187,10 +218,15 @@ def show_command(
         typer.echo(f"picture: {plot}")
     elif experiment.nodes <= 200:
         shades = " .:-=+*#%@"
-        heading = plain_table(
-            "", "node", "samples", f"classes 0 to {len(data.classes) - 1}, share of the node's samples"
-        )
+        first, last = (plain(data.classes[k], 30) for k in (0, -1))
+        heading = plain_table("", "node", "samples", Text(f"classes {first} to {last}, share of the node's samples"))
         heading.columns[2].justify = "left"
         for i, row in enumerate(counts):
             heading.add_row(str(i), str(sizes[i]), "".join(shades[int(np.ceil(9 * c / sizes[i]))] for c in row))
         show(heading)
+    if len(data.classes) <= 100 and not all(name.isdecimal() for name in data.classes):
+        totals = counts.sum(axis=0).tolist()
+        each = ", ".join(f"{plain(n, 30)} ({c:,})" for n, c in zip(data.classes, totals, strict=True))
+        show(Text(f"classes in order, with their samples: {each}"))
+    if data.note:
+        show(Text(f"note: {plain(data.note, 500)}"))

@@ -14,6 +14,7 @@ from epidemic.algorithms import cautions
 from epidemic.batch import Job, Watcher
 from epidemic.callbacks import Callback
 from epidemic.cli.show import percent, size
+from epidemic.errors import plain
 from epidemic.host.describe import disconnection
 from epidemic.host.setup import Setup
 from epidemic.learner import Learner
@@ -62,6 +63,7 @@ class Display(Callback):
         apart = disconnection(setup.experiment, setup.seed)
         for line in [
             *([] if apart is None else [apart]),
+            *([f"data: {plain(setup.data.note, 500)}"] if setup.data.note else []),
             *cautions(setup.experiment.algorithm, setup.experiment.topology),
         ]:
             self._warn(line)

@@ -48,7 +48,7 @@ def interval(value: Interval, factor: float = 1.0, digits: int = 2, *, signed: b
     return mean if value.half_width is None else f"{mean}±{factor * value.half_width:.{digits}f}"
 
 
-def plain_table(title: str, *columns: str) -> Table:
+def plain_table(title: str, *columns: str | Text) -> Table:
     """A table without a frame: the first column to the left, and numbers to the right that are never broken."""
     table = Table(
         title=Text(title),

@@ -7,10 +7,13 @@ from epidemic.data.cifar import CIFAR10
 from epidemic.data.embedded_sets import Digits, Fashion
 from epidemic.data.femnist import FEMNIST
 from epidemic.data.idx import MNIST, FashionMNIST
+from epidemic.data.image_tables import ImageTable
 from epidemic.data.images import ImageFolder
 from epidemic.data.own import Arrays, PythonData, as_dataset
 from epidemic.data.partition import IID, PARTITIONS, Dirichlet, DirichletHsu, Explicit, Natural, Partition, Shards
+from epidemic.data.sample_sets import SampleSet
 from epidemic.data.synthetic import Synthetic
+from epidemic.data.tables import Table
 
 SOURCES: dict[str, type[Source]] = {
     "fashion": Fashion,
@@ -21,6 +24,8 @@ SOURCES: dict[str, type[Source]] = {
     "cifar10": CIFAR10,
     "femnist": FEMNIST,
     "image-folder": ImageFolder,
+    "image-table": ImageTable,
+    "table": Table,
     "arrays": Arrays,
     "python": PythonData,
 }
@@ -41,13 +46,16 @@ __all__ = [
     "Fashion",
     "FashionMNIST",
     "ImageFolder",
+    "ImageTable",
     "Natural",
     "Partition",
     "PythonData",
+    "SampleSet",
     "Samples",
     "Shards",
     "Source",
     "Synthetic",
+    "Table",
     "as_dataset",
     "prepared",
     "stratified",

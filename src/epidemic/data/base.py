@@ -50,6 +50,7 @@ class Dataset:
     shift: float = 0.0
     validation: Samples | None = None
     note: str = ""  # what should be known wherever a result from it is shown
+    features: tuple[str, ...] = ()  # the names of the inputs, where they have some (the columns of a table)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -67,6 +68,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid
 
     about: ClassVar[str] = ""
     natural_partition: ClassVar[bool] = False
+    common: ClassVar[tuple[str, ...]] = ()
+    """Settings that deployed nodes must share even where each has data of its own."""
 
     path: str | None = None
     """File or directory of the data, where it needs one."""
@@ -87,6 +90,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid
     def read(self) -> Dataset:
         """Read what is stored."""
         raise NotImplementedError
+
+    def differs_by_place(self) -> str | None:
+        """Why nodes with data of their own cannot use these settings; None if they can."""
+        return None
 
     def files(self) -> list[Path]:
         """All files that `read` reads, and folders whose names matter, if decoding them is worth a place in the cache."""
@@ -126,6 +133,7 @@ def _pack(data: Dataset, about: dict[str, Any]) -> Stored:
         if array is not None
     }
     rest = {"classes": data.classes, "scale": data.scale, "shift": data.shift, "note": data.note}
+    rest["features"] = data.features
     return Stored(arrays, {**about, **rest})
 
 
@@ -137,7 +145,8 @@ def _unpack(stored: Stored) -> Dataset:
     about = stored.about
     validation = samples("validation") if "validation.inputs" in stored.arrays else None
     return Dataset(
-        samples("train"), samples("test"), tuple(about["classes"]), about["scale"], about["shift"], validation, about["note"]
+        samples("train"), samples("test"), tuple(about["classes"]), about["scale"], about["shift"], validation, about["note"],
+        tuple(about.get("features", ())),
     )  # fmt: skip
 
 

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from epidemic.data.base import Array, Dataset, Samples, Source, find_directory, scaled_bytes, stratified
+from epidemic.data.base import Array, Dataset, Samples, find_directory, scaled_bytes, stratified
+from epidemic.data.labels import Labelled, shown
 from epidemic.errors import BadInput, require_choice, require_int
 from epidemic.progress import tell
 
@@ -43,7 +44,23 @@ def decode_image(encoded: bytes, size: tuple[int, int], channels: int, path: Pat
     return pixels.transpose(2, 0, 1) if channels == 3 else pixels[None]
 
 
-class ImageFolder(Source, frozen=True, tag="image-folder"):
+def picture_size(encoded: bytes, path: Path) -> tuple[int, int]:
+    """Height and width of an encoded picture."""
+    image = need("PIL.Image", "Pictures")
+    try:
+        with image.open(io.BytesIO(encoded)) as picture:
+            return picture.height, picture.width
+    except (OSError, SyntaxError) as problem:
+        raise BadInput(f"{path} holds a broken picture ({problem})") from None
+
+
+def check_channels(channels: int) -> None:
+    """Refuse anything but grey and colour."""
+    require_int("data.channels", channels, 1, 3)
+    require_choice("data.channels", str(channels), ["1", "3"])
+
+
+class ImageFolder(Labelled, frozen=True, tag="image-folder"):
     """Pictures of equal size in folders by class: path/train/CLASS/*.png and path/test/CLASS/*.png.
 
     Without train and test folders, path/CLASS/*.png, of which a stratified fifth is for testing.
@@ -56,29 +73,54 @@ class ImageFolder(Source, frozen=True, tag="image-folder"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_int("data.channels", self.channels, 1, 3)
-        require_choice("data.channels", str(self.channels), ["1", "3"])
+        check_channels(self.channels)
         if self.path is None:
             raise BadInput("data.path is missing: the folder of the pictures")
 
     def files(self) -> list[Path]:
         root = self._root()
         roots = [root / "train", root / "test"] if _is_split(root) else [root]
-        classes = _classes(roots[0])
+        folders = self._folders(roots[0])
         # The folders, too, because one without pictures is a class.
-        return [path for r in roots for path in (*(r / name for name in classes), *_pictures(r, classes))]
+        there = [(r, [name for name in folders if (r / name).is_dir()]) for r in roots]
+        return [path for r, names in there for path in (*(r / name for name in names), *_pictures(r, folders))]
 
     def read(self) -> Dataset:
         root = self._root()
         if _is_split(root):
-            classes = _classes(root / "train")
-            train = self._folder(root / "train", classes, None)
-            return Dataset(train, self._folder(root / "test", classes, train), classes, *scaled_bytes())
-        classes = _classes(root)
-        every = self._folder(root, classes, None)
-        test = stratified(every.targets, max(len(every) // 5, 1), "folder-test")
-        rest = np.setdiff1d(np.arange(len(every)), test)
-        return Dataset(every.take(rest), every.take(test), classes, *scaled_bytes())
+            folders = self._folders(root / "train")
+            left_out = [f"test/{name}" for name in _names(root / "test") if name not in folders]
+            if left_out and self.classes is not None:
+                raise BadInput(
+                    f"{root} has {left_out[0]}, which is not among data.classes = {shown(self.classes)}; move it away"
+                )
+            train = self._folder(root / "train", folders, None)
+            note = f"{shown(left_out)[1:-1]} is left out, because train has no such folder" if left_out else ""
+            test = self._folder(root / "test", folders, train)
+            return Dataset(train, test, self.classes or folders, *scaled_bytes(), note=note)
+        folders = self._folders(root)
+        every = self._folder(root, folders, None)
+        test_numbers = stratified(every.targets, max(len(every) // 5, 1), "folder-test")
+        rest = np.setdiff1d(np.arange(len(every)), test_numbers)
+        return Dataset(every.take(rest), every.take(test_numbers), self.classes or folders, *scaled_bytes())
+
+    def _folders(self, root: Path) -> tuple[str, ...]:
+        """The folders of the classes: those that are there, or those that are declared."""
+        found = _names(root)
+        if self.classes is None:
+            if len(found) < 2:
+                raise BadInput(
+                    f"{root} must have a folder for each class, at least two; found {len(found)}"
+                    + ("; if others have the other classes, name all of them in data.classes" if found else "")
+                )
+            return found
+        for name in found:
+            if name not in self.classes:
+                raise BadInput(
+                    f"{root} has a folder {name!r}, which is not among data.classes = {shown(self.classes)};"
+                    " add it there, or move it away"
+                )
+        return self.classes
 
     def _root(self) -> Path:
         root = find_directory(self.path, "image-folder")
@@ -90,15 +132,8 @@ class ImageFolder(Source, frozen=True, tag="image-folder"):
         paths = _pictures(root, classes)
         if not paths:
             raise BadInput(f"{root} has no pictures ({', '.join(SUFFIXES)}) in its class folders")
-        if like is None:
-            image = need("PIL.Image", "Pictures")
-            try:
-                with image.open(paths[0]) as first:
-                    size = (first.height, first.width)
-            except (OSError, SyntaxError) as problem:
-                raise BadInput(f"{paths[0]} holds a broken picture ({problem})") from None
-        else:
-            size = (like.inputs.shape[2], like.inputs.shape[3])
+        size = picture_size(paths[0].read_bytes(), paths[0]) if like is None else like.inputs.shape[2:4]
+        size = (size[0], size[1])
         pixels = np.empty((len(paths), self.channels, *size), dtype=np.uint8)
         with ThreadPoolExecutor() as pool:
             for i, one in enumerate(pool.map(lambda p: decode_image(p.read_bytes(), size, self.channels, p), paths)):
@@ -117,8 +152,5 @@ def _pictures(root: Path, classes: tuple[str, ...]) -> list[Path]:
     return [p for name in classes for p in sorted((root / name).glob("*")) if p.suffix.lower() in SUFFIXES]
 
 
-def _classes(root: Path) -> tuple[str, ...]:
-    found = tuple(sorted(p.name for p in root.iterdir() if p.is_dir()))
-    if len(found) < 2:
-        raise BadInput(f"{root} must have a folder for each class, at least two; found {len(found)}")
-    return found
+def _names(root: Path) -> tuple[str, ...]:
+    return tuple(sorted(p.name for p in root.iterdir() if p.is_dir()))

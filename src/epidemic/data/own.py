@@ -1,8 +1,9 @@
-"""A user's own data: arrays in a file, or a function of theirs."""
+"""A user's own data: arrays in a file, a function of theirs, or whatever they hand over in Python."""
 
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,13 +11,19 @@ import msgspec
 import numpy as np
 
 from epidemic.config import call_own, import_object
-from epidemic.data.base import Array, Dataset, Samples, Source
+from epidemic.data.base import Array, Dataset, Samples
+from epidemic.data.labels import Labelled, as_declared, is_label, numbered, one_hot, shown
+from epidemic.data.sample_sets import is_sample_set, read_samples, refuse_endless
 from epidemic.errors import BadInput
 
-MOST_CLASSES = 100_000
+OTHER_KINDS = {
+    ".csv": 'use data.kind = "table" for tables',
+    ".parquet": 'use data.kind = "table" for tables, "image-table" for pictures',
+    ".npy": "it holds one array; np.savez(path, train_x=..., train_y=..., test_x=..., test_y=...) saves all four",
+}
 
 
-class Arrays(Source, frozen=True, tag="arrays"):
+class Arrays(Labelled, frozen=True, tag="arrays"):
     """A NumPy .npz file with train_x, train_y, test_x, test_y, and optionally train_groups (whose sample it is)."""
 
     about: ClassVar[str] = "a NumPy .npz file with train_x, train_y, test_x, test_y (and train_groups)"
@@ -32,6 +39,8 @@ class Arrays(Source, frozen=True, tag="arrays"):
             raise BadInput(
                 f"data.path = {str(path)!r} {'is a directory' if path.is_dir() else 'does not exist'}; give the .npz file"
             )
+        if path.suffix.lower() in OTHER_KINDS:
+            raise BadInput(f"data.path = {str(path)!r} is no .npz file: {OTHER_KINDS[path.suffix.lower()]}")
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 arrays = {key: stored[key] for key in stored.files}
@@ -40,13 +49,15 @@ class Arrays(Source, frozen=True, tag="arrays"):
         missing = [key for key in ("train_x", "train_y", "test_x", "test_y") if key not in arrays]
         if missing:
             raise BadInput(f"{path} has no array {missing[0]!r}; it has {', '.join(sorted(arrays)) or 'none'}")
-        return from_arrays(
-            (arrays["train_x"], arrays["train_y"]), (arrays["test_x"], arrays["test_y"]), arrays.get("train_groups")
-        )
+        train, test = (arrays["train_x"], arrays["train_y"]), (arrays["test_x"], arrays["test_y"])
+        return from_arrays(train, test, arrays.get("train_groups"), declared=self.classes)
 
 
-class PythonData(Source, frozen=True, tag="python"):
-    """The result of a user's own function, "module:function": a Dataset, or ((x, y), (test_x, test_y)) arrays."""
+class PythonData(Labelled, frozen=True, tag="python"):
+    """The result of a user's own function, "module:function".
+
+    It returns a Dataset, a pair of torch.utils.data.Dataset, or ((x, y), (test_x, test_y)) arrays.
+    """
 
     about: ClassVar[str] = 'what your own function returns: "module:function"'
 
@@ -57,22 +68,75 @@ class PythonData(Source, frozen=True, tag="python"):
         made = call_own(
             import_object(self.function, "data.function"), self.options, f"data.function = {self.function!r}"
         )
-        return as_dataset(made, f"data.function = {self.function!r}")
+        return as_dataset(made, f"data.function = {self.function!r}", self.classes)
 
 
-def as_dataset(made: Any, what: str) -> Dataset:
-    """A Dataset from whatever a user hands over."""
+def as_dataset(made: Any, what: str, declared: Sequence[str] | None = None) -> Dataset:
+    """A Dataset from whatever a user hands over: one, a pair of sample sets, or arrays."""
     if isinstance(made, Dataset):
-        return made
+        return made if declared is None else as_declared(made, declared)
+    if is_sample_set(made):
+        refuse_endless(made, what)
+        raise BadInput(f"{what} is a single {type(made).__name__}; give a pair of them, (train, test)")
+    if isinstance(made, tuple | list) and len(made) == 2 and any(map(is_sample_set, made)):
+        return _from_samples(made[0], made[1], what, declared)
     try:
         (train_x, train_y), (test_x, test_y) = made
     except (TypeError, ValueError):
-        raise BadInput(f"{what} must be a Dataset or ((x, y), (test_x, test_y)), not {type(made).__name__}") from None
+        raise BadInput(
+            f"{what} must be a Dataset, ((x, y), (test_x, test_y)), or two torch.utils.data.Dataset (train, test),"
+            f" not {type(made).__name__}"
+        ) from None
     try:
         arrays = [np.asarray(a) for a in (train_x, train_y, test_x, test_y)]
     except Exception as problem:
         raise BadInput(f"{what} has something that is no array: {' '.join(str(problem).split())}") from None
-    return from_arrays((arrays[0], arrays[1]), (arrays[2], arrays[3]))
+    return from_arrays((arrays[0], arrays[1]), (arrays[2], arrays[3]), declared=declared)
+
+
+def _from_samples(train: Any, test: Any, what: str, declared: Sequence[str] | None) -> Dataset:
+    """From two sample sets, each read once from its first to its last sample."""
+    for part in (train, test):
+        if not is_sample_set(part):
+            raise BadInput(
+                f"{what} is a pair of a data set and a {type(part).__name__}; give two data sets, (train, test)"
+            )
+    read = [read_samples(train, f"{what} (train)"), read_samples(test, f"{what} (test)")]
+    if read[0].classes != read[1].classes and None not in (read[0].classes, read[1].classes):
+        names = [shown(part.classes or ()) for part in read]
+        raise BadInput(
+            f"{what}: train has the classes {names[0]}, but test {names[1]}; their numbers would contradict each other"
+        )
+    own = read[0].classes or read[1].classes
+    return from_arrays((read[0].inputs, read[0].labels), (read[1].inputs, read[1].labels), own=own, declared=declared)
+
+
+def from_arrays(
+    train: tuple[Array, Array],
+    test: tuple[Array, Array],
+    groups: Array | None = None,
+    *,
+    own: Sequence[str] | None = None,
+    declared: Sequence[str] | None = None,
+) -> Dataset:
+    """Names, whole numbers and truth values as targets are classes; anything else is a quantity to predict."""
+    for name, array in (("train_x", train[0]), ("test_x", test[0])):
+        if array.dtype.kind not in "buif" or array.ndim == 0:
+            raise BadInput(
+                f"{name} must be an array of numbers with an axis of samples, not {array.dtype} of shape {array.shape}"
+            )
+    if train[0].dtype.kind != test[0].dtype.kind or (train[0].dtype == np.uint8) != (test[0].dtype == np.uint8):
+        raise BadInput(
+            f"training inputs are of type {train[0].dtype} but test inputs of {test[0].dtype}; give both the same"
+        )
+    targets, names, note = _targets(train[1], test[1], own, declared)
+    inputs = [_plain(x) for x in (train[0], test[0])]
+    if groups is not None:
+        if groups.ndim != 1 or len(groups) != len(inputs[0]):
+            raise BadInput(f"train_groups has {len(groups)} entries, but there are {len(inputs[0])} training samples")
+        groups = np.unique(groups, return_inverse=True)[1]
+    scale = 1 / 255 if inputs[0].dtype == np.uint8 else 1.0
+    return Dataset(Samples(inputs[0], targets[0], groups), Samples(inputs[1], targets[1]), names, scale, note=note)
 
 
 def _plain(x: Array) -> Array:
@@ -82,39 +146,31 @@ def _plain(x: Array) -> Array:
     return x.astype(np.int64 if np.issubdtype(x.dtype, np.integer) else np.float32)
 
 
-def from_arrays(train: tuple[Array, Array], test: tuple[Array, Array], groups: Array | None = None) -> Dataset:
-    """Whole-number targets are classes 0, 1, ...; anything else is a quantity to predict."""
-    for name, array in (("train_x", train[0]), ("train_y", train[1]), ("test_x", test[0]), ("test_y", test[1])):
-        if array.dtype.kind not in "buif" or array.ndim == 0:
+def _targets(
+    train: Array, test: Array, own: Sequence[str] | None, declared: Sequence[str] | None
+) -> tuple[list[Array], tuple[str, ...], str]:
+    """Class numbers with the classes' names, or quantities without; and a note."""
+    for name, y in (("train_y", train), ("test_y", test)):
+        if y.ndim == 0 or not (y.dtype.kind in "iuf" or is_label(y)):
             raise BadInput(
-                f"{name} must be an array of numbers with an axis of samples, not {array.dtype} of shape {array.shape}"
+                f"{name} must be an array with one label or some numbers for each sample, not {y.dtype} of shape {y.shape}"
             )
-    if train[1].dtype.kind == "b" or test[1].dtype.kind == "b":
-        raise BadInput("labels are true or false; use whole numbers 0, 1, ... for classes")
-    if np.issubdtype(train[1].dtype, np.integer) != np.issubdtype(test[1].dtype, np.integer):
-        raise BadInput(
-            f"training targets are of type {train[1].dtype} but test targets of {test[1].dtype}; give both the same"
-        )
-    if np.issubdtype(train[1].dtype, np.integer) and train[1].ndim == 1:
-        labels = np.concatenate([train[1], test[1].ravel()])
-        if labels.size and (labels.min() < 0 or labels.max() >= MOST_CLASSES):
-            odd = labels.min() if labels.min() < 0 else labels.max()
+        if y.dtype.kind in "iu" and one_hot(y):
             raise BadInput(
-                f"labels must be 0, 1, ... up to {MOST_CLASSES - 1}, but one is {odd}; number the classes from 0"
+                f"{name} of shape {y.shape} is one-hot; give the numbers of the classes, {name}.argmax(1),"
+                " or floats for quantities to predict"
             )
-        names = tuple(str(i) for i in range(int(labels.max()) + 1 if labels.size else 0))
-        targets = [y.astype(np.int64) for y in (train[1], test[1])]
-    else:
-        names = ()
-        targets = [y.astype(np.float32) for y in (train[1], test[1])]
-    if train[0].dtype.kind != test[0].dtype.kind or (train[0].dtype == np.uint8) != (test[0].dtype == np.uint8):
+    if (train.dtype.kind == "f") != (test.dtype.kind == "f"):
         raise BadInput(
-            f"training inputs are of type {train[0].dtype} but test inputs of {test[0].dtype}; give both the same"
+            f"training targets are of type {train.dtype} but test targets of {test.dtype}; give both the same"
         )
-    inputs = [_plain(x) for x in (train[0], test[0])]
-    if groups is not None:
-        if groups.ndim != 1 or len(groups) != len(inputs[0]):
-            raise BadInput(f"train_groups has {len(groups)} entries, but there are {len(inputs[0])} training samples")
-        groups = np.unique(groups, return_inverse=True)[1]
-    scale = 1 / 255 if inputs[0].dtype == np.uint8 else 1.0
-    return Dataset(Samples(inputs[0], targets[0], groups), Samples(inputs[1], targets[1]), names, scale)
+    if train.shape[1:] != test.shape[1:]:
+        raise BadInput(f"training targets are of shape {train.shape[1:]} each, but test targets {test.shape[1:]}")
+    if is_label(train) and is_label(test):
+        found = numbered({"training sample": train, "test sample": test}, own, declared)
+        return found.targets, found.classes, found.note
+    if declared is not None:
+        raise BadInput(f"data.classes = {shown(declared)}, but the targets are quantities to predict; leave it out")
+    whole = train.dtype.kind in "iu"
+    note = f"whole-number targets of shape {train.shape[1:]} are taken as quantities to predict" if whole else ""
+    return [y.astype(np.float32) for y in (train, test)], (), note

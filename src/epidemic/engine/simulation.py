@@ -62,7 +62,7 @@ def simulate(
                     store.announce()
                 learner, known = make_learner(setup, workers, known if store is None else store.known_choice())
                 if store is not None and store.run_info() is None:
-                    store.begin(known, data.note, samples=setup.sizes)
+                    store.begin(known, data.note, classes=data.classes, samples=setup.sizes)
                 with gentle_stop() as stop:
                     host = Host(Population(setup, learner), learner, workers, stop)
                     results.append(_Simulation(host, store, callback, _go_on(store)).run())

@@ -12,6 +12,7 @@ from typing import Any
 
 from epidemic.algorithms import UNSAID_KIND
 from epidemic.config import parse_setting
+from epidemic.data import Source
 from epidemic.errors import BadInput
 from epidemic.experiment.files import toml_value
 from epidemic.experiment.spec import Experiment
@@ -77,7 +78,11 @@ def same_experiment(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
 
 def node_terms(experiment: Experiment) -> dict[str, Any]:
     """What the nodes of a deployment must have in common, by dotted keys. A deployed run has one seed, which nodes compare by itself."""
-    table = decisive(experiment.table(), _free_of_nodes(own_data=experiment.network.data == "own"))
+    whole, own_data = experiment.table(), experiment.network.data == "own"
+    table = decisive(whole, _free_of_nodes(own_data=own_data))
+    if own_data and isinstance(experiment.data, Source):
+        shared = {key: whole["data"].get(key) for key in experiment.data.common}
+        table |= flat({"data": {key: value for key, value in shared.items() if value}})
     return {key: value for key, value in table.items() if key != "seeds"}
 
 

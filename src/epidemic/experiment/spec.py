@@ -1,7 +1,7 @@
 """Experiment: everything that decides a run, as one frozen value.
 
 In Python its fields take a user's own objects: a topology or algorithm with the right methods, a torch.nn.Module or a function
-that makes one, a Dataset.
+that makes one, a Dataset or a pair of torch.utils.data.Dataset.
 """
 
 from __future__ import annotations
@@ -15,7 +15,18 @@ from torch import nn
 
 from epidemic.algorithms import ALGORITHMS, MISSING, Algorithm, LocalSGD, check_algorithm
 from epidemic.config import call_own, import_object, to_table
-from epidemic.data import PARTITIONS, SOURCES, Dataset, Dirichlet, Fashion, Partition, Source, as_dataset, prepared
+from epidemic.data import (
+    PARTITIONS,
+    SOURCES,
+    Dataset,
+    Dirichlet,
+    Fashion,
+    Partition,
+    SampleSet,
+    Source,
+    as_dataset,
+    prepared,
+)
 from epidemic.errors import BadInput, require_choice, require_int, require_real, suggestion
 from epidemic.experiment.fingerprint import fingerprint
 from epidemic.faults import Faults
@@ -28,8 +39,8 @@ FORMAT = 1
 """The version of the file format; files of another version are refused."""
 
 
-OwnArrays = tuple[tuple[ArrayLike, ArrayLike], tuple[ArrayLike, ArrayLike]]
-"""Data of a user's own: ((x, y), (test_x, test_y))."""
+OwnData = Dataset | tuple[tuple[ArrayLike, ArrayLike], tuple[ArrayLike, ArrayLike]] | tuple[SampleSet, SampleSet]
+"""Data of a user's own: a Dataset, ((x, y), (test_x, test_y)), or two torch.utils.data.Dataset, (train, test)."""
 
 
 class Eval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,7 +130,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """auto: cross-entropy for classes, squared error otherwise; or "module:function"."""
     topology: GivesGraphs = msgspec.field(default_factory=lambda: ELLocal(7))
     algorithm: Algorithm = msgspec.field(default_factory=LocalSGD)
-    data: Source | Dataset | OwnArrays | Callable[[], Dataset | OwnArrays] = msgspec.field(default_factory=Fashion)
+    data: Source | OwnData | Callable[[], OwnData] = msgspec.field(default_factory=Fashion)
     partition: Partition = msgspec.field(default_factory=lambda: Dirichlet(min_samples=1))
     model: Model | nn.Module | Callable[[], nn.Module] = msgspec.field(default_factory=MLP)
     faults: Faults = msgspec.field(default_factory=Faults)

@@ -188,7 +188,8 @@ def _check_model(task: Task, data: Dataset, experiment: Experiment) -> None:
     if not isinstance(outputs, Tensor):
         raise BadInput(f"the model must return a tensor, not {type(outputs).__name__}")
     expected = (2, len(data.classes)) if data.classes else tuple(targets.shape)
-    if task.loss in LOSSES.values() and tuple(outputs.shape) != expected:
+    fits = tuple(outputs.shape) == expected or {tuple(outputs.shape), expected} == {(2,), (2, 1)}
+    if task.loss in LOSSES.values() and not fits:
         what = f"{len(data.classes)} classes" if data.classes else f"targets of shape {expected[1:]}"
         raise BadInput(f"the model gives outputs of shape {tuple(outputs.shape[1:])}, but the data has {what}")
     try:

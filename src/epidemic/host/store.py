@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -43,6 +44,8 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 WRITTEN = "# Written by epidemic"
+MOST_NAMES = 1000
+"""Names of more classes than this are not written down."""
 
 CHECKPOINT, RECORDS, TIMINGS, STATE = "checkpoint.safetensors", "records.jsonl", "timings.jsonl", "state.json"
 
@@ -84,6 +87,13 @@ def _held(lock: Path) -> bool:
     return True
 
 
+def _nothing_yet(path: Path) -> bool:
+    """Whether a run was announced in a seed's directory but has not begun: a node that the others refused, for instance."""
+    records = path / RECORDS
+    begun = records.is_file() and records.stat().st_size > 0
+    return not begun and not any((path / name).exists() for name in (CHECKPOINT, "summary.json"))
+
+
 class Progress(msgspec.Struct, kw_only=True):
     """Where a run stands: goes into the checkpoint beside the tensors."""
 
@@ -122,8 +132,8 @@ class Store:
         if not others and not self._own_file():
             raise BadInput(f"{self.root} has an experiment.toml that is not of a run; choose another directory")
         for path in others:
-            different = same_experiment((read_json(path) or {}).get("experiment", {}), self._table())
-            if different:
+            different = self._differences(path)
+            if different and not (resume and _nothing_yet(path.parent)):
                 raise BadInput(
                     f"{path.parent} holds a different experiment (in {', '.join(different[:5])}); choose another directory"
                 )
@@ -136,6 +146,10 @@ class Store:
                 f"{self.root} holds {state} run of this experiment;"
                 f" choose another directory, or go on with: {self.way_on(changed=True)}"
             )
+
+    def _differences(self, path: Path) -> list[str]:
+        """In what the experiment of a run.json is another one."""
+        return same_experiment((read_json(path) or {}).get("experiment", {}), self._table())
 
     def way_on(self, *, changed: bool = False) -> str:
         """The command that goes on with this run; if something `changed` that may, with what is to be set for it."""
@@ -173,6 +187,8 @@ class Store:
             part.unlink()
         if self.finished:
             (self.path / CHECKPOINT).unlink(missing_ok=True)
+        elif _nothing_yet(self.path) and self._differences(self.path / "run.json"):
+            (self.path / "run.json").unlink(missing_ok=True)
 
     def run_info(self) -> dict[str, Any] | None:
         """What run.json says; None if this seed has not been started."""
@@ -189,6 +205,7 @@ class Store:
         choice: Choice,
         data: str = "",
         *,
+        classes: Sequence[str] = (),
         samples: IntArray | None = None,
         node: int | None = None,
         told: int | None = None,
@@ -198,6 +215,7 @@ class Store:
         Args:
             choice: How it is computed.
             data: What there is to say about the data.
+            classes: The names of its classes; very many are left out.
             samples: How many training samples each node has, if that is known.   # (n,)
             node: The place of the deployed one.
             told: The number of samples that it tells the others.
@@ -208,6 +226,7 @@ class Store:
             **({} if node is None else {"node": node}),
             **({} if told is None else {"samples": told}),
             "data": data,
+            "classes": list(classes) if len(classes) <= MOST_NAMES else [],
             "network": describe_network(self.experiment, self.seed, samples),
             "strategy": choice.strategy,
             "strategy_reason": choice.reason,

@@ -35,7 +35,14 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Half the squared distance of output and target, mean over the batch."""
+    """Half the squared distance of output and target, mean over the batch.
+
+    One quantity may have an axis of its own or not: (batch,) and (batch, 1) are the same.
+    """
+    if outputs.shape != targets.shape or outputs.dim() == 1:
+        outputs, targets = outputs.reshape(len(outputs), -1), targets.reshape(len(targets), -1)
+        if outputs.shape != targets.shape:  # PyTorch would make them fit, by comparing each sample with all others
+            raise ValueError(f"outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)} do not fit each other")
     return 0.5 * (outputs - targets).flatten(1).square().sum(1).mean()
 
 

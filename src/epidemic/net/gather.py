@@ -66,7 +66,7 @@ def _write(store: Store, experiment: Experiment, runs: list[_Run]) -> Summary:
     store.announce()
     setup = prepare(experiment, experiment.seeds[0])
     choice = Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"])
-    store.begin(choice, info.get("data", ""), samples=setup.sizes)
+    store.begin(choice, info.get("data", ""), classes=info.get("classes", ()), samples=setup.sizes)
     store.restore()
     workers = Workers(1)
     try:

@@ -77,7 +77,7 @@ class Keyring:
         if known.hello.run == self.run:
             return ()
         told = differences(self._terms, known.terms) if known.terms is not None else []
-        return tuple(plain(text, 160) for text in told[:4]) or ("the run differs",)
+        return tuple(plain(text, 240) for text in told[:4]) or ("the run differs",)
 
     def key_of(self, place: int) -> Ed25519PublicKey | None:
         """The certified key of a node; None if it is not known. Raises Refused if it counts no more."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from epidemic.errors import BadInput, EpidemicError, Interrupted
+from epidemic.errors import BadInput, EpidemicError, Interrupted, plain
 from epidemic.experiment import Experiment, check_node_setting, load, same_experiment
 from epidemic.host.interrupt import Stop, gentle_stop
 from epidemic.host.journal import Ear, Host, Journal
@@ -73,7 +73,10 @@ def run_node(
                 say(f"finished already: {store.path}")
         data = None
         while left := [i for i, store in enumerate(stores) if not store.finished]:
-            data = experiment.load_data() if data is None else data
+            if data is None:
+                data = experiment.load_data()
+                if data.note:
+                    say(f"data: {plain(data.note, 500)}")
             setup = prepare(experiment, seed, data, [identities[i].place for i in left])
             with gentle_stop() as stop:
                 host = _hosting(setup, [stores[i] for i in left], workers, stop)
@@ -99,7 +102,8 @@ def _hosting(setup: Setup, stores: Sequence[Store], workers: Workers, stop: Stop
     for store, place, own in zip(stores, setup.hosted.tolist(), setup.samples.tolist(), strict=True):
         told = own if setup.experiment.mixing_rule == "samples" else None
         if store in fresh:
-            store.begin(choice, setup.data.note, samples=setup.sizes, node=place, told=told)
+            classes, samples = setup.data.classes, setup.sizes
+            store.begin(choice, setup.data.note, classes=classes, samples=samples, node=place, told=told)
     return Host(Population(setup, learner), learner, workers, stop)
 
 

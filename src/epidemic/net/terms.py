@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import msgspec
 import torch
 
 from epidemic import __version__
-from epidemic.errors import BadInput
+from epidemic.data import Source
+from epidemic.errors import BadInput, plain
 from epidemic.experiment import Experiment, node_terms
 from epidemic.faults import Faults
 from epidemic.host.setup import Setup
@@ -18,6 +20,34 @@ from epidemic.topology import ELLocal
 
 PROTOCOL = 1
 """The version of what nodes say to each other."""
+MOST_NAMES, LONGEST_NAME = 64, 48
+"""How many names of classes or features are told in words, and how many characters of each; their digest stands for all of them."""
+
+
+class Names(msgspec.Struct, frozen=True):
+    """The names of the classes, or of the features, in order."""
+
+    count: int = 0
+    digest: str = ""
+    first: Annotated[
+        tuple[Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)], ...], msgspec.Meta(max_length=MOST_NAMES)
+    ] = ()
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> Names:
+        """Told in words as far as there is room."""
+        digest = hashlib.blake2b(msgspec.json.encode(list(names)), digest_size=8).hexdigest() if names else ""
+        return cls(len(names), digest, tuple(name[:LONGEST_NAME] for name in names[:MOST_NAMES]))
+
+    def __str__(self) -> str:
+        """Short, and plain whoever told them."""
+        words: list[str] = []
+        for name in self.first:
+            if sum(map(len, words)) + len(name) > 40:
+                break
+            words.append(plain(name, 24))
+        left = self.count - len(words)
+        return f"[{', '.join([*words, *([f'... {left} more'] if left > 0 else [])])}]"
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -27,6 +57,9 @@ class Terms(msgspec.Struct, frozen=True):
     graphs: str  # digest of the first rounds' graphs, as this library draws them
     model: str  # digest of the initial model, with names, shapes and types
     data: str  # digest of the training labels, where all nodes share one data set
+    inputs: Annotated[tuple[int, ...], msgspec.Meta(max_length=16)] = ()  # shape of one input
+    classes: Names = Names()
+    features: Names = Names()  # of a table's columns
     protocol: int = PROTOCOL
     version: str = __version__  # told, not compared
 
@@ -54,7 +87,10 @@ def terms_of(setup: Setup) -> Terms:
         labels.update(f"{setup.data.train.inputs.shape}\0{targets.dtype}\0{targets.shape}\0".encode())
         labels.update(targets.astype(targets.dtype.newbyteorder("<")).tobytes())
     same = {**node_terms(experiment), "seed": setup.seed}
-    return Terms(same, graphs.hexdigest(), model.hexdigest(), "" if own else labels.hexdigest())
+    return Terms(
+        same, graphs.hexdigest(), model.hexdigest(), "" if own else labels.hexdigest(),
+        setup.data.input_shape, Names.of(setup.data.classes), Names.of(setup.data.features),
+    )  # fmt: skip
 
 
 def differences(here: Terms, there: Terms) -> list[str]:
@@ -68,7 +104,17 @@ def differences(here: Terms, there: Terms) -> list[str]:
         a, b = (t.experiment.get(key, "not set") for t in (here, there))
         if a != b:
             found.append(f"{key} = {_short(a)} here, {_short(b)} there")
-    if here.data != there.data:
+    if here.classes != there.classes:
+        found.append(
+            f"classes {here.classes} here, {there.classes} there: name all of them, in one order, in data.classes of all nodes"
+        )
+    if here.features != there.features:
+        found.append(
+            f"features {here.features} here, {there.features} there: list the same in data.features of all nodes"
+        )
+    elif here.inputs != there.inputs:
+        found.append(f"inputs of shape {_short(here.inputs)} here, {_short(there.inputs)} there")
+    if here.data != there.data and here.classes == there.classes:
         found.append("the training data differs")
     if not found:  # otherwise it is a consequence
         if here.graphs != there.graphs:
@@ -103,6 +149,10 @@ def check_deployable(experiment: Experiment) -> None:
             raise BadInput(
                 f"faults.{key} is drawn by the simulator only; on a network things go wrong by themselves: leave it out"
             )
+    if experiment.network.data == "own" and isinstance(experiment.data, Source):
+        contradiction = experiment.data.differs_by_place()
+        if contradiction is not None:
+            raise BadInput(contradiction)
     network, capped = experiment.network, experiment.faults.cap_of(experiment.nodes) is not None
     if getattr(experiment.algorithm, "exact_exchange", False) and network.close != "barrier":
         kind = experiment.table()["algorithm"]["kind"]

@@ -80,7 +80,7 @@ class Search:
         within = f"within {rules.patience / SECOND:g} s (network.patience)"
         if len(differing) > len(alive):
             place, different = sorted(differing.items())[0]
-            return f"node {place} runs another experiment: {'; '.join(different[:4])}; use the same folder for all"
+            return f"node {place} runs another experiment: {'; '.join(different[:4])}; all nodes must agree"
         if not alive:
             return f"no other node was found {within}"
         if rules.barrier and not founders <= alive:

@@ -11,6 +11,8 @@ from html import escape
 
 import msgspec
 
+from epidemic.errors import plain
+
 WIDTH, HEIGHT = 640, 360
 LEFT, RIGHT, TOP, BOTTOM = 62, 22, 12, 46
 POINTS = 240
@@ -196,11 +198,12 @@ def bar_chart(
     return _svg(name, title, description, "".join(parts), height)
 
 
-def heat_chart(name: str, title: str, description: str, counts: Sequence[Sequence[int]], classes: int) -> str:
+def heat_chart(name: str, title: str, description: str, counts: Sequence[Sequence[int]], classes: Sequence[str]) -> str:
     """Nodes from left to right, classes from bottom to top; the darker, the larger a class's share of the node's samples."""
-    n = len(counts)
-    x, y = Axis(0, n, LEFT, WIDTH - RIGHT), Axis(0, classes, HEIGHT - BOTTOM, TOP)
-    wide, tall = (WIDTH - RIGHT - LEFT) / n, (HEIGHT - BOTTOM - TOP) / classes
+    n, names = len(counts), [plain(one, 20) for one in classes]
+    left = LEFT + 6 * max(0, max(map(len, names)) - 5)
+    x, y = Axis(0, n, left, WIDTH - RIGHT), Axis(0, len(classes), HEIGHT - BOTTOM, TOP)
+    wide, tall = (WIDTH - RIGHT - left) / n, (HEIGHT - BOTTOM - TOP) / len(classes)
     cells = []
     for i, row in enumerate(counts):
         total = sum(row) or 1
@@ -215,10 +218,10 @@ def heat_chart(name: str, title: str, description: str, counts: Sequence[Sequenc
         f'<text class="tick" x="{x(v):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{t}</text>'
         for v, t in x.ticks()
     ) + "".join(
-        f'<text class="tick" x="{LEFT - 6}" y="{y(k + 0.5) + 4:.1f}" text-anchor="end">{k}</text>'
-        for k in range(0, classes, max(1, classes // 12))
+        f'<text class="tick" x="{left - 6}" y="{y(k + 0.5) + 4:.1f}" text-anchor="end">{escape(names[k])}</text>'
+        for k in range(0, len(classes), max(1, len(classes) // 12))
     )
-    frame = f'<rect class="box" x="{LEFT}" y="{TOP}" width="{WIDTH - RIGHT - LEFT}" height="{HEIGHT - BOTTOM - TOP}"/>'
+    frame = f'<rect class="box" x="{left}" y="{TOP}" width="{WIDTH - RIGHT - left}" height="{HEIGHT - BOTTOM - TOP}"/>'
     return _svg(name, title, description, f'<g class="heat">{"".join(cells)}</g>{frame}{ticks}{sides}')
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from epidemic.errors import plain
 from epidemic.record import Record
 from epidemic.report.statistics import curve
 from epidemic.report.style import line, new_figure, polish
@@ -102,21 +103,25 @@ def classes_figure(counts: NDArray[np.int64], classes: tuple[str, ...], title: s
     axes = figure.subplots()
     colours = colormaps["viridis"](np.linspace(0, 1, max(len(classes), 2)))
     bottom = np.zeros(n)
-    for k, name in enumerate(classes):
-        axes.bar(
-            np.arange(n),
-            counts[:, k],
-            bottom=bottom,
-            width=1.0,
-            color=colours[k],
-            label=name,
-            edgecolor="white",
-            linewidth=0.2,
+    bars: list[Any] = []
+    for k in range(len(classes)):
+        bars.append(
+            axes.bar(
+                np.arange(n),
+                counts[:, k],
+                bottom=bottom,
+                width=1.0,
+                color=colours[k],
+                edgecolor="white",
+                linewidth=0.2,
+            )
         )
         bottom += counts[:, k]
     polish(axes, title, "node", "training samples")
     axes.set_xlim(-0.5, n - 0.5)
     if len(classes) <= 20:
-        handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles[::-1], labels[::-1], loc="outside right center", frameon=False, fontsize=8)
+        # Matplotlib leaves out labels that begin with an underscore, and reads $...$ as a formula.
+        labels = [plain(name, 30).replace("$", r"\$") for name in classes]
+        labels = [f" {label}" if label.startswith("_") else label for label in labels]
+        figure.legend(bars[::-1], labels[::-1], loc="outside right center", frameon=False, fontsize=8)
     return figure

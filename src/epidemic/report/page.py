@@ -191,16 +191,18 @@ class _Page:
         )
 
     def _classes(self) -> str:
-        shown: dict[str, tuple[str, list[list[int]]]] = {}
+        shown: dict[str, tuple[str, list[list[int]], list[str]]] = {}
         for run in self.runs:
             seed = _finished(run)
             counts = [n.classes for n in seed.nodes or [] if n.classes is not None] if seed is not None else []
             if counts:
-                key = msgspec.json.encode(counts).decode()
+                called = run.seeds[0].info.classes
+                classes = called if len(called) == len(counts[0]) else [str(k) for k in range(len(counts[0]))]
+                key = msgspec.json.encode([classes, counts]).decode()
                 names = f"{shown[key][0]}, {run.label}" if key in shown else run.label
-                shown[key] = names, counts
+                shown[key] = names, counts, classes
         figures = []
-        for i, (names, counts) in enumerate(list(shown.values())[:4]):
+        for i, (names, counts, classes) in enumerate(list(shown.values())[:4]):
             part = counts[:NODES_SHOWN]
             held = [sum(c > 0 for c in row) for row in counts]
             share = [max(row) / max(sum(row), 1) for row in counts]
@@ -210,7 +212,7 @@ class _Page:
             )
             if len(part) < len(counts):
                 said += f" The first {NODES_SHOWN} are shown."
-            chart = charts.heat_chart(f"heat{i}", "Classes on the nodes", said, part, len(counts[0]))
+            chart = charts.heat_chart(f"heat{i}", "Classes on the nodes", said, part, classes)
             caption = "Classes on the nodes" if len(shown) == 1 else f"Classes on the nodes: {names}"
             figures.append(_plain_figure(caption, chart, said))
         more = f"<p>{len(shown) - 4} more splits are not shown.</p>" if len(shown) > 4 else ""

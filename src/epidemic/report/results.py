@@ -33,6 +33,7 @@ class RunInfo(msgspec.Struct, frozen=True):
     versions: dict[str, str]
     machine: dict[str, Any]
     data: str = ""  # what should be known about the data that was read
+    classes: list[str] = []  # their names; empty if there are none, very many, or in older runs
     network: dict[str, Any] = {}  # static; if so, connected and sigma; empty in older runs
 
     def __post_init__(self) -> None:

@@ -1,0 +1,208 @@
+"""Tables of pictures: Parquet files as Hugging Face stores data sets of pictures, with their class names in the metadata."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+
+from epidemic.data.base import Array, Dataset, Samples, find_directory, scaled_bytes, stratified
+from epidemic.data.images import check_channels, decode_image, need, picture_size
+from epidemic.data.labels import Labelled, check_names, numbered
+from epidemic.errors import BadInput, plain, suggestion
+from epidemic.progress import tell
+
+SPLITS = ("train", "test", "validation")
+BATCH = 2000
+
+
+class ImageTable(Labelled, frozen=True, tag="image-table"):
+    """Pictures of equal size in Parquet files: train-*.parquet and test-*.parquet in a folder (or its folder data), or one file.
+
+    Without files for testing, the pictures of the split "validation" are taken, or else a stratified fifth.
+    """
+
+    about: ClassVar[str] = (
+        "pictures in Parquet files as on Hugging Face (train-*.parquet, test-*.parquet), class names included"
+    )
+
+    channels: int = 3
+    """3 for colour, 1 for grey."""
+    image: str | None = None
+    """The column of the pictures; not set: the one that holds pictures."""
+    label: str | None = None
+    """The column of the labels; not set: the one with class names, or "label"."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_channels(self.channels)
+        if self.path is None:
+            raise BadInput("data.path is missing: the folder of the .parquet files")
+
+    def files(self) -> list[Path]:
+        return [path for paths in self._splits().values() for path in paths]
+
+    def read(self) -> Dataset:
+        splits, notes = self._splits(), []
+        columns = self._columns(splits["train"][0])
+        size = _first_size(splits["train"][0], columns.image)
+        train, y = self._decoded(splits["train"], columns, size)
+        if "test" not in splits and "validation" not in splits:
+            found = numbered({"training sample": y}, columns.names, self.classes)
+            every = Samples(train, found.targets[0])
+            aside = stratified(every.targets, max(len(every) // 5, 1), "folder-test")
+            rest = np.setdiff1d(np.arange(len(every)), aside)
+            return Dataset(every.take(rest), every.take(aside), found.classes, *scaled_bytes(), note=found.note)
+        if "test" not in splits:
+            notes.append('tested on the split "validation", because there is no "test"')
+        test, test_y = self._decoded(splits.get("test") or splits["validation"], columns, size)
+        found = numbered({"training sample": y, "test sample": test_y}, columns.names, self.classes)
+        note = "; ".join(filter(None, (*notes, found.note)))
+        train_y, test_y = found.targets
+        return Dataset(Samples(train, train_y), Samples(test, test_y), found.classes, *scaled_bytes(), note=note)
+
+    def _splits(self) -> dict[str, list[Path]]:
+        """The files of each split; what is used is what is returned."""
+        place = find_directory(self.path, "image-table")
+        if place.is_file():
+            if place.suffix.lower() != ".parquet":
+                raise BadInput(f"data.path = {str(place)!r} must be a .parquet file or a folder of them")
+            return {"train": [place]}
+        for folder in (place, place / "data", place / "default"):
+            found = {
+                split: sorted({*folder.glob(f"{split}-*.parquet"), *folder.glob(f"{split}.parquet")})
+                for split in SPLITS
+            }
+            if found["train"]:
+                other = "test" if found["test"] else "validation"
+                return {split: paths for split, paths in found.items() if paths and split in ("train", other)}
+        raise BadInput(
+            f"{place} has no train-*.parquet, nor has its folder data; set data.path to the folder or the file"
+        )
+
+    def _columns(self, path: Path) -> _Columns:
+        """Which columns hold what, as the settings, the metadata and the types of the first file say."""
+        schema = _opened(path).schema_arrow
+        features = _features(schema.metadata or {})
+        there = [str(name) for name in schema.names]
+        for key, wanted in (("image", self.image), ("label", self.label)):
+            if wanted is not None and wanted not in there:
+                raise BadInput(f"data.{key} = {wanted!r} is no column of {path}{suggestion(wanted, there)}")
+        pictures = [name for name in there if features.get(name, {}).get("_type") == "Image"]
+        pictures = pictures or [field.name for field in schema if _holds_pictures(field.type)]
+        image = self.image or _only(pictures, "pictures", "image", path)
+        if not _holds_pictures(schema.field(image).type):
+            raise BadInput(f"{path}: column {image!r} holds no encoded pictures but {schema.field(image).type}")
+        labels = [name for name in there if features.get(name, {}).get("_type") == "ClassLabel"]
+        label = self.label or _only(labels or [n for n in there if n == "label"], "labels", "label", path)
+        names = features.get(label, {}).get("names")
+        if not isinstance(names, list) or not names:
+            return _Columns(image, label, None)
+        check_names(names, f"{path}: the names of column {label!r}")
+        return _Columns(image, label, tuple(names))
+
+    def _decoded(self, paths: list[Path], columns: _Columns, size: tuple[int, int]) -> tuple[Array, Array]:
+        """The pictures (N, channels, height, width) and raw labels (N,) of these files."""
+        files = [_opened(path) for path in paths]
+        total = sum(file.metadata.num_rows for file in files)
+        if total == 0:
+            raise BadInput(f"{paths[0]} has no rows")
+        pixels, labels, done = np.empty((total, self.channels, *size), dtype=np.uint8), [], 0
+        with ThreadPoolExecutor() as pool:
+            for file, path in zip(files, paths, strict=True):
+                for batch in _batches(file, path, columns):
+                    tell(f"{path.parent}, pictures", done, total)
+                    encoded = _encoded(batch.column(0))
+                    if None in encoded:
+                        raise BadInput(
+                            f"{path}: row {encoded.index(None) + 1} has no picture in column {columns.image!r} (a path alone is not enough)"
+                        )
+                    decode = partial(decode_image, size=size, channels=self.channels, path=path)
+                    for i, one in enumerate(pool.map(decode, encoded)):
+                        pixels[done + i] = one
+                    labels.append(_labels(batch.column(1), columns.label, path))
+                    done += len(encoded)
+        return pixels, np.concatenate(labels)
+
+
+class _Columns(NamedTuple):
+    image: str
+    label: str
+    names: tuple[str, ...] | None  # of the classes, if the metadata has them
+
+
+def _opened(path: Path) -> Any:
+    parquet = need("pyarrow.parquet", "Parquet files")
+    try:
+        return parquet.ParquetFile(path)
+    except Exception as problem:
+        raise BadInput(f"{path} is not a readable Parquet file ({plain(' '.join(str(problem).split()))})") from None
+
+
+def _batches(file: Any, path: Path, columns: _Columns) -> Any:
+    wanted = [columns.image, columns.label]
+    for name in wanted:
+        if name not in file.schema_arrow.names:
+            raise BadInput(f"{path} has no column {name!r}{suggestion(name, file.schema_arrow.names)}")
+    try:
+        for batch in file.iter_batches(BATCH, columns=wanted):
+            yield batch.select(wanted)
+    except OSError as problem:
+        raise BadInput(f"{path} is damaged ({plain(' '.join(str(problem).split()))})") from None
+
+
+def _encoded(column: Any) -> list[bytes | None]:
+    nested = hasattr(column, "field")
+    found: list[bytes | None] = (column.field("bytes") if nested else column).to_pylist()
+    return found
+
+
+def _labels(column: Any, name: str, path: Path) -> Array:
+    if column.null_count:
+        raise BadInput(f"{path}: column {name!r} has rows without a label; leave them out")
+    values = np.array(column.to_pylist())
+    if values.dtype.kind not in "biuU" or values.ndim != 1:
+        raise BadInput(f"{path}: column {name!r} holds no labels but {column.type}; set data.label to the right column")
+    return values
+
+
+def _first_size(path: Path, image: str) -> tuple[int, int]:
+    """Height and width of the first picture."""
+    for batch in _opened(path).iter_batches(1, columns=[image]):
+        first = _encoded(batch.column(0))[0]
+        if first is not None:
+            return picture_size(first, path)
+    raise BadInput(f"{path} has no picture in column {image!r}")
+
+
+def _features(metadata: dict[bytes, bytes]) -> dict[str, Any]:
+    """What Hugging Face's metadata says of each column; empty if there is none."""
+    try:
+        found = msgspec.json.decode(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+    except (msgspec.MsgspecError, KeyError, TypeError, RecursionError):
+        return {}
+    return {k: v for k, v in found.items() if isinstance(v, dict)} if isinstance(found, dict) else {}
+
+
+def _holds_pictures(kind: Any) -> bool:
+    """Bytes, or a struct that has some."""
+    types = need("pyarrow.types", "Parquet files")
+    if types.is_struct(kind):
+        index = kind.get_field_index("bytes")
+        return index >= 0 and _holds_pictures(kind.field(index).type)
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _only(found: list[str], what: str, setting: str, path: Path) -> str:
+    if len(found) != 1:
+        how_many = (
+            f"{len(found)} columns of {what} ({', '.join(found)})"
+            if found
+            else f"no column of {what} that is known as such"
+        )
+        raise BadInput(f"{path} has {how_many}; set data.{setting} to its name")
+    return found[0]
