@@ -43,7 +43,8 @@ class OwnSpread(msgspec.Struct, frozen=True):
     @staticmethod
     def of(values: Any) -> OwnSpread:
         """Of one number per node."""
-        found = msgspec.structs.astuple(Spread.of(values))
+        with np.errstate(invalid="ignore"):  # infinite ones
+            found = msgspec.structs.astuple(Spread.of(values))
         return OwnSpread(*(v if math.isfinite(v) else None for v in found))
 
 

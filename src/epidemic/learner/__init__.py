@@ -25,13 +25,13 @@ from epidemic.learner.task import (
     SGD,
     Evaluation,
     Loss,
-    Metric,
     Strategy,
     Task,
     accuracy,
     cross_entropy,
     squared_error,
 )
+from epidemic.metrics import Metric
 from epidemic.workers import Workers
 
 

@@ -30,6 +30,8 @@ class Nature:
     """Numbers per sample that the largest of its convolutions puts out; 0 without any."""
     products: int
     """Multiplications per sample in its convolutions; 0 without any."""
+    outputs: int
+    """Numbers that it puts out per sample."""
 
 
 def nature_of(module: nn.Module, inputs: Tensor) -> Nature:
@@ -39,14 +41,15 @@ def nature_of(module: nn.Module, inputs: Tensor) -> Nature:
     state = torch.get_rng_state()
     try:
         with torch.no_grad(), _Convolutions() as seen:
-            trained(inputs.clone())
+            outputs = trained(inputs.clone())
         with torch.no_grad():
             copy.deepcopy(trained).eval()(inputs.clone())
         random = not torch.equal(state, torch.get_rng_state())
     finally:
         torch.set_rng_state(state)
     changed = any(not torch.equal(b, before[n]) for n, b in trained.named_buffers())
-    return Nature(random, changed, seen.largest // len(inputs), seen.products // len(inputs))
+    numbers = outputs.numel() if isinstance(outputs, Tensor) else 0
+    return Nature(random, changed, *(n // len(inputs) for n in (seen.largest, seen.products, numbers)))
 
 
 class _Convolutions(TorchFunctionMode):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from epidemic.learner.task import EVALUATION_BATCH, SGD, Evaluation, Task, evaluation
 from epidemic.workers import Workers, blocks
+
+T = TypeVar("T")
 
 
 class PerNode:
@@ -53,33 +55,46 @@ class PerNode:
         return losses, gradients
 
     def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Evaluation:
-        pieces = [(i, block) for i in range(len(x)) for block in blocks(len(inputs), 10 * EVALUATION_BATCH)]
+        task = self.task
+        cuts = blocks(len(inputs), 10 * EVALUATION_BATCH)
 
         @torch.no_grad()
-        def one(piece: tuple[int, slice]) -> list[float]:
+        def one(piece: tuple[int, slice]) -> tuple[list[float], list[Tensor]]:
             i, block = piece
             seat = self._seat().take(x[i], training=False)
-            sums = [0.0] * (1 + len(self.task.metrics))
+            sums, gathered = [0.0] * (1 + len(task.metrics)), []
             for part in blocks(block.stop - block.start, EVALUATION_BATCH):
                 which = slice(block.start + part.start, block.start + part.stop)
                 raw, wanted = inputs[which], targets[which]
-                outputs = seat.module(_for_convolutions(self.task.floats(raw)))
-                sums[0] += float(self.task.loss(outputs, wanted)) * len(raw)
-                for j, metric in enumerate(self.task.metrics.values(), start=1):
+                outputs = seat.module(_for_convolutions(task.floats(raw)))
+                sums[0] += float(task.loss(outputs, wanted)) * len(raw)
+                for j, metric in enumerate(task.metrics.values(), start=1):
                     sums[j] += float(metric(outputs, wanted).sum())
-            return sums
+                if task.whole:
+                    gathered.append(outputs.cpu())
+            return sums, gathered
 
-        sums = torch.tensor(self._evaluate_all(one, pieces), dtype=torch.float64).view(
-            len(x), -1, 1 + len(self.task.metrics)
-        )
-        return evaluation(sums.sum(1) / len(inputs), self.task)
+        found: list[list[float]] = []
+        whole = torch.zeros(len(x), len(task.whole), dtype=torch.float64)
+        for rows in blocks(len(x), task.rows_to_gather(len(inputs)) if task.whole else len(x)):
+            pieces = [(i, block) for i in range(rows.start, rows.stop) for block in cuts]
+            parts = self._evaluate_all(one, pieces, first=rows.start * len(cuts))
+            found += [sums for sums, _ in parts]
+            if task.whole:
+                gathered = [torch.cat(part) for _, part in parts]
+                own = [gathered[start : start + len(cuts)] for start in range(0, len(gathered), len(cuts))]
+                judged = self.workers.map(lambda some: task.judge(torch.cat(some), targets.cpu()), own)
+                whole[rows] = torch.stack(judged)
+        sums = torch.tensor(found, dtype=torch.float64).view(len(x), -1, 1 + len(task.metrics))
+        return evaluation(sums.sum(1) / len(inputs), whole, task)
 
-    def _evaluate_all(self, work: Callable[[Any], list[float]], pieces: list[Any]) -> list[list[float]]:
+    def _evaluate_all(self, work: Callable[[Any], T], pieces: list[Any], first: int) -> list[T]:
+        """`work` on every piece; `first` is the number of the first one, among the pieces of all rows."""
         if not self.serial:
             return self.workers.map(work, pieces)
         found = []
         with torch.random.fork_rng(devices=[self.task.device] if self.task.device.type == "cuda" else []):
-            for number, piece in enumerate(pieces):
+            for number, piece in enumerate(pieces, start=first):
                 torch.manual_seed(number)
                 found.append(work(piece))
         return found

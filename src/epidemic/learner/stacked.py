@@ -90,22 +90,32 @@ class Stacked:
         return losses, gradients
 
     def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Evaluation:
-        sums = torch.zeros(len(x), 1 + len(self.task.metrics), dtype=torch.float64)
+        task = self.task
+        sums = torch.zeros(len(x), 1 + len(task.metrics), dtype=torch.float64)
+        whole = torch.zeros(len(x), len(task.whole), dtype=torch.float64)
         batch = 4 * EVALUATION_BATCH
 
         def one(part: slice) -> None:
+            gathered = []
             for which in blocks(len(inputs), batch):
                 raw, wanted = inputs[which], targets[which]
-                found = self._evaluate(x[part], self.task.floats(raw), wanted)
+                found = self._evaluate(x[part], task.floats(raw), wanted)
+                if task.whole:
+                    *found, outputs = found
+                    gathered.append(outputs.cpu())
                 sums[part] += torch.stack([part_sum.cpu().double() for part_sum in found], dim=1)
+            if task.whole:
+                for i, outputs in zip(range(part.start, part.stop), torch.cat(gathered, 1), strict=True):
+                    whole[i] = task.judge(outputs, targets.cpu())
 
         with torch.no_grad():
-            chunks = blocks(len(x), min(self._chunk_of_convolutions(len(x)), 250))
+            rows = min(self._chunk_of_convolutions(len(x)), 250)
+            chunks = blocks(len(x), min(rows, task.rows_to_gather(len(inputs))) if task.whole else rows)
             for part in {c.stop - c.start: c for c in chunks}.values():  # trace before the threads start
                 for which in {w.stop - w.start: w for w in blocks(len(inputs), batch)}.values():
                     self._evaluate(x[part], self.task.floats(inputs[which]), targets[which])
             self.workers.map(one, chunks, size=len(x) * len(inputs) * self.task.work)
-        return evaluation(sums / len(inputs), self.task)
+        return evaluation(sums / len(inputs), whole, task)
 
     def prepare(self, x: Tensor, index: Tensor) -> None:
         """Trace every size of chunk before the threads start.   # x (k, d) or one row for all (1, d), index (k, b)"""
@@ -132,6 +142,7 @@ class Stacked:
             return [
                 self.task.loss(outputs, y) * len(x),
                 *(metric(outputs, y).sum() for metric in self.task.metrics.values()),
+                *([outputs] if self.task.whole else []),
             ]
 
         arguments = (self.task.layout.views(rows), inputs, targets)

@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from epidemic.data import Dataset, Samples
 from epidemic.learner.nature import Nature, nature_of
 from epidemic.learner.rows import Layout
+from epidemic.metrics import Metric, PerSample, Whole
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean over the batch, a scalar."""
-Metric = Callable[[Tensor, Tensor], Tensor]
-"""(outputs, targets) -> one number per sample."""
 
 EVALUATION_BATCH = 50
 """Samples per forward pass in evaluation; more fall out of the cache."""
+GATHERED = 16_000_000
+"""Outputs that a piece of work may gather for metrics over all outputs of a node."""
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -74,7 +75,7 @@ class SGD:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Per row: the mean loss and the mean of each metric.   # (k,) float64 each"""
+    """Per row: the mean loss and each metric, not a number where one is undefined.   # (k,) float64 each"""
 
     loss: Tensor
     metrics: dict[str, Tensor]
@@ -113,7 +114,8 @@ class Task:
         self.module = copy.deepcopy(module).to(device)
         self.layout = Layout(self.module)
         self.loss = loss
-        self.metrics = dict(metrics)
+        self.metrics: dict[str, PerSample] = {n: m for n, m in metrics.items() if not isinstance(m, Whole)}
+        self.whole: dict[str, Whole] = {n: m for n, m in metrics.items() if isinstance(m, Whole)}
         self.device = device
         self.scale, self.shift = data.scale, data.shift
         self.train = self.tensors(data.train)
@@ -157,6 +159,15 @@ class Task:
         """About how many multiplications a forward pass takes per sample; every number of a row counts once at least."""
         return self.layout.size + self.nature.products
 
+    def rows_to_gather(self, samples: int) -> int:
+        """Of how many rows the outputs for so many samples may be gathered at once."""
+        return max(1, GATHERED // max(1, samples * self.nature.outputs))
+
+    def judge(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The metrics over all outputs of one row.   # (samples, ...), (samples, ...) -> (metrics,)"""
+        found = [metric.number(name, outputs, targets) for name, metric in self.whole.items()]
+        return torch.tensor(found, dtype=torch.float64)
+
     def floats(self, raw: Tensor) -> Tensor:
         """Raw inputs as the model takes them."""
         x = raw.to(
@@ -174,6 +185,7 @@ class Task:
         return x.view(*index.shape, *x.shape[1:]), y.view(*index.shape, *y.shape[1:])
 
 
-def evaluation(means: Tensor, task: Task) -> Evaluation:
-    """From an array of (rows, loss and metrics)."""
-    return Evaluation(means[:, 0], {name: means[:, j] for j, name in enumerate(task.metrics, start=1)})
+def evaluation(means: Tensor, whole: Tensor, task: Task) -> Evaluation:
+    """From an array of (rows, loss and metrics), and one of (rows, metrics over all outputs)."""
+    metrics = {name: means[:, j] for j, name in enumerate(task.metrics, start=1)}
+    return Evaluation(means[:, 0], metrics | {name: whole[:, j] for j, name in enumerate(task.whole)})
