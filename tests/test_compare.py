@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from epidemic import compare as comparing
+from epidemic import methods as comparing
 from epidemic.cli import main
 from epidemic.errors import BadInput
 from epidemic.files import directory_name

@@ -858,9 +858,3 @@ def test_several_callbacks_are_told_in_their_order():
     ep.simulate(small(rounds=2), callbacks=[Told("a"), Told("b")])
     n = small().nodes
     assert heard == [("a", 1, n), ("b", 1, n), ("a", 2, n), ("b", 2, n)]
-
-
-@pytest.mark.parametrize("wrong", [print, ep.Callback, ["no callback"]])
-def test_what_is_no_callback_is_refused(wrong):
-    with pytest.raises(ep.BadInput, match=r"is not a callback; derive its class from ep\.Callback"):
-        ep.simulate(small(), callbacks=wrong)

@@ -9,6 +9,7 @@ import epidemic
 
 LAYERS = [
     ["errors"],
+    ["shown"],
     ["progress"],
     ["files"],
     ["config"],
@@ -32,9 +33,10 @@ LAYERS = [
     ["engine"],
     ["net"],
     ["report"],
-    ["compare"],
+    ["methods"],
     ["batch"],
-    ["sweep"],
+    ["grid"],
+    ["api"],
     ["reproduce"],
     ["cli"],
 ]
@@ -67,7 +69,7 @@ def test_imports_point_up(path):
 def test_a_node_or_a_simulator_never_needs_the_other_nor_the_reports():
     for own, other in (("engine", "net"), ("net", "engine")):
         for path in ROOT.glob(f"{own}/*.py"):
-            assert not set(_imports(path)) & {"report", "compare", "cli", other}
+            assert not set(_imports(path)) & {"report", "methods", "api", "cli", other}
 
 
 def test_what_decides_knows_no_clock_thread_socket_or_tensor():

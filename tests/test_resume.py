@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import epidemic as ep
+from epidemic.callbacks.progress import Display
 from epidemic.cli import main
-from epidemic.cli.progress import Display
 from epidemic.errors import BadInput, Interrupted, RunFailed
 from epidemic.experiment import to_toml
 from epidemic.host.store import Store, export_model

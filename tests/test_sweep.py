@@ -10,8 +10,8 @@ from epidemic.batch import Job, Watcher, run_batch
 from epidemic.cli import main
 from epidemic.errors import BadInput, Interrupted
 from epidemic.experiment import experiment_from, load
+from epidemic.grid import grid_jobs, parse_grid
 from epidemic.report.results import read_results
-from epidemic.sweep import grid_jobs, parse_grid
 from test_resume import start, wait_for
 
 FILE = """

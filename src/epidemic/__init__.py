@@ -2,7 +2,7 @@
 
     import epidemic as ep
     run = ep.simulate(ep.Experiment(nodes=96, rounds=100, topology=ep.ELLocal(s=7)))
-    run.records, run.models
+    run.summary, run.plot(), run.dataframe(), run.models[3]
 
 Names are imported when they are first used, so that `import epidemic` does not load PyTorch.
 """
@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from epidemic import callbacks
     from epidemic.algorithms import Column, Defaults, LocalSGD, PushSum, PythonAlgorithm
+    from epidemic.api import Comparison, Run, RunSummary, Sweep, compare, simulate, sweep
     from epidemic.callbacks import Callback
     from epidemic.data import (
         CIFAR10,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
         Synthetic,
         Table,
     )
-    from epidemic.engine import Run, SeedRun, simulate
+    from epidemic.engine import Models, SeedRun
     from epidemic.errors import BadInput, EpidemicError, Interrupted, RunFailed
     from epidemic.experiment import Checkpoint, Eval, Experiment, Network, Runtime, load
     from epidemic.faults import Crash, Faults, RandomCrashes
@@ -70,11 +71,12 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
+    "api": "Comparison Run RunSummary Sweep compare simulate sweep",
     "callbacks": "Callback",
     "algorithms": "Column Defaults LocalSGD PushSum PythonAlgorithm",
     "data": "CIFAR10 FEMNIST IID MNIST Arrays Dataset Digits Dirichlet DirichletHsu Explicit Fashion FashionMNIST ImageFolder ImageTable"
     " Natural PythonData Samples Shards Synthetic Table",
-    "engine": "Run SeedRun simulate",
+    "engine": "Models SeedRun",
     "errors": "BadInput EpidemicError Interrupted RunFailed",
     "experiment": "Checkpoint Eval Experiment Network Runtime load",
     "faults": "Crash Faults RandomCrashes",

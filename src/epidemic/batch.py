@@ -14,12 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from epidemic.callbacks import Callback
+from epidemic.callbacks import Callback, Callbacks, all_of
 from epidemic.data import Dataset
 from epidemic.engine import simulate
 from epidemic.errors import BadInput, EpidemicError, Interrupted
@@ -85,9 +86,13 @@ class Outcome:
 
 
 def run_batch(
-    jobs: Sequence[Job], workers: int = 1, watcher: Watcher | None = None, data: Dataset | None = None
+    jobs: Sequence[Job],
+    workers: int = 1,
+    watcher: Watcher | None = None,
+    data: Dataset | None = None,
+    callbacks: Callback | Sequence[Callback] = (),
 ) -> Outcome:
-    """Run what is not finished; `data` (for one worker only) spares loading it.
+    """Run what is not finished; `data` spares loading it, `callbacks` are told of every run (both for one worker only).
 
     With several workers this starts processes, so a script of your own must guard its start with `if __name__ == "__main__"`.
 
@@ -100,6 +105,9 @@ def run_batch(
         raise BadInput("two experiments of a batch have the same name; give each a name of its own")
     if workers > 1 and not all(job.experiment.portable for job in jobs):
         raise BadInput("experiments with objects of your own run in one process only; use one worker")
+    told = all_of(callbacks)
+    if workers > 1 and told.those:
+        raise BadInput("callbacks are told of runs in one process only; use one worker")
     for job in jobs:
         job.check()
     skipped = [job for job in jobs if job.finished]
@@ -111,7 +119,7 @@ def run_batch(
         except OSError as problem:
             raise BadInput(f"{place} cannot be written: {problem.strerror}; choose another directory") from None
     with _sigterm_interrupts():
-        failed = _Processes(todo, workers, watcher).run() if workers > 1 else _in_turn(todo, watcher, data)
+        failed = _Processes(todo, workers, watcher).run() if workers > 1 else _in_turn(todo, watcher, data, told)
     return Outcome([job for job in todo if job.name not in failed], skipped, failed)
 
 
@@ -155,10 +163,10 @@ class _Relay(Callback):
         self._tell(self._before + self._job.experiment.rounds, self._found)
 
 
-def _run(job: Job, tell: Tell, data: Dataset | None) -> str | None:
+def _run(job: Job, tell: Tell, data: Dataset | None, callbacks: Sequence[Callback] = ()) -> str | None:
     """Run a job; the reason if it failed."""
     try:
-        simulate(job.experiment, job.path, resume=True, callbacks=_Relay(job, tell), data=data)
+        simulate(job.experiment, job.path, resume=True, callbacks=[_Relay(job, tell), *callbacks], data=data)
     except Interrupted:
         raise
     except EpidemicError as problem:
@@ -174,20 +182,26 @@ class _Loaded:
     """The data of the last job, kept for the next one if it is the same."""
 
     def __init__(self) -> None:
-        self._source: Any = None
+        self._source = ""
         self._data: Dataset | None = None
 
     def of(self, experiment: Experiment) -> Dataset:
-        if self._data is None or experiment.data != self._source:
-            self._data, self._source = experiment.load_data(), experiment.data
+        source = _source(experiment)
+        if self._data is None or source != self._source:
+            self._data, self._source = experiment.load_data(), source
         return self._data
 
 
+def _source(experiment: Experiment) -> str:
+    """Which data it is; arrays of a user's own cannot be compared as they are."""
+    return str(experiment.table()["data"])
+
+
 def _same_data(jobs: Sequence[Job]) -> bool:
-    return len({str(job.experiment.table()["data"]) for job in jobs}) == 1
+    return len({_source(job.experiment) for job in jobs}) == 1
 
 
-def _in_turn(jobs: Sequence[Job], watcher: Watcher, data: Dataset | None) -> dict[str, str]:
+def _in_turn(jobs: Sequence[Job], watcher: Watcher, data: Dataset | None, told: Callbacks) -> dict[str, str]:
     failed: dict[str, str] = {}
     loaded = _Loaded()
     for done, job in enumerate(jobs):
@@ -201,7 +215,7 @@ def _in_turn(jobs: Sequence[Job], watcher: Watcher, data: Dataset | None) -> dic
                     raise  # nobody could run without it
                 problem = str(missing)
             else:
-                problem = _run(job, lambda rounds, text, job=job: watcher.advanced(job, rounds, text), found)  # type: ignore[misc]
+                problem = _run(job, partial(watcher.advanced, job), found, told.those)
         except (Interrupted, KeyboardInterrupt):
             raise Interrupted(f"interrupted in {job.name}, after {done} of {len(jobs)} runs") from None
         if problem is not None:

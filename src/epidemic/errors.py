@@ -28,6 +28,10 @@ class Diverged(RunFailed):
     """A loss that is no longer a finite number."""
 
 
+class CallbackFailed(RunFailed):
+    """A callback raised something; the run itself is sound and can go on."""
+
+
 class Interrupted(EpidemicError):
     """A run that was stopped by the user and can go on later (exit code 130)."""
 

@@ -21,6 +21,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from epidemic.errors import BadInput
+from epidemic.shown import count, html_table
 
 IntArray = NDArray[np.integer[Any]]
 FloatArray = NDArray[np.float64]
@@ -31,9 +32,14 @@ SMALL = 1 << 14
 """Up to this many edges sorting them takes less than it takes SciPy to check its arguments."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Graph:
-    """The messages of one round."""
+    """The messages of one round: who sends to whom.
+
+    Example:
+        >>> graph = ep.ELLocal(s=7).graph(96, 0, ep.Streams(1))
+        >>> graph.in_degree, graph.connected   # (n,), and whether a model of anyone can reach everyone
+    """
 
     n: int
     indptr: IntArray  # (n + 1,)
@@ -190,6 +196,23 @@ class Graph:
             h.update(self.native.astype("<f8").tobytes())
         return h.hexdigest()
 
+    def __repr__(self) -> str:
+        kind = "complete, " if self.clique is not None and len(self.clique) == self.n else ""
+        return f"Graph({kind}{count(self.n, 'node')}, {count(self.messages, 'message')}, heard by each: {_span(self.in_degree)})"
+
+    def _repr_html_(self) -> str:
+        return html_table(
+            "Graph",
+            [
+                ("nodes", f"{self.n:,}"),
+                ("messages", f"{self.messages:,}"),
+                ("sent by each node", _span(self.out_degree)),
+                ("heard by each node", _span(self.in_degree)),
+                ("undirected", "yes" if self.undirected else "no"),
+                ("connected", "yes" if self.connected else "no"),
+            ],
+        )
+
     # -- changing -----------------------------------------------------------------------------------------------------
 
     def keep(self, kept: NDArray[np.bool_]) -> Graph:
@@ -209,6 +232,11 @@ class Graph:
         if self.clique is not None:
             return Graph.complete(self.n, self.clique[alive[self.clique]])
         return self.keep(alive[self.senders] & alive[self.receivers])
+
+
+def _span(degree: IntArray) -> str:
+    low, high = (int(degree.min()), int(degree.max())) if len(degree) else (0, 0)
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _index_type(largest: int) -> type[np.signedinteger[Any]]:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from epidemic.errors import BadInput
+from epidemic.shown import html_table, number, percent, size
 
 HEADER_BYTES = 256
 """What travels with each model besides its numbers: run, round, sender, graph digest, signature."""
@@ -73,7 +74,11 @@ class Living(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of a run after `round` rounds."""
+    """The state of a run after `round` rounds: what the nodes' models are worth on the evaluated samples, and what was sent.
+
+    `record.accuracy.mean` is over nodes, `record.mean_model_accuracy` that of the average of all models, `record.disagreement`
+    D(X), `record.bytes.total.mean` the bytes that a node has sent since the start, `record.metrics["name"].mean` your own.
+    """
 
     round: int
     seed: int
@@ -88,8 +93,33 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bytes: Traffic
     metrics: dict[str, OwnSpread] = msgspec.field(default_factory=dict)  # a user's own
 
+    def __repr__(self) -> str:
+        accuracy = "" if self.accuracy is None else f"accuracy {percent(self.accuracy.mean)}, "
+        apart = "" if self.disagreement is None else f"D {self.disagreement:.3g}, "
+        found = f"{accuracy}loss {self.loss.mean:.4f}, {apart}sent {size(self.bytes.total.mean)} per node"
+        return f"Record(round {self.round}, seed {self.seed}: {found})"
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    def _repr_html_(self) -> str:
+        heads = ["over nodes", "mean", "sd", "min", "max"]
+        spreads: dict[str, Any] = {"accuracy": self.accuracy, "loss": self.loss, **self.metrics}
+        rows = [
+            [name, *(number(getattr(spread, part)) for part in heads[1:])]
+            for name, spread in spreads.items()
+            if spread is not None
+        ]
+        single = {
+            "accuracy of the average model": self.mean_model_accuracy,
+            "loss of the average model": self.mean_model_loss,
+            "training loss": self.train_loss,
+            "disagreement": self.disagreement,
+        }
+        rows += [[name, number(value), "", "", ""] for name, value in single.items() if value is not None]
+        sent = self.bytes.total
+        rows.append(["sent per node", size(sent.mean), "", "", size(sent.max)])
+        return html_table(f"round {self.round}, seed {self.seed}, {self.alive} nodes up", rows, heads)
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What came out of one seed. "best" is over the evaluated rounds, "final" on the full test set."""
 
     name: str
@@ -107,6 +137,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     final_metrics: dict[str, OwnSpread]
     test_samples: int
     bytes: Traffic
+    ended_early: str = ""  # why, if a callback ended the seed before all rounds were done
 
 
 def encode(value: object) -> bytes:

@@ -1,10 +1,32 @@
-"""Callbacks: who wants to know how a run goes on. Derive from `Callback`, or take one of those here.
+"""Callbacks: who wants to know how a run goes on, and may end it. Derive from `Callback`, or take one of those here.
 
     run = ep.simulate(experiment, callbacks=[MyCallback(), ep.callbacks.EarlyStopping(patience=5)])
 
-In a file: `callbacks = ["module:name", ...]`.
+In a file: `callbacks = ["module:name", ...]`. What needs a further package is imported when it is first used.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from epidemic.callbacks.base import Callback, Callbacks, all_of
 
-__all__ = ["Callback", "Callbacks", "all_of"]
+if TYPE_CHECKING:
+    from epidemic.callbacks.early_stopping import EarlyStopping
+    from epidemic.callbacks.tensorboard import TensorBoard
+    from epidemic.callbacks.wandb import WandB
+
+_HOME = {"EarlyStopping": "early_stopping", "TensorBoard": "tensorboard", "WandB": "wandb"}
+
+__all__ = ["Callback", "Callbacks", "EarlyStopping", "TensorBoard", "WandB", "all_of"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'epidemic.callbacks' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"epidemic.callbacks.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

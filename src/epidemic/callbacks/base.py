@@ -1,11 +1,12 @@
-"""What a callback is told, and how several are told the same."""
+"""What a callback is told, how it ends a seed, and how several are told the same."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from epidemic.errors import BadInput
+from epidemic.errors import BadInput, CallbackFailed, EpidemicError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,20 +22,56 @@ if TYPE_CHECKING:
 class Callback:
     """Who wants to know how a run goes on; this one does not care about anything. Derive from it what does.
 
-    A callback is told, and changes nothing: what it is given must stay as it is.
+    A callback is told, and changes nothing: what it is given must stay as it is. For each seed it is told `started`; then, if
+    the seed goes on from a checkpoint, `resumed`; then `planned` and `advanced` for each round, `recorded` for each evaluation;
+    `evaluating` and `finished` at the end. After each record it is asked whether to `stop`.
+
+    A callback that raises ends the run with one line that names it. What was done is saved and can go on.
+
+    Example:
+        >>> class Printer(Callback):
+        ...     def recorded(self, record):
+        ...         print(record.round, record.loss.mean)
+        >>> run = ep.simulate(experiment, callbacks=[Printer()])
     """
 
     def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
-        """A seed begins, or goes on after so many rounds."""
+        """A seed begins, or goes on after so many rounds.
+
+        Args:
+            setup: The seed, ready to run: its experiment, data, shares, model.
+            learner: What trains and evaluates the models.
+            rounds_done: Rounds that an earlier process has done; 0 at the beginning.
+        """
+
+    def resumed(self, records: Sequence[Record]) -> None:
+        """The seed goes on: what was recorded before, so that a callback that remembers comes to the same decisions."""
 
     def planned(self, plan: Plan, index: NDArray[np.int64]) -> None:
-        """A round is about to be computed, on these samples.   # (n, r, b)"""
+        """A round is about to be computed.
+
+        Args:
+            plan: Its graph, what goes wrong in it, and its weights.
+            index: The samples of every node, local step and place in the batch.   # (n, r, b)
+        """
 
     def advanced(self, rounds_done: int, x: Tensor) -> None:
-        """A round is done; these are the models.   # (n, d)"""
+        """A round is done.
+
+        Args:
+            rounds_done: So many by now.
+            x: The models, a row for each node; to look at, not to keep: the next round changes them.   # (n, d)
+        """
 
     def recorded(self, record: Record) -> None:
-        """The models were evaluated."""
+        """The models were evaluated, and this was written down."""
+
+    def stop(self) -> str | None:
+        """Asked after each record: a reason ends the seed here, with its final evaluation; None goes on.
+
+        The answer may depend on records and settings only, so that a run that was interrupted ends in the same round.
+        """
+        return None
 
     def evaluating(self, what: str) -> None:
         """Something long without rounds begins."""
@@ -44,7 +81,7 @@ class Callback:
 
 
 class Callbacks(Callback):
-    """Several, told in their order."""
+    """Several, told in their order. What one of them raises is reported as its own failure."""
 
     def __init__(self, those: Iterable[Callback]) -> None:
         self.those = tuple(those)
@@ -52,42 +89,82 @@ class Callbacks(Callback):
     def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
         """A seed begins, or goes on."""
         for one in self.those:
-            one.started(setup, learner, rounds_done)
+            with _blamed(one, "started"):
+                one.started(setup, learner, rounds_done)
+
+    def resumed(self, records: Sequence[Record]) -> None:
+        """The seed goes on."""
+        for one in self.those:
+            with _blamed(one, "resumed"):
+                one.resumed(records)
 
     def planned(self, plan: Plan, index: NDArray[np.int64]) -> None:
         """A round is about to be computed."""
         for one in self.those:
-            one.planned(plan, index)
+            with _blamed(one, "planned"):
+                one.planned(plan, index)
 
     def advanced(self, rounds_done: int, x: Tensor) -> None:
         """A round is done."""
         for one in self.those:
-            one.advanced(rounds_done, x)
+            with _blamed(one, "advanced"):
+                one.advanced(rounds_done, x)
 
     def recorded(self, record: Record) -> None:
         """The models were evaluated."""
         for one in self.those:
-            one.recorded(record)
+            with _blamed(one, "recorded"):
+                one.recorded(record)
+
+    def stop(self) -> str | None:
+        """The first reason to end the seed; all are asked."""
+        reasons = []
+        for one in self.those:
+            with _blamed(one, "stop"):
+                reason = one.stop()
+                if not isinstance(reason, str | None):
+                    raise TypeError(f"it must give a reason in words, or None to go on, not {reason!r}")
+                reasons.append(reason)
+        return next((" ".join(reason.split()) for reason in reasons if reason), None)
 
     def evaluating(self, what: str) -> None:
         """Something long without rounds begins."""
         for one in self.those:
-            one.evaluating(what)
+            with _blamed(one, "evaluating"):
+                one.evaluating(what)
 
     def finished(self, summary: Summary) -> None:
         """A seed is done."""
         for one in self.those:
-            one.finished(summary)
+            with _blamed(one, "finished"):
+                one.finished(summary)
 
 
-def all_of(callbacks: Callback | Iterable[Callback]) -> Callback:
-    """One callback, or several as one."""
-    if isinstance(callbacks, Callback):
+@contextmanager
+def _blamed(callback: Callback, what: str) -> Iterator[None]:
+    """Whatever goes wrong inside is the callback's failure, unless it says better itself what is wrong."""
+    try:
+        yield
+    except EpidemicError:
+        raise
+    except Exception as problem:
+        reason = " ".join(f"{type(problem).__name__}: {problem}".split())
+        raise CallbackFailed(f"callback {type(callback).__name__} failed in {what}(): {reason}") from problem
+
+
+def all_of(callbacks: Callback | Iterable[Callback]) -> Callbacks:
+    """One callback or several, as one."""
+    if isinstance(callbacks, Callbacks):
         return callbacks
-    those = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
-    for one in those:
+    those = [callbacks] if isinstance(callbacks, Callback) else callbacks
+    if not isinstance(those, Iterable):
+        raise BadInput(
+            f"callbacks = {callbacks!r} must be a list of callbacks, for example [EarlyStopping(patience=5)]"
+        )
+    those = list(those)
+    for i, one in enumerate(those):
+        if isinstance(one, type) and issubclass(one, Callback):
+            raise BadInput(f"callbacks[{i}] = {one.__name__} is a class; make one of it: {one.__name__}(...)")
         if not isinstance(one, Callback):
-            raise BadInput(
-                f"callbacks = {one!r} is not a callback; derive its class from ep.Callback and give an instance"
-            )
+            raise BadInput(f"callbacks[{i}] = {one!r} is not a callback; derive its class from epidemic.Callback")
     return Callbacks(those)

@@ -12,9 +12,9 @@ from epidemic.errors import BadInput, Interrupted
 from epidemic.files import directory_name, own_directory
 
 if TYPE_CHECKING:
-    from epidemic.compare import Comparison
     from epidemic.engine import Run
     from epidemic.experiment import Experiment
+    from epidemic.methods import Comparison
 
 Settings = Annotated[
     list[str] | None,
@@ -85,7 +85,7 @@ def run_command(
     if resume is not None and out is not None:
         raise BadInput("--resume goes on with the experiment where it is; leave out --out")
 
-    from epidemic.cli.progress import Display
+    from epidemic.callbacks.progress import Display
     from epidemic.cli.show import print_json
     from epidemic.engine import simulate
     from epidemic.experiment import check_run_setting, load
@@ -141,8 +141,8 @@ def compare_command(
     """
     import msgspec
 
-    from epidemic import compare as comparing
-    from epidemic.cli.progress import Display
+    from epidemic import methods as comparing
+    from epidemic.callbacks.progress import Display
     from epidemic.cli.show import print_json
     from epidemic.experiment import read_table, with_settings
     from epidemic.files import write_bytes
@@ -159,13 +159,14 @@ def compare_command(
     where = Path("runs") / directory_name(name) if out is None else own_directory(out)
     try:
         with Display(quiet=quiet) as display:
-            records = comparing.run_methods(methods, where, display, resume=resume)
+            runs = comparing.run_methods(methods, where, display, resume=resume)
     except Interrupted as stop:
         where_it_was = str(stop).partition(";")[0]
         words = ["epidemic", "compare", *([str(file)] if file else []), "--out", str(where), "--resume"]
         words += [word for setting in settings or [] for word in ("--set", setting)]
         words += [] if target is None else ["--target", str(target)]
         raise Interrupted(f"{where_it_was}; go on with: {shlex.join(words)}") from None
+    records = comparing.records_of(runs)
     result = comparing.compare(methods, records, target)
     nodes = next(iter(methods.values())).nodes
     figure = learning_figure(comparing.lines(methods, records), f"{name}, {nodes} nodes", result.target)
@@ -255,20 +256,10 @@ def _print_run(run: Run, where: Path) -> None:
 def _print_comparison(result: Comparison, where: Path) -> None:
     from rich.markup import escape
 
-    from epidemic.cli.show import interval, percent, plain_table, show
+    from epidemic.cli.show import plain_table, show
+    from epidemic.methods import HEADS, cells_of, legend_of, title_of
 
-    title = f"Mean over seeds and 95 % interval; target {percent(result.target)} ({result.target_from})"
-    table = plain_table(title, "method", "accuracy", "ahead", "loss", "rounds", "MiB", "in all")
-    for row in result.rows:
-        if row.bytes_to_target is None or row.rounds_to_target is None:
-            reached = [f"{row.seeds_reaching_target}/{row.best_accuracy.seeds} seeds", "-"]
-        else:
-            reached = [interval(row.rounds_to_target, digits=0), interval(row.bytes_to_target, 2**-20, 1)]
-        ahead = "-" if row.name == result.baseline else interval(row.ahead, 100, 1, signed=True)
-        figures = [interval(row.best_accuracy, 100, 1), ahead, interval(row.best_loss)]
-        table.add_row(escape(row.name), *figures, *reached, f"{row.bytes_in_all / 2**20:.1f}")
-    legend = (
-        f"accuracy (%), loss: the best over rounds, mean over nodes; ahead: percentage points more than {escape(result.baseline)}, seed by"
-        " seed; rounds, MiB: until the target, sent per node; in all: MiB sent per node by the end."
-    )
-    show(table, f"[dim]{legend}[/dim]", f"results and figure: {where}")
+    table = plain_table(title_of(result), *HEADS)
+    for name, *figures in cells_of(result):
+        table.add_row(escape(name), *figures)
+    show(table, f"[dim]{escape(legend_of(result))}[/dim]", f"results and figure: {where}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import typer
@@ -10,42 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from epidemic.report.statistics import Interval
+from epidemic.shown import duration, interval, number, percent, size
 
-
-def size(value: float) -> str:
-    """Bytes for people, in binary units."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024 or unit == "GiB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
-        value /= 1024
-    raise AssertionError
-
-
-def duration(seconds: float) -> str:
-    """Time for people."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def number(value: float | None) -> str:
-    """A number for people."""
-    if value is None:
-        return "-"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
-
-
-def percent(value: float | None) -> str:
-    """A share for people."""
-    return "-" if value is None else f"{100 * value:.2f}%"
-
-
-def interval(value: Interval, factor: float = 1.0, digits: int = 2, *, signed: bool = False) -> str:
-    """Mean and half-width for people."""
-    mean = f"{factor * value.mean:{'+' if signed else ''}.{digits}f}"
-    return mean if value.half_width is None else f"{mean}±{factor * value.half_width:.{digits}f}"
+__all__ = ["duration", "interval", "number", "percent", "plain_table", "print_json", "show", "size"]
 
 
 def plain_table(title: str, *columns: str | Text) -> Table:

@@ -55,10 +55,10 @@ def sweep_command(
 
       epidemic report runs/kinds -o report.html
     """
+    from epidemic.api.progress import BatchDisplay
     from epidemic.batch import run_batch
-    from epidemic.cli.progress import BatchDisplay
     from epidemic.experiment import read_table
-    from epidemic.sweep import grid_jobs, parse_grid
+    from epidemic.grid import grid_jobs, parse_grid
 
     require_int("--jobs", jobs, 1, MAX_JOBS)
     values = parse_grid(grid or [])
@@ -157,7 +157,7 @@ def reproduce_command(
       epidemic reproduce table2 --scale laptop --data ~/data/cifar10 --dry-run
     """
     from epidemic import reproduce as reproducing
-    from epidemic.cli.progress import BatchDisplay
+    from epidemic.api.progress import BatchDisplay
     from epidemic.cli.show import print_json
 
     require_choice("--scale", scale, reproducing.SCALES)

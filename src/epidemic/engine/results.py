@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from torch import Tensor
 
-from epidemic.errors import BadInput
 from epidemic.experiment import Experiment
 from epidemic.learner import Layout
 from epidemic.record import Record, Summary
+from epidemic.shown import count, html_table, number, percent, size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Models:
-    """The final models of all nodes."""
+    """The final models of all nodes: `models[3]` is what `module.load_state_dict` takes, `models.mean` the average of all."""
 
     layout: Layout
     rows: Tensor  # (n, d)
@@ -26,28 +28,60 @@ class Models:
     def __getitem__(self, node: int) -> dict[str, Tensor]:
         return self.layout.state_dict(self.rows[node])
 
+    def __repr__(self) -> str:
+        return f"Models({count(len(self), 'node')}, {self.rows.shape[1]:,} numbers each)"
+
     @property
     def mean(self) -> dict[str, Tensor]:
         """The average of all models."""
         return self.layout.state_dict(self.rows.double().mean(0).to(self.rows.dtype))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SeedRun:
-    """What came out of one seed."""
+    """What came out of one seed.
+
+    Attributes:
+        seed: Its number.
+        records: One for each evaluated round.
+        summary: Best and final values; the final ones on the full test set.
+        path: Its directory, or None if nothing was written down.
+    """
 
     seed: int
     records: list[Record]
     summary: Summary
-    rows: Models | None  # None if it was read back from a directory
     path: Path | None
+    read_models: Callable[[], Models]
 
-    @property
+    @cached_property
     def models(self) -> Models:
-        """The final models."""
-        if self.rows is None:
-            raise BadInput(f"the models of this finished run are in {self.path}; use epidemic export")
-        return self.rows
+        """The final models: `models[3]` is the state dict of node 3, `models.mean` that of the average, `models.rows` (n, d)."""
+        return self.read_models()
+
+    def __repr__(self) -> str:
+        early = ", ended early" if self.summary.ended_early else ""
+        return f"SeedRun(seed {self.seed}: {count(self.summary.rounds, 'round')}{early}, {', '.join(self._found())})"
+
+    def _repr_html_(self) -> str:
+        s = self.summary
+        rows: list[tuple[str, object]] = [("rounds", s.rounds)]
+        if s.ended_early:
+            rows.append(("ended early", s.ended_early))
+        if s.final_accuracy is not None:
+            a = s.final_accuracy
+            rows.append(("accuracy over nodes", f"{percent(a.mean)} ({percent(a.min)} to {percent(a.max)})"))
+            rows.append(("accuracy of the average model", percent(s.final_mean_model_accuracy)))
+        rows.append(("loss over nodes", f"{s.final_loss.mean:.4f}"))
+        rows += [(name, "-" if m.mean is None else f"{m.mean:.4g}") for name, m in s.final_metrics.items()]
+        rows.append(("disagreement", number(s.final_disagreement)))
+        rows.append(("sent per node", size(s.bytes.total.mean)))
+        return html_table(f"{s.name}, seed {self.seed}", rows)
+
+    def _found(self) -> list[str]:
+        s = self.summary
+        accuracy = [] if s.final_accuracy is None else [f"accuracy {percent(s.final_accuracy.mean)}"]
+        return [*accuracy, f"loss {s.final_loss.mean:.4f}", f"sent {size(s.bytes.total.mean)} per node"]
 
 
 @dataclass(frozen=True, eq=False)

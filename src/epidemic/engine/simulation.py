@@ -6,6 +6,7 @@ Interrupt it at any moment, by Ctrl-C or by force: going on from the directory g
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +14,18 @@ import numpy as np
 from epidemic.callbacks import Callback, all_of
 from epidemic.data import Dataset
 from epidemic.engine.results import Models, Run, SeedRun
-from epidemic.errors import Interrupted
+from epidemic.errors import CallbackFailed, Interrupted
 from epidemic.experiment import Experiment
 from epidemic.host.inbox import Exchange
 from epidemic.host.interrupt import gentle_stop
 from epidemic.host.journal import Ear, Host, Journal
 from epidemic.host.plan import Plan, plan_round
 from epidemic.host.population import Population
-from epidemic.host.setup import make_learner, prepare
+from epidemic.host.saved import load_models
+from epidemic.host.setup import initial_module, make_learner, prepare
 from epidemic.host.store import Store
 from epidemic.learner import Choice
+from epidemic.rng import Streams
 from epidemic.workers import Workers
 
 
@@ -54,7 +57,8 @@ def simulate(
                 if store is not None:
                     store.open()
                 if store is not None and store.finished:
-                    results.append(SeedRun(seed, store.records(), store.summary(), None, store.path))
+                    again = partial(_saved_models, experiment, seed, store.path, data)
+                    results.append(SeedRun(seed, store.records(), store.summary(), store.path, again))
                     continue
                 data = experiment.load_data() if data is None else data
                 setup = prepare(experiment, seed, data)
@@ -81,21 +85,29 @@ def _go_on(store: Store | None) -> str:
     return "nothing was saved, because no directory was given" if store is None else f"go on with: {store.way_on()}"
 
 
+def _saved_models(experiment: Experiment, seed: int, path: Path, data: Dataset | None) -> Models:
+    """The models of a finished seed; the data says how its model is laid out."""
+    data = experiment.load_data() if data is None else data
+    module = initial_module(experiment, data, Streams(seed))
+    return Models(*load_models(path, module))
+
+
 class _Simulation:
     """One seed."""
 
     def __init__(self, host: Host, store: Store | None, callback: Callback, how_to_go_on: str) -> None:
         self.host = host
         self.callback = callback
-        self.journal = Journal(host, store, how_to_go_on, ear=Ear(callback.recorded, callback.evaluating))
+        ear = Ear(callback.recorded, callback.evaluating, callback.stop)
+        self.journal = Journal(host, store, how_to_go_on, ear=ear)
         self.journal.restore()
 
     def run(self) -> SeedRun:
         """All rounds, then the final evaluation."""
         journal, host = self.journal, self.host
-        self.callback.started(host.population.setup, host.learner, journal.done)
         try:
             with journal.marked():
+                self._start()
                 while True:
                     journal.settle()
                     if journal.over:
@@ -104,6 +116,15 @@ class _Simulation:
                         self._round()
         except KeyboardInterrupt:
             raise journal.interrupted() from None
+        except CallbackFailed as problem:
+            raise journal.failed_beside(problem) from problem.__cause__
+
+    def _start(self) -> None:
+        journal, host = self.journal, self.host
+        self.callback.started(host.population.setup, host.learner, journal.done)
+        if journal.records:
+            self.callback.resumed(tuple(journal.records))
+            journal.ask()  # the end may have been decided, and not been reached
 
     def _round(self) -> None:
         journal, population = self.journal, self.host.population
@@ -138,4 +159,4 @@ class _Simulation:
         self.callback.finished(summary)
         models = Models(journal.setup.task.layout, journal.models.cpu())
         path = None if journal.store is None else journal.store.path
-        return SeedRun(journal.setup.seed, journal.records, summary, models, path)
+        return SeedRun(journal.setup.seed, journal.records, summary, path, lambda: models)

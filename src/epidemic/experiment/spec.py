@@ -27,12 +27,13 @@ from epidemic.data import (
     as_dataset,
     prepared,
 )
-from epidemic.errors import BadInput, require_choice, require_int, require_real, suggestion
+from epidemic.errors import BadInput, plain, require_choice, require_int, require_real, suggestion
 from epidemic.experiment.fingerprint import fingerprint
 from epidemic.faults import Faults
 from epidemic.learner import CHOICES, LOSSES, Loss, Metric
 from epidemic.mixing import OF_WHAT_ARRIVED, RULES
 from epidemic.models import MLP, MODELS, Model
+from epidemic.shown import count, html_table
 from epidemic.topology import TOPOLOGIES, ELLocal, Every, GivesGraphs, check_topology, natural_mixing
 
 FORMAT = 1
@@ -116,7 +117,33 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is learnt, by whom, how, and what goes wrong on the way."""
+    """What is learnt, by whom, how, and what goes wrong on the way: everything that decides a run.
+
+    A frozen value; every field has a default. `ep.load(path)` reads one from a TOML file, `msgspec.structs.replace(experiment,
+    rounds=50)` gives one that differs.
+
+    Args:
+        name: What it is called in tables and figures.
+        nodes: How many nodes learn.
+        rounds: Each is local training, then one exchange of models.
+        seeds: One run for each.
+        topology: Who sends to whom: `ELLocal`, `ELOracle`, `Ring`, ..., or your own with a method graph(n, round, streams).
+        algorithm: What nodes do with models: `LocalSGD`, `PushSum`, or your own.
+        mixing: How much each voice counts; "auto" is the rule that belongs to the topology.
+        data: `Fashion`, `CIFAR10`, ..., a `Dataset`, arrays ((x, y), (test_x, test_y)), or a function that gives one of these.
+        partition: Which node holds which samples: `IID`, `Dirichlet`, `Shards`, ...
+        model: `MLP`, `SmallCNN`, ..., a torch.nn.Module, or a function that makes one.
+        loss: "auto", a name, or a function of (outputs, targets) that gives the mean over the batch.
+        metrics: Your own functions of (outputs, targets) by name, each giving one number per sample.   # (b,)
+        faults: What goes wrong: lost letters, crashes, partitions, a cap.
+        eval: When and on what the models are evaluated.
+        checkpoint: When the state is saved.
+        runtime: How it is computed.
+        network: How deployed nodes talk to each other.
+
+    Example:
+        >>> ep.Experiment(nodes=16, rounds=20, topology=ep.ELLocal(s=4), data=ep.Digits(), model=ep.MLP(hidden=(32,)))
+    """
 
     format: int = FORMAT
     name: str = "experiment"
@@ -239,6 +266,25 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
         return {**described, "seeds": list(self.seeds)}
 
+    def __repr__(self) -> str:
+        what = f"{count(self.nodes, 'node')}, {count(self.rounds, 'round')}, {count(len(self.seeds), 'seed')}"
+        others = ", ".join(_class_name(getattr(self, part)) for part in _PARTS[1:])
+        topology = repr(self.topology) if _named_kind(self.topology) else _class_name(self.topology)
+        return f"Experiment({self.name!r}: {what}; {topology}, {others})"
+
+    def _repr_html_(self) -> str:
+        rows = [("nodes", self.nodes), ("rounds", self.rounds), ("seeds", ", ".join(map(str, self.seeds[:10])))]
+        if len(self.seeds) > 10:
+            rows[-1] = ("seeds", f"{rows[-1][1]}, ... ({len(self.seeds)} in all)")
+        for part in (*_PARTS, "faults", "eval"):
+            value = getattr(self, part)
+            rows.append((part, plain(repr(value)) if _named_kind(value) else _class_name(value)))
+        if self.metrics:
+            rows.append(("metrics", ", ".join(self.metrics)))
+        return html_table(self.name, rows)
+
+
+_PARTS = ("topology", "algorithm", "data", "partition", "model")
 
 _SETTINGS = (Faults, Eval, Checkpoint, Runtime, Network)
 
@@ -256,6 +302,11 @@ def _named_kind(value: Any) -> bool:
         *_SETTINGS,
     )
     return type(value) in kinds
+
+
+def _class_name(value: Any) -> str:
+    """What an object is, in a word: its class, or what a function or class calls itself."""
+    return str(getattr(value, "__name__", type(value).__name__))
 
 
 def _described(value: Any) -> Any:

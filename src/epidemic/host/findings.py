@@ -61,7 +61,14 @@ def living_of(found: Evaluation, x: Tensor, up: NDArray[np.bool_], workers: Work
 
 
 def summary_of(
-    setup: Setup, records: list[Record], final: Evaluation, mean: Evaluation | None, *, rounds: int, bytes: Traffic
+    setup: Setup,
+    records: list[Record],
+    final: Evaluation,
+    mean: Evaluation | None,
+    *,
+    rounds: int,
+    bytes: Traffic,
+    ended_early: str = "",
 ) -> Summary:
     """What came out: `final` of the hosted nodes and `mean` of the average of all models, both on the full test set."""
     best = max((r for r in records if r.accuracy), key=_accuracy, default=None)
@@ -83,6 +90,7 @@ def summary_of(
         final_metrics={name: OwnSpread.of(final.metrics[name]) for name in setup.experiment.own_metrics()},
         test_samples=len(setup.test[0]),
         bytes=bytes,
+        ended_early=ended_early,
     )
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epidemic.algorithms import Rows
-from epidemic.errors import EpidemicError, Interrupted
+from epidemic.errors import CallbackFailed, EpidemicError, Interrupted
 from epidemic.host.counters import Counters
 from epidemic.host.findings import Clock, living_of, nodes_of, record_of, summary_of
 from epidemic.host.interrupt import Stop
@@ -47,10 +47,11 @@ class Host:
 
 @dataclass
 class Ear:
-    """Who is told what a run finds out; nobody, by default."""
+    """Who is told what a run finds out, and asked for a reason to end it; nobody, by default."""
 
     recorded: Callable[[Record], None] = lambda _: None
     evaluating: Callable[[str], None] = lambda _: None
+    stop: Callable[[], str | None] = lambda: None
 
 
 @dataclass
@@ -83,13 +84,14 @@ class Journal:
         self.train_loss: float | None = None
         self.alive = self.experiment.nodes  # in the whole network, in the last round
         self.up: NDArray[np.bool_] = np.ones(len(self.ids), dtype=bool)  # which of the hosted nodes were
+        self.ended_early: str | None = None  # why, if somebody wants no more rounds
         self.extra: Callable[[], Extra] = Extra
         self._saved = time.monotonic()
 
     @property
     def over(self) -> bool:
-        """Whether all rounds are done."""
-        return self.done >= self.experiment.rounds
+        """Whether all rounds are done, or nobody wants more of them."""
+        return self.done >= self.experiment.rounds or self.ended_early is not None
 
     @property
     def models(self) -> Tensor:
@@ -162,6 +164,13 @@ class Journal:
             self.records.append(record)
             self.recorded = self.done
         self.ear.recorded(record)
+        self.ask()
+
+    def ask(self) -> None:
+        """Ask whether to end here; after the last round it makes no difference."""
+        reason = self.ear.stop()
+        if self.done < self.experiment.rounds and self.ended_early is None:
+            self.ended_early = reason
 
     def conclude(self, about: Callable[[], dict[str, Any]] = dict) -> Summary:
         """The full test set, and everything written down; `about` is added to what is said of a single node."""
@@ -172,7 +181,9 @@ class Journal:
         final = host.learner.evaluate(x, test)
         mean: Evaluation | None = host.learner.evaluate(mean_row(x, host.workers), test) if self._who is None else None
         sent = self.counters.traffic()
-        summary = summary_of(self.setup, self.records, final, mean, rounds=self.done, bytes=sent)
+        summary = summary_of(
+            self.setup, self.records, final, mean, rounds=self.done, bytes=sent, ended_early=self.ended_early or ""
+        )
         if self.store is not None:
             nodes = nodes_of(self.setup, final, self.counters, self.ids)
             more = about()
@@ -191,7 +202,7 @@ class Journal:
         except BaseException as problem:
             reason = " ".join(str(problem).split())
             if self.store.finished:  # what went wrong came after its end
-                self.store.mark("finished")
+                self.store.mark("finished", self.ended_early or "")
             elif isinstance(problem, KeyboardInterrupt | Interrupted):
                 self.store.mark("stopped", f"interrupted after round {self.done} of {self.experiment.rounds}")
             else:
@@ -239,8 +250,22 @@ class Journal:
 
     def interrupted(self) -> Interrupted:
         """Save, unless the user was too impatient for the round to end: then the last checkpoint counts."""
-        where = f"seed {self.setup.seed}, after round {self.done} of {self.experiment.rounds}"
-        if self.store is not None and not self.host.stop.broke and self.recorded >= 0:
+        if not self.host.stop.broke:
+            self._save_now()
+        return Interrupted(f"interrupted at {self._where}; {self._how}")
+
+    def failed_beside(self, problem: CallbackFailed) -> CallbackFailed:
+        """Save: what failed is not the run but somebody who was told of it, between two rounds."""
+        if self.store is not None and self.store.finished:
+            return CallbackFailed(f"{problem}; seed {self.setup.seed} itself is finished and saved")
+        self._save_now()
+        return CallbackFailed(f"{problem}; stopped at {self._where}; {self._how}")
+
+    @property
+    def _where(self) -> str:
+        return f"seed {self.setup.seed}, after round {self.done} of {self.experiment.rounds}"
+
+    def _save_now(self) -> None:
+        if self.store is not None and self.recorded >= 0:
             with suppress(KeyboardInterrupt), self.host.stop.held():
                 self.save()
-        return Interrupted(f"interrupted at {where}; {self._how}")

@@ -338,7 +338,7 @@ class Store:
         save_models(self.path / "models.safetensors", layout, x)
         write_bytes(self.path / "nodes.json", msgspec.json.format(msgspec.json.encode(nodes), indent=1) + b"\n")
         write_bytes(self.path / "summary.json", msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
-        self.mark("finished")
+        self.mark("finished", summary.ended_early)
         (self.path / CHECKPOINT).unlink(missing_ok=True)
 
     def close(self) -> None:

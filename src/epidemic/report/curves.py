@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,27 +22,30 @@ MIB = 2**20
 class Line:
     """One method in a figure: its name, the kind that decides its colour, and its records by seed.
 
-    Lines of the same kind have the same colour; `variant` 0, 1, ... tells them apart by dashes.
+    Lines of the same kind have the same colour; `variant` 0, 1, ... tells them apart by dashes. A `colour` takes its place.
     """
 
-    def __init__(self, name: str, kind: str, by_seed: list[list[Record]], variant: int = 0) -> None:
+    def __init__(
+        self, name: str, kind: str, by_seed: list[list[Record]], variant: int = 0, colour: str | None = None
+    ) -> None:
         self.name = name
-        self.kind = kind
         self.by_seed = by_seed
-        self.variant = variant
+        self.style = line(kind, variant) | ({} if colour is None else {"color": colour, "linewidth": 1.8})
 
 
-def learning_figure(lines: list[Line], title: str, target: float | None = None) -> Figure:
-    """Accuracy against rounds, against bytes, and disagreement, side by side, with 95 % bands over seeds."""
+def learning_figure(
+    lines: list[Line], title: str, target: float | None = None, what: Literal["accuracy", "loss"] = "accuracy"
+) -> Figure:
+    """Accuracy (or loss) against rounds, against bytes, and disagreement, side by side, with 95 % bands over seeds."""
     figure = new_figure(14.5, 4.6)
     rounds, traffic, spread = figure.subplots(1, 3)
-    _accuracy(rounds, lines, "round", title)
-    _accuracy(traffic, lines, "bytes", "By traffic")
+    _learnt(rounds, lines, "round", title, what)
+    _learnt(traffic, lines, "bytes", "By traffic", what)
     for entry in lines:
         apart = curve(entry.by_seed, "disagreement")
         shown = [(t, d) for t, d in zip(apart.rounds, apart.mean, strict=True) if d > 1e-12]
         if shown:
-            spread.semilogy(*zip(*shown, strict=True), label=entry.name, **line(entry.kind, entry.variant))
+            spread.semilogy(*zip(*shown, strict=True), label=entry.name, **entry.style)
     if target is not None:
         for axes in (rounds, traffic):
             axes.axhline(100 * target, color="0.4", linewidth=0.9, linestyle=":")
@@ -55,31 +58,33 @@ def panels_figure(panels: list[tuple[str, list[Line], str]]) -> Figure:
     """Accuracies side by side, each panel with a title, its lines, and `round` or `bytes` as its axis."""
     figure = new_figure(4.9 * len(panels), 4.6)
     for axes, (title, lines, against) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        _accuracy(axes, lines, against, title)
+        _learnt(axes, lines, against, title, "accuracy")
         axes.legend(frameon=False, fontsize=8, loc="lower right")
     return figure
 
 
-def _accuracy(axes: Any, lines: list[Line], against: str, title: str) -> None:
+def _learnt(axes: Any, lines: list[Line], against: str, title: str, what: Literal["accuracy", "loss"]) -> None:
     largest = max(max(curve(entry.by_seed, "bytes").mean) for entry in lines)
     unit, name = (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
+    factor = 100 if what == "accuracy" else 1
     starts: list[float] = []
     tops: list[float] = []
     for entry in lines:
-        accuracy, sent = (curve(entry.by_seed, what) for what in ("accuracy", "bytes"))
-        style = line(entry.kind, entry.variant)
+        found, sent = (curve(entry.by_seed, value) for value in (what, "bytes"))
+        style = entry.style
         if against == "round":
-            _band(axes, accuracy.rounds, accuracy, 100, entry.name, style)
+            _band(axes, found.rounds, found, factor, entry.name, style)
         else:
             paid = np.array(sent.mean) > 0  # a logarithm has no place for what was free
-            _band(axes, np.array(sent.mean) / unit, accuracy, 100, entry.name, style, paid)
-        starts.append(accuracy.mean[len(accuracy.mean) // 8])
-        tops.append(max(accuracy.mean))
-    polish(axes, title, "round" if against == "round" else f"sent per node ({name}, log)", "accuracy over nodes (%)")
+            _band(axes, np.array(sent.mean) / unit, found, factor, entry.name, style, paid)
+        starts.append(found.mean[len(found.mean) // 8])
+        tops.append(max(found.mean))
+    across = "round" if against == "round" else f"sent per node ({name}, log)"
+    polish(axes, title, across, "accuracy over nodes (%)" if what == "accuracy" else "loss over nodes")
     if against == "bytes" and largest > 0:
         axes.set_xscale("log")
-    # neither the first steep rise nor the wide bands of few seeds may squeeze what matters
-    axes.set_ylim(max(0.0, 100 * min(starts) - 5), 100 * max(tops) + 5)
+    if what == "accuracy":  # neither the first steep rise nor the wide bands of few seeds may squeeze what matters
+        axes.set_ylim(max(0.0, 100 * min(starts) - 5), 100 * max(tops) + 5)
 
 
 def _legend_below(figure: Figure, axes: Any, entries: int) -> None:

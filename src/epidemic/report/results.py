@@ -96,15 +96,22 @@ class Result(msgspec.Struct, frozen=True):
         return [seed.seed for seed in self.seeds if seed.info.network.get("connected") is False]
 
     def settled(self) -> tuple[Result, list[str]]:
-        """Only the seeds that have come furthest, so that means are over the same rounds; and which were left out."""
+        """Only the seeds that have ended or come furthest, so that means are over the same; and notes on the others.
+
+        Seeds that ended early have fewer rounds: their best and final values count, and curves go as far as all seeds do.
+        """
         furthest = max(seed.records[-1].round for seed in self.seeds)
-        kept = [seed for seed in self.seeds if seed.records[-1].round == furthest]
-        left = [
+        kept = [seed for seed in self.seeds if seed.records[-1].round == furthest or seed.summary is not None]
+        notes = [
             f"seed {seed.seed} of {self.label} is at round {seed.records[-1].round} of {furthest} and left out of the means"
             for seed in self.seeds
             if seed not in kept
         ]
-        return Result(self.label, self.path, self.experiment, kept), left
+        for seed in kept:
+            if seed.summary is not None and seed.summary.ended_early:
+                ended = f"seed {seed.seed} of {self.label} ended early after round {seed.summary.rounds}"
+                notes.append(f"{ended}: {seed.summary.ended_early}")
+        return Result(self.label, self.path, self.experiment, kept), notes
 
     @property
     def by_seed(self) -> list[list[Record]]:

@@ -14,6 +14,7 @@ import msgspec
 from epidemic.errors import BadInput, require_int
 from epidemic.graph import Graph
 from epidemic.rng import Stream, Streams
+from epidemic.shown import html_table
 
 ATTEMPTS = 1000
 """How often a static topology is drawn again when it comes out disconnected, before giving up."""
@@ -61,6 +62,14 @@ class Topology(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fie
     def expected(self, n: int, streams: Streams) -> Expected:
         """Theory for this topology, as far as there is a closed form."""
         return Expected()
+
+    def _repr_html_(self) -> str:
+        settings = [(name, getattr(self, name)) for name in self.__struct_fields__]
+        changes = "never" if self.static else "at random, in every round" if self.random else "by a rule"
+        if isinstance(self, Every) and not self.static:
+            changes = f"as its inner one does, every {self.period} rounds"
+        about = [("the graph changes", changes), ("mixing", self.natural_mixing)]
+        return html_table(f"{type(self).__name__} ({kind_of(self)})", [*settings, *about])
 
 
 class StaticTopology(Topology, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import msgspec
 
 from epidemic.callbacks import Callback
 from epidemic.data import Dataset
-from epidemic.engine import simulate
+from epidemic.engine import Run, simulate
 from epidemic.errors import BadInput, require_real
 from epidemic.experiment import Experiment, experiment_from, merged
 from epidemic.files import directory_name
@@ -18,6 +18,7 @@ from epidemic.host.store import Store
 from epidemic.record import Record
 from epidemic.report.curves import Line
 from epidemic.report.statistics import Interval, accuracy_of, best, first_reaching
+from epidemic.shown import interval, percent
 from epidemic.topology import is_static, kind_of
 
 DEMO: dict[str, Any] = {
@@ -95,17 +96,26 @@ def methods_from(table: Mapping[str, Any]) -> dict[str, Experiment]:
             )
         except BadInput as problem:
             raise BadInput(f"method {name!r}: {problem}") from None
-    first = next(iter(found.values()))
-    for name, experiment in found.items():
-        if experiment.seeds != first.seeds or experiment.data != first.data:
-            raise BadInput(f"method {name!r} has other data or seeds than the first; a comparison needs the same")
+    check_methods(found)
     return found
 
 
+def check_methods(methods: Mapping[str, Experiment]) -> None:
+    """Refuse methods that cannot be compared: on other data or seeds than the first."""
+    first = next(iter(methods.values()))
+    for name, experiment in methods.items():
+        if experiment.seeds != first.seeds or experiment.table()["data"] != first.table()["data"]:
+            raise BadInput(f"method {name!r} has other data or seeds than the first; a comparison needs the same")
+
+
 def run_methods(
-    methods: Mapping[str, Experiment], out: Path | None, callbacks: Callback, *, resume: bool = False
-) -> dict[str, list[list[Record]]]:
-    """Run them one after the other; the records of each by seed. All directories are checked before anything is trained."""
+    methods: Mapping[str, Experiment],
+    out: Path | None,
+    callbacks: Callback | Sequence[Callback] = (),
+    *,
+    resume: bool = False,
+) -> dict[str, Run]:
+    """Run them one after the other. All directories are checked before anything is trained."""
     for name, experiment in methods.items() if out is not None else ():
         for seed in experiment.seeds:
             store = Store(Path(str(out)) / directory_name(name), experiment, seed)
@@ -117,12 +127,16 @@ def run_methods(
         raise BadInput(
             "compare needs data with classes, because it compares accuracies; use 'epidemic run' for each method"
         )
-    records = {}
+    found = {}
     for name, experiment in methods.items():
         where = None if out is None else out / directory_name(name)
-        run = simulate(experiment, where, resume=resume, callbacks=callbacks, data=data)
-        records[name] = [seed.records for seed in run.seeds]
-    return records
+        found[name] = simulate(experiment, where, resume=resume, callbacks=callbacks, data=data)
+    return found
+
+
+def records_of(runs: Mapping[str, Run]) -> dict[str, list[list[Record]]]:
+    """The records of each method, by seed."""
+    return {name: [seed.records for seed in run.seeds] for name, run in runs.items()}
 
 
 def compare(
@@ -133,7 +147,7 @@ def compare(
     if target is None:
         target, source = best(records[baseline])[0].mean, f"the best of {baseline}"
     else:
-        require_real("--target", target, 0, 1)
+        check_target(target)
         source = "given"
     rows = []
     for name, by_seed in records.items():
@@ -153,6 +167,41 @@ def compare(
             )
         )
     return Comparison(baseline, target, source, rows)
+
+
+HEADS = ("method", "accuracy", "ahead", "loss", "rounds", "MiB", "in all")
+
+
+def title_of(result: Comparison) -> str:
+    """What stands above the table."""
+    return f"Mean over seeds and 95 % interval; target {percent(result.target)} ({result.target_from})"
+
+
+def legend_of(result: Comparison) -> str:
+    """What stands below it."""
+    return (
+        f"accuracy (%), loss: the best over rounds, mean over nodes; ahead: percentage points more than {result.baseline}, seed by"
+        " seed; rounds, MiB: until the target, sent per node; in all: MiB sent per node by the end."
+    )
+
+
+def cells_of(result: Comparison) -> list[list[str]]:
+    """The rows of the table for people, under HEADS."""
+    found = []
+    for row in result.rows:
+        if row.bytes_to_target is None or row.rounds_to_target is None:
+            reached = [f"{row.seeds_reaching_target}/{row.best_accuracy.seeds} seeds", "-"]
+        else:
+            reached = [interval(row.rounds_to_target, digits=0), interval(row.bytes_to_target, 2**-20, 1)]
+        ahead = "-" if row.name == result.baseline else interval(row.ahead, 100, 1, signed=True)
+        figures = [interval(row.best_accuracy, 100, 1), ahead, interval(row.best_loss)]
+        found.append([row.name, *figures, *reached, f"{row.bytes_in_all / 2**20:.1f}"])
+    return found
+
+
+def check_target(target: float) -> None:
+    """Refuse what is no accuracy."""
+    require_real("target", target, 0, 1)
 
 
 def lines(methods: Mapping[str, Experiment], records: Mapping[str, list[list[Record]]]) -> list[Line]:

@@ -1,0 +1,249 @@
+"""Several experiments with one call: methods side by side, and a grid of settings."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from epidemic import engine
+from epidemic import methods as comparing
+from epidemic.api.progress import batch_shown, run_shown
+from epidemic.api.runs import Run
+from epidemic.api.views import dataframe_of, figure_of
+from epidemic.batch import Job, run_batch
+from epidemic.callbacks import Callback, all_of
+from epidemic.errors import BadInput, RunFailed, require_int
+from epidemic.experiment import Experiment
+from epidemic.files import directory_name
+from epidemic.grid import experiment_jobs
+from epidemic.shown import count, html_table, interval, size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAX_JOBS = 256
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Many(Mapping[str, Run]):
+    """Runs by name, looked at together."""
+
+    runs: dict[str, Run]
+
+    def __getitem__(self, name: str) -> Run:
+        return self.runs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+
+class Comparison(_Many):
+    """Methods on the same data and seeds; `comparison["name"]` is the `Run` of one of them.
+
+    Attributes:
+        runs: The run of each method, by name.
+        table: What is compared: best accuracy and loss, the lead over the baseline, rounds and bytes until the target.
+
+    Example:
+        >>> found = ep.compare({"EL-Local": a, "ring": b})
+        >>> found.table.rows[0].ahead.mean
+        >>> found.plot(path="comparison.png")
+    """
+
+    table: comparing.Comparison
+
+    def __init__(self, runs: dict[str, Run], table: comparing.Comparison) -> None:
+        super().__init__(runs)
+        object.__setattr__(self, "table", table)
+
+    def dataframe(self) -> Any:
+        """The records of all methods as a pandas DataFrame: a row for each method, seed and evaluated round."""
+        return dataframe_of(self.runs)
+
+    def plot(self, *, metric: str | None = None, path: str | Path | None = None) -> Figure:
+        """Learning curves of all methods, with the target; see `Run.plot`."""
+        nodes = next(iter(self.runs.values())).experiment.nodes
+        return figure_of(self.runs, f"{count(len(self), 'method')}, {nodes} nodes", metric, path, self.table.target)
+
+    def __repr__(self) -> str:
+        best = max(self.table.rows, key=lambda row: row.best_accuracy.mean)
+        return (
+            f"Comparison({', '.join(self)}; best accuracy: {best.name} with {interval(best.best_accuracy, 100, 1)} %)"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table(comparing.title_of(self.table), comparing.cells_of(self.table), comparing.HEADS)
+
+
+def compare(
+    methods: Mapping[str, Experiment],
+    out: str | Path | None = None,
+    *,
+    target: float | None = None,
+    resume: bool = False,
+    callbacks: Callback | Sequence[Callback] = (),
+    progress: bool | None = None,
+) -> Comparison:
+    """Run several methods on the same data and seeds, one after the other, and compare them.
+
+    Args:
+        methods: An experiment for each, by the name that it has in tables and figures.
+        out: A directory where everything is written down, each method in a directory of its own.
+        target: The accuracy whose cost is compared, in [0, 1]; the best of the static sparse method, or of the first one.
+        resume: Go on with what is in `out`: what is finished is read back.
+        callbacks: Who is told how every run goes on.
+        progress: See `simulate`.
+
+    Returns:
+        The runs by name, with a table, a figure and a data frame of all of them.
+
+    Example:
+        >>> base = dict(nodes=16, rounds=20, seeds=[1, 2])
+        >>> ep.compare({
+        ...     "EL-Local": ep.Experiment(topology=ep.ELLocal(s=4), **base),
+        ...     "ring": ep.Experiment(topology=ep.Ring(), **base),
+        ... })
+    """
+    if not isinstance(methods, Mapping) or not methods:
+        raise BadInput(
+            "compare needs experiments by name, for example {'EL': Experiment(...), 'ring': Experiment(...)}"
+        )
+    named: dict[str, Experiment] = {}
+    for name, experiment in methods.items():
+        if not isinstance(name, str) or not isinstance(experiment, Experiment):
+            raise BadInput(f"compare: {name!r}: {experiment!r} must be an Experiment by its name")
+        if directory_name(name) in map(directory_name, named):
+            raise BadInput(
+                f"compare: the name {name!r} is too much like another one; give each method a name of its own"
+            )
+        named[name] = msgspec.structs.replace(experiment, name=name)
+    comparing.check_methods(named)
+    if target is not None:
+        comparing.check_target(target)
+    with run_shown(progress) as displays:
+        told = [*displays, *all_of(callbacks).those]
+        found = comparing.run_methods(named, None if out is None else Path(out), told, resume=resume)
+    table = comparing.compare(named, comparing.records_of(found), target)
+    return Comparison({name: Run.of(run) for name, run in found.items()}, table)
+
+
+class Sweep(_Many):
+    """One experiment at every point of a grid; `sweep["s=4"]` is the `Run` of one point.
+
+    Attributes:
+        runs: The run of each point, by what differs.
+        failed: Why some points have no run, by their name.
+
+    Example:
+        >>> found = ep.sweep(experiment, {"topology.s": [2, 4, 8]})
+        >>> {name: run.summary.accuracy.mean for name, run in found.items()}
+        >>> found.dataframe().groupby("topology.s")["accuracy_mean"].max()
+    """
+
+    failed: dict[str, str]
+
+    def __init__(self, runs: dict[str, Run], failed: dict[str, str], *, kept: bool) -> None:
+        super().__init__(runs)
+        object.__setattr__(self, "failed", failed)
+        object.__setattr__(self, "_kept", kept)
+
+    def dataframe(self) -> Any:
+        """The records of all points as a pandas DataFrame, with a column for each setting that differs."""
+        kept: bool = self._kept  # type: ignore[attr-defined]
+        return dataframe_of(self.runs, directories=kept)
+
+    def plot(self, *, metric: str | None = None, path: str | Path | None = None) -> Figure:
+        """Learning curves of all points; see `Run.plot`."""
+        return figure_of(self.runs, count(len(self), "point"), metric, path)
+
+    def __repr__(self) -> str:
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        return f"Sweep({count(len(self), 'point')}{failed}: {', '.join([*self][:6])}{', ...' if len(self) > 6 else ''})"
+
+    def _repr_html_(self) -> str:
+        heads = ["point", "seeds", "accuracy (%)", "average model (%)", "loss", "sent per node"]
+        rows = []
+        for name, run in self.items():
+            s = run.summary
+            shares = ["-" if v is None else interval(v, 100) for v in (s.accuracy, s.mean_model_accuracy)]
+            rows.append([name, len(run.seeds), *shares, interval(s.loss, digits=4), size(s.bytes.mean)])
+        rows += [[name, "failed", reason, "", "", ""] for name, reason in self.failed.items()]
+        return html_table("Mean over seeds and 95 % interval, on the full test set", rows, heads)
+
+
+def sweep(
+    experiment: Experiment,
+    grid: Mapping[str, Iterable[Any]],
+    out: str | Path | None = None,
+    *,
+    seeds: int | Sequence[int] | None = None,
+    jobs: int = 1,
+    callbacks: Callback | Sequence[Callback] = (),
+    progress: bool | None = None,
+) -> Sweep:
+    """Run an experiment at every combination of some settings.
+
+    Args:
+        experiment: What the points have in common.
+        grid: The values of each setting, by its name: `{"algorithm.lr": [0.01, 0.1], "nodes": [8, 16]}`. A whole part takes
+            objects: `{"topology": [ep.Ring(), ep.ELLocal(4)]}`.
+        out: A directory where everything is written down, each point in a directory of its own. Doing the same again goes on:
+            what is finished is read back.
+        seeds: Take the place of the experiment's; a number N means 1 to N.
+        jobs: So many runs side by side, each in a process of its own. A script must then guard its start with
+            `if __name__ == "__main__"`.
+        callbacks: Who is told how every run goes on; only with one job.
+        progress: See `simulate`.
+
+    Returns:
+        The runs by what differs, with a figure and a data frame of all of them. A point that fails does not stop the others:
+        `failed` says why.
+
+    Raises:
+        RunFailed: All points failed.
+
+    Example:
+        >>> ep.sweep(ep.Experiment(nodes=16, rounds=20), {"topology.s": [2, 4, 8]}, seeds=3)
+    """
+    if not isinstance(experiment, Experiment):
+        raise BadInput(f"sweep: {experiment!r} must be an Experiment")
+    if not isinstance(grid, Mapping):
+        raise BadInput(f"grid = {grid!r} must have the values of each setting, for example {{'topology.s': [4, 7]}}")
+    require_int("jobs", jobs, 1, MAX_JOBS)
+    if isinstance(seeds, int):
+        require_int("seeds", seeds, 1, 10_000)
+        seeds = range(1, seeds + 1)
+    if seeds is not None:
+        experiment = msgspec.structs.replace(experiment, seeds=tuple(seeds))
+    where = Path(tempfile.mkdtemp(prefix="epidemic-sweep-")) if out is None else Path(out)
+    try:
+        planned = experiment_jobs(experiment, grid, where)
+        with batch_shown(planned, progress) as watcher:
+            outcome = run_batch(planned, jobs, watcher, callbacks=callbacks)
+        if len(outcome.failed) == len(planned):
+            first, reason = next(iter(outcome.failed.items()))
+            raise RunFailed(f"all {len(planned)} runs of the sweep failed; the first, {first}: {reason}")
+        found = Sweep(_read(planned, outcome.failed), outcome.failed, kept=out is not None)
+    except BaseException:
+        if out is None:
+            shutil.rmtree(where, ignore_errors=True)
+        raise
+    if out is None:  # models are read from there when they are asked for
+        weakref.finalize(found, shutil.rmtree, where, ignore_errors=True)
+    return found
+
+
+def _read(jobs: Sequence[Job], failed: Mapping[str, str]) -> dict[str, Run]:
+    """The finished runs, read back."""
+    done = [job for job in jobs if job.name not in failed]
+    return {job.name: Run.of(engine.simulate(job.experiment, job.path, resume=True)) for job in done}

@@ -1,0 +1,223 @@
+"""One experiment: simulated with its progress shown, and what came out of it, to be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epidemic import engine
+from epidemic.api.progress import run_shown
+from epidemic.api.views import dataframe_of, figure_of
+from epidemic.callbacks import Callback, all_of
+from epidemic.data import Dataset
+from epidemic.experiment import Experiment
+from epidemic.report.statistics import Interval
+from epidemic.shown import count, html_table, interval, number, percent, size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def simulate(
+    experiment: Experiment,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    callbacks: Callback | Sequence[Callback] = (),
+    data: Dataset | None = None,
+    progress: bool | None = None,
+) -> Run:
+    """Run all seeds of an experiment on this machine, all its nodes.
+
+    Args:
+        experiment: What to run.
+        out: A directory where everything is written down as it happens, so that the run can go on after an interrupt and be
+            read by `epidemic report`. Without it nothing is kept but what this function returns.
+        resume: Go on with what is in `out`: finished seeds are read back, an unfinished one goes on from its checkpoint.
+        callbacks: Who is told how it goes on, and may end a seed early: one `Callback` or several.
+        data: The data of the experiment, if it has been loaded already.
+        progress: Show how far it is: a bar on a terminal, a table in a notebook. None: if somebody looks, that is, in a
+            notebook or if standard error is a terminal.
+
+    Returns:
+        The results: records, summaries and final models of all seeds.
+
+    Raises:
+        BadInput: Something cannot be honoured; the message says what, and what to do.
+        RunFailed: A loss was no longer a number, or a callback raised something.
+        Interrupted: By Ctrl-C; with `out`, `resume=True` goes on.
+
+    Example:
+        >>> run = ep.simulate(ep.Experiment(nodes=16, rounds=20, topology=ep.ELLocal(s=4)), out="runs/first")
+        >>> run.summary.accuracy.mean
+        >>> run.plot(path="curves.png")
+    """
+    with run_shown(progress) as displays:
+        told = [*displays, *all_of(callbacks).those]
+        return Run.of(engine.simulate(experiment, out, resume=resume, callbacks=told, data=data))
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What came out of an experiment, over its seeds: means with the half-widths of their 95 % intervals.
+
+    Accuracy, loss and metrics are final values: means over nodes, on the full test set.
+
+    Example:
+        >>> run.summary.accuracy.mean, run.summary.accuracy.half_width   # the latter is None for a single seed
+    """
+
+    name: str
+    rounds: tuple[int, ...]
+    """The rounds that each seed did; fewer than asked for where it was ended early."""
+    accuracy: Interval | None
+    """None where the targets are not classes."""
+    best_accuracy: Interval | None
+    """The best evaluated round of each seed."""
+    mean_model_accuracy: Interval | None
+    """Of the average of all models."""
+    loss: Interval
+    disagreement: Interval | None
+    bytes: Interval
+    """Sent per node."""
+    metrics: Mapping[str, Interval | None]
+    """Your own, by name; None where one was not a finite number."""
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Every value with its name, for people."""
+
+        def share(value: Interval | None) -> str:
+            return "-" if value is None else f"{interval(value, 100)} %"
+
+        found = [("rounds", _span(self.rounds))]
+        if self.accuracy is not None:
+            found += [
+                ("accuracy over nodes", share(self.accuracy)),
+                ("best evaluated accuracy", share(self.best_accuracy)),
+                ("accuracy of the average model", share(self.mean_model_accuracy)),
+            ]
+        found.append(("loss over nodes", interval(self.loss, digits=4)))
+        found += [(name, "-" if v is None else interval(v, digits=4)) for name, v in self.metrics.items()]
+        found.append(("disagreement", "-" if self.disagreement is None else f"{self.disagreement.mean:.3g}"))
+        return [*found, ("sent per node", size(self.bytes.mean))]
+
+    def __repr__(self) -> str:
+        accuracy = "" if self.accuracy is None else f"accuracy {interval(self.accuracy, 100)} %, "
+        seeds = count(len(self.rounds), "seed")
+        return f"RunSummary({self.name!r}, {seeds}: {accuracy}loss {interval(self.loss, digits=4)}, sent {size(self.bytes.mean)} per node)"
+
+    def _repr_html_(self) -> str:
+        return html_table(f"{self.name}, {count(len(self.rounds), 'seed')}, mean and 95 % interval", self.rows())
+
+
+class Run(engine.Run):
+    """What came out of an experiment.
+
+    Attributes:
+        experiment: What was run.
+        seeds: A `SeedRun` for each seed, with its records, summary and final models.
+
+    Example:
+        >>> run = ep.simulate(experiment)
+        >>> run.summary                # means over seeds
+        >>> run.records[-1].loss.mean  # the last evaluation of the last seed
+        >>> run.models[3]              # the state dict of node 3, first seed
+        >>> run.dataframe()            # one row for each seed and evaluation
+    """
+
+    @staticmethod
+    def of(run: engine.Run) -> Run:
+        """The same results, to be looked at."""
+        return Run(run.experiment, run.seeds)
+
+    @property
+    def summary(self) -> RunSummary:
+        """Final values over the seeds."""
+        every = [seed.summary for seed in self.seeds]
+
+        def over(values: list[float | None]) -> Interval | None:
+            known = [value for value in values if value is not None]
+            return Interval.of(known) if len(known) == len(values) else None
+
+        return RunSummary(
+            name=self.experiment.name,
+            rounds=tuple(s.rounds for s in every),
+            accuracy=over([None if s.final_accuracy is None else s.final_accuracy.mean for s in every]),
+            best_accuracy=over([s.best_accuracy for s in every]),
+            mean_model_accuracy=over([s.final_mean_model_accuracy for s in every]),
+            loss=Interval.of([s.final_loss.mean for s in every]),
+            disagreement=over([s.final_disagreement for s in every]),
+            bytes=Interval.of([s.bytes.total.mean for s in every]),
+            metrics={name: over([s.final_metrics[name].mean for s in every]) for name in every[0].final_metrics},
+        )
+
+    def dataframe(self) -> Any:
+        """The records as a pandas DataFrame, a row for each seed and evaluated round.
+
+        The columns are those of `epidemic report -o table.csv`. Needs pandas: pip install 'epidemic-learning[tables]'.
+        """
+        return dataframe_of({self.experiment.name: self})
+
+    def plot(self, *, metric: str | None = None, path: str | Path | None = None) -> Figure:
+        """Learning curves: against rounds, against bytes sent, and disagreement.
+
+        Where seeds ended in different rounds, the curves go as far as all of them.
+
+        Args:
+            metric: "accuracy" or "loss"; accuracy, where the targets are classes, if it is not given.
+            path: Save the picture there too (.png, .pdf or .svg).
+
+        Returns:
+            The Matplotlib figure; a notebook shows it.
+        """
+        title = f"{self.experiment.name}, {self.experiment.nodes} nodes"
+        return figure_of({self.experiment.name: self}, title, metric, path)
+
+    def __repr__(self) -> str:
+        e, s = self.experiment, self.summary
+        accuracy = "" if s.accuracy is None else f"accuracy {interval(s.accuracy, 100)} %, "
+        done = f"{count(e.nodes, 'node')}, {_span(s.rounds)} rounds, {count(len(self.seeds), 'seed')}"
+        return f"Run({e.name!r}: {done}; {accuracy}loss {interval(s.loss, digits=4)})"
+
+    def _repr_html_(self) -> str:
+        heads = [
+            "seed",
+            "rounds",
+            "accuracy",
+            "worst node",
+            "best node",
+            "average model",
+            "loss",
+            "D(X)",
+            "sent per node",
+        ]
+        rows = []
+        for seed in self.seeds:
+            s = seed.summary
+            a = s.final_accuracy
+            shares = [None] * 3 if a is None else [a.mean, a.min, a.max]
+            rows.append(
+                [
+                    seed.seed,
+                    f"{s.rounds} (ended early)" if s.ended_early else s.rounds,
+                    *(percent(value) for value in [*shares, s.final_mean_model_accuracy]),
+                    f"{s.final_loss.mean:.4f}",
+                    number(s.final_disagreement),
+                    size(s.bytes.total.mean),
+                ]
+            )
+        e, summary = self.experiment, self.summary
+        if len(rows) > 1:
+            loss = interval(summary.loss, digits=4)
+            mean = [summary.accuracy, summary.mean_model_accuracy]
+            shown = ["-" if value is None else f"{interval(value, 100)}%" for value in mean]
+            apart = "-" if summary.disagreement is None else number(summary.disagreement.mean)
+            rows.append(["mean", "", shown[0], "", "", shown[1], loss, apart, size(summary.bytes.mean)])
+        title = f"{e.name}: {count(e.nodes, 'node')}, {e.topology!r}; on the full test set"
+        return html_table(title, rows, heads)
+
+
+def _span(rounds: Sequence[int]) -> str:
+    return f"{min(rounds)}" if len(set(rounds)) == 1 else f"{min(rounds)} to {max(rounds)}"

@@ -1,0 +1,81 @@
+"""Runs in memory as the tables and figures that `report/` makes of directories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from epidemic.callbacks.notebook import in_notebook
+from epidemic.data.images import need
+from epidemic.engine import Run, SeedRun
+from epidemic.errors import BadInput, require_choice
+from epidemic.report.curves import Line, learning_figure
+from epidemic.report.results import Result, Results, RunInfo, SeedResult
+from epidemic.report.style import check_picture, save
+from epidemic.topology import kind_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def results_of(runs: Mapping[str, Run]) -> Results:
+    """Runs by name, as if they had been read from directories."""
+    found = []
+    for name, run in runs.items():
+        table = msgspec.json.decode(msgspec.json.encode(run.experiment.table()))
+        paths = [seed.path for seed in run.seeds if seed.path is not None]
+        found.append(Result(name, paths[0].parent if paths else Path(), table, [_seed(table, s) for s in run.seeds]))
+    return Results(found, [])
+
+
+def _seed(table: dict[str, Any], seed: SeedRun) -> SeedResult:
+    info = RunInfo(table, seed.seed, strategy="", versions={}, machine={})
+    return SeedResult(seed.path or Path(), info, seed.records, False, seed.summary, None, {})
+
+
+def dataframe_of(runs: Mapping[str, Run], *, directories: bool = True) -> Any:
+    """The tidy table, with the columns of `epidemic report -o table.csv`; no directory where nothing was kept."""
+    pandas = need("pandas", "Data frames", "tables")
+    rows = results_of(runs).rows()
+    kept = directories and all(seed.path is not None for run in runs.values() for seed in run.seeds)
+    return pandas.DataFrame([row if kept else {**row, "directory": ""} for row in rows])
+
+
+def figure_of(
+    runs: Mapping[str, Run], title: str, metric: str | None, path: str | Path | None, target: float | None = None
+) -> Figure:
+    """Learning curves; with a `path`, saved there too. `metric` is accuracy, where there is one, or loss."""
+    records = [record for run in runs.values() for record in run.records]
+    classes = all(record.accuracy is not None for record in records)
+    what = ("accuracy" if classes else "loss") if metric is None else metric
+    require_choice("metric", what, ["accuracy", "loss"])
+    if what == "accuracy" and not classes:
+        raise BadInput("metric = 'accuracy': the targets of this data are not classes; use 'loss'")
+    if path is not None:
+        check_picture(Path(path))
+    shown = target if what == "accuracy" else None
+    figure = learning_figure(_lines(runs), title, shown, what)  # type: ignore[arg-type]
+    if path is not None:
+        save(figure, Path(path))
+    if in_notebook():
+        import matplotlib.pyplot  # noqa: F401 (it is what teaches a notebook to show figures)
+    return figure
+
+
+def _lines(runs: Mapping[str, Run]) -> list[Line]:
+    """Each run in the colour of its method or, where several are of one method, in a colour of its own."""
+    kinds = [kind_of(run.experiment.topology) for run in runs.values()]
+    by_seed = {name: [seed.records for seed in run.seeds] for name, run in runs.items()}
+    if len(set(kinds)) == len(kinds):
+        return [Line(name, kind, by_seed[name]) for name, kind in zip(runs, kinds, strict=True)]
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    scale = colormaps["viridis"]
+    return [
+        Line(name, kind, by_seed[name], i % 3, to_hex(scale(0.9 * i / max(len(runs) - 1, 1))))
+        for i, (name, kind) in enumerate(zip(runs, kinds, strict=True))
+    ]

@@ -1,0 +1,95 @@
+"""Ending a seed that no longer improves, or that is good enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from epidemic.callbacks.base import Callback
+from epidemic.callbacks.scalars import BUILT_IN, Better, scalar
+from epidemic.errors import BadInput, require_choice, require_int, require_real
+
+if TYPE_CHECKING:
+    from epidemic.host.setup import Setup
+    from epidemic.learner import Learner
+    from epidemic.record import Record
+
+
+class EarlyStopping(Callback):
+    """Ends a seed when a metric has not improved for `patience` evaluations, or has reached `target`.
+
+    Each seed is judged by itself, and is evaluated on the full test set when it ends. A run that was interrupted and goes on
+    ends in the same round as one that was not.
+
+    Args:
+        metric: accuracy, loss, mean_model_accuracy, mean_model_loss, train_loss, disagreement, or a metric of your own by name.
+        patience: So many evaluations (not rounds) in a row without an improvement are too many. None: only `target` counts.
+        min_delta: An improvement of at most this much is none.
+        target: A value that is good enough. None: only `patience` counts.
+        mode: "max" if more is better, "min" if less is; only for a metric of your own.
+
+    Example:
+        >>> run = ep.simulate(experiment, callbacks=[ep.callbacks.EarlyStopping(patience=5, target=0.9)])
+        >>> run.seeds[0].summary.rounds, run.seeds[0].summary.ended_early
+    """
+
+    def __init__(
+        self,
+        metric: str = "accuracy",
+        *,
+        patience: int | None = None,
+        min_delta: float = 0.0,
+        target: float | None = None,
+        mode: Better | None = None,
+    ) -> None:
+        if patience is None and target is None:
+            raise BadInput("EarlyStopping needs patience=N (evaluations without an improvement), target=VALUE, or both")
+        if patience is not None:
+            require_int("EarlyStopping: patience", patience, 1)
+        if target is not None:
+            require_real("EarlyStopping: target", target)
+        require_real("EarlyStopping: min_delta", min_delta, 0)
+        if mode is not None:
+            require_choice("EarlyStopping: mode", mode, ["max", "min"])
+        better = BUILT_IN.get(metric) or mode
+        if better is None:
+            raise BadInput(f"EarlyStopping: say which values of {metric!r} are better: mode = 'max' or mode = 'min'")
+        if mode is not None and mode != better:
+            raise BadInput(f"EarlyStopping: mode = {mode!r} contradicts metric = {metric!r}; leave it out")
+        self.metric, self.patience, self.min_delta, self.target = metric, patience, min_delta, target
+        self._sign = 1.0 if better == "max" else -1.0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._best: float | None = None
+        self._waited = 0
+        self._reached: float | None = None
+
+    def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
+        """Every seed is judged by itself."""
+        self._forget()
+
+    def resumed(self, records: Sequence[Record]) -> None:
+        """Judge what was recorded before as if it were recorded now."""
+        for record in records:
+            self.recorded(record)
+
+    def recorded(self, record: Record) -> None:
+        """Remember the best value, and how long ago it was."""
+        value = scalar(record, self.metric, "EarlyStopping")
+        if value is not None and (self._best is None or self._sign * (value - self._best) > self.min_delta):
+            self._best, self._waited = value, 0
+        else:
+            self._waited += 1
+        if value is not None and self.target is not None and self._sign * (value - self.target) >= 0:
+            self._reached = value
+
+    def stop(self) -> str | None:
+        """The reason to end, if there is one."""
+        if self._reached is not None:
+            return f"{self.metric} {self._reached:.6g} has reached the target {self.target:g}"
+        if self.patience is not None and self._waited >= self.patience:
+            best = "no value" if self._best is None else f"{self._best:.6g}"
+            times = "evaluation" if self._waited == 1 else "evaluations"
+            return f"{self.metric} has not improved on {best} for {self._waited} {times}"
+        return None

@@ -1,0 +1,117 @@
+"""The progress of a run in a notebook: one small table, a row for each seed, that is rewritten in place.
+
+It is plain HTML, because the bars of other libraries need widgets that not every notebook has; and it stays in the saved notebook.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from html import escape
+from typing import Any
+
+from epidemic.algorithms import cautions
+from epidemic.callbacks.base import Callback
+from epidemic.host.describe import disconnection
+from epidemic.host.setup import Setup
+from epidemic.learner import Learner
+from epidemic.record import Record, Summary
+from epidemic.shown import duration, percent, size
+
+PAUSE = 0.2
+"""Seconds between two pictures of a bar; what matters more is shown at once."""
+
+
+def in_notebook() -> bool:
+    """Whether this code runs in a kernel that somebody looks at through a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
+
+
+class InPlace:
+    """A piece of HTML in a notebook that later ones take the place of."""
+
+    def __init__(self) -> None:
+        self.shown = 0.0  # when, on the clock of time.monotonic
+        self._handle: Any = None
+
+    def show(self, html: str) -> None:
+        """Show it."""
+        ipython: Any = importlib.import_module("IPython.display")
+        page = ipython.HTML(html)
+        self.shown = time.monotonic()
+        if self._handle is None:
+            self._handle = ipython.display(page, display_id=True)
+        else:
+            self._handle.update(page)
+
+
+class NotebookDisplay(Callback):
+    """Shows how far each seed has come."""
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Any]] = []
+        self._notes: list[str] = []
+        self._place = InPlace()
+        self._began = 0.0
+
+    def __enter__(self) -> NotebookDisplay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._rows:
+            self._show()
+
+    def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
+        """A new row."""
+        name = f"{setup.experiment.name}, seed {setup.seed}"
+        self._rows.append(
+            {"name": name, "done": rounds_done, "rounds": setup.experiment.rounds, "found": "", "time": ""}
+        )
+        self._began = time.monotonic()
+        apart = disconnection(setup.experiment, setup.seed)
+        warnings = [
+            *([] if apart is None else [apart]),
+            *cautions(setup.experiment.algorithm, setup.experiment.topology),
+        ]
+        self._notes += [f"warning: {line}" for line in warnings if f"warning: {line}" not in self._notes]
+        self._show()
+
+    def advanced(self, rounds_done: int, x: Any) -> None:
+        """Move the bar."""
+        self._rows[-1]["done"] = rounds_done
+        if time.monotonic() - self._place.shown >= PAUSE:
+            self._show()
+
+    def recorded(self, record: Record) -> None:
+        """Say what was found."""
+        found = f"loss {record.loss.mean:.4f}"
+        if record.accuracy is not None:
+            found = f"accuracy {percent(record.accuracy.mean)}"
+        self._rows[-1]["found"] = f"{found}, sent {size(record.bytes.total.mean)}"
+        if time.monotonic() - self._place.shown >= PAUSE:
+            self._show()
+
+    def finished(self, summary: Summary) -> None:
+        """Say how long it took, and why it ended early."""
+        row = self._rows[-1]
+        row["time"] = duration(time.monotonic() - self._began)
+        if summary.ended_early:
+            self._notes.append(f"{row['name']}: ended early after round {summary.rounds}: {summary.ended_early}")
+        self._show()
+
+    def _show(self) -> None:
+        self._place.show(self.html())
+
+    def html(self) -> str:
+        """The table as it is now."""
+        rows = "".join(
+            f"<tr><td>{escape(row['name'])}</td>"
+            f'<td><progress value="{row["done"]}" max="{max(row["rounds"], 1)}"></progress></td>'
+            f"<td>{row['done']}/{row['rounds']}</td><td>{escape(row['found'])}</td><td>{row['time']}</td></tr>"
+            for row in self._rows
+        )
+        notes = "".join(f"<div>{escape(note)}</div>" for note in self._notes)
+        return f"<table><tbody>{rows}</tbody></table>{notes}"

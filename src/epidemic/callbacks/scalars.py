@@ -1,0 +1,64 @@
+"""The numbers of a record by name, for whoever draws or compares them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from epidemic.errors import BadInput, suggestion
+from epidemic.record import Record
+
+Better = Literal["max", "min"]
+
+BUILT_IN: dict[str, Better | None] = {
+    "accuracy": "max",
+    "accuracy_min": "max",
+    "accuracy_max": "max",
+    "mean_model_accuracy": "max",
+    "loss": "min",
+    "loss_max": "min",
+    "mean_model_loss": "min",
+    "train_loss": "min",
+    "disagreement": "min",
+    "bytes": None,
+    "alive": None,
+}
+"""Every number that a record may have, and which of its values are the better ones; a user's own metrics come on top."""
+
+
+def scalars(record: Record) -> dict[str, float | None]:
+    """What a record knows, by name: accuracy and loss are means over nodes, bytes what a node has sent since the start.
+
+    A metric of the user's own has its own name, or metric.NAME where that is taken. None is a number that is not finite.
+    """
+    accuracy = record.accuracy
+    found: dict[str, float | None] = {
+        "accuracy": None if accuracy is None else accuracy.mean,
+        "accuracy_min": None if accuracy is None else accuracy.min,
+        "accuracy_max": None if accuracy is None else accuracy.max,
+        "mean_model_accuracy": record.mean_model_accuracy,
+        "loss": record.loss.mean,
+        "loss_max": record.loss.max,
+        "mean_model_loss": record.mean_model_loss,
+        "train_loss": record.train_loss,
+        "disagreement": record.disagreement,
+        "bytes": record.bytes.total.mean,
+        "alive": float(record.alive),
+    }
+    known = {name: value for name, value in found.items() if value is not None}
+    own = {f"metric.{name}" if name in found else name: spread.mean for name, spread in record.metrics.items()}
+    return {**known, **own}
+
+
+def numbers(record: Record) -> dict[str, float]:
+    """Only those that are finite numbers."""
+    return {name: value for name, value in scalars(record).items() if value is not None}
+
+
+def scalar(record: Record, name: str, where: str) -> float | None:
+    """One of them; None if it is unknown this time: not finite, or before the first training."""
+    found = scalars(record)
+    if name in found:
+        return found[name]
+    if name == "train_loss":  # nobody has trained before the first round
+        return None
+    raise BadInput(f"{where}: metric = {name!r} is not in the records{suggestion(name, found)}")

@@ -1,0 +1,84 @@
+"""Curves for TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epidemic.callbacks.base import Callback
+from epidemic.callbacks.scalars import numbers
+from epidemic.data.images import need
+from epidemic.errors import BadInput
+
+if TYPE_CHECKING:
+    from epidemic.host.setup import Setup
+    from epidemic.learner import Learner
+    from epidemic.record import Record, Summary
+
+
+class TensorBoard(Callback):
+    """Writes the numbers of every record as scalars that TensorBoard draws, each seed in a directory of its own.
+
+    Accuracy, loss, training loss, disagreement, your own metrics, and the bytes sent, against rounds. Look at them with
+    `tensorboard --logdir DIR`. A seed that goes on after an interrupt goes on in the curves: what had been drawn beyond its
+    checkpoint is drawn again, not twice.
+
+    Needs the package tensorboard: pip install 'epidemic-learning[tensorboard]'.
+
+    Args:
+        directory: Where to write; seed 3 goes to DIR/seed-3.
+
+    Example:
+        >>> ep.simulate(experiment, callbacks=[ep.callbacks.TensorBoard("logs/first")])
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        need("tensorboard", "TensorBoard's curves", "tensorboard")
+        self.directory = Path(directory)
+        if self.directory.exists() and not self.directory.is_dir():
+            raise BadInput(f"{self.directory} is a file; choose a directory for TensorBoard's curves")
+        self._seed: Path | None = None
+        self._open: Any = None
+
+    def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
+        """Each seed has a directory of its own."""
+        self._close()
+        self._seed = self.directory / f"seed-{setup.seed}"
+
+    def resumed(self, records: Sequence[Record]) -> None:
+        """Go on after the last record; where nothing was drawn before, draw all of it."""
+        assert self._seed is not None
+        if any(self._seed.glob("events.out.tfevents.*")):
+            self._writer(purge=records[-1].round + 1)
+        else:
+            for record in records:
+                self.recorded(record)
+
+    def recorded(self, record: Record) -> None:
+        """Write it at once, because the process may be killed."""
+        writer = self._writer(purge=record.round)
+        for name, value in numbers(record).items():
+            writer.add_scalar(name, value, record.round)
+        writer.flush()
+
+    def finished(self, summary: Summary) -> None:
+        """The seed's file is complete."""
+        self._close()
+
+    def _writer(self, purge: int) -> Any:
+        """The open file; a new one takes the place of what earlier ones say of rounds from `purge` on."""
+        if self._open is None:
+            writer = need("torch.utils.tensorboard", "TensorBoard's curves", "tensorboard").SummaryWriter
+            try:
+                self._open = writer(str(self._seed), purge_step=purge)
+            except OSError as problem:
+                raise BadInput(
+                    f"{self._seed} cannot be written: {problem.strerror}; choose another directory"
+                ) from None
+        return self._open
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None

@@ -1,0 +1,76 @@
+"""Numbers and small tables for people: as words, and as HTML for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Protocol
+
+
+class MeanOfSeeds(Protocol):
+    """A mean over seeds; the half-width of its interval, unless there is one seed only."""
+
+    @property
+    def mean(self) -> float:
+        """Over the seeds."""
+        ...
+
+    @property
+    def half_width(self) -> float | None:
+        """Of the 95 % interval."""
+        ...
+
+
+def size(value: float) -> str:
+    """Bytes for people, in binary units."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
+        value /= 1024
+    raise AssertionError
+
+
+def duration(seconds: float) -> str:
+    """Time for people."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def number(value: float | None) -> str:
+    """A number for people."""
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+def percent(value: float | None) -> str:
+    """A share for people."""
+    return "-" if value is None else f"{100 * value:.2f}%"
+
+
+def interval(value: MeanOfSeeds, factor: float = 1.0, digits: int = 2, *, signed: bool = False) -> str:
+    """Mean and half-width for people."""
+    mean = f"{factor * value.mean:{'+' if signed else ''}.{digits}f}"
+    return mean if value.half_width is None else f"{mean}±{factor * value.half_width:.{digits}f}"
+
+
+def count(how_many: int, what: str) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{how_many:,} {what}{'' if how_many == 1 else 's'}"
+
+
+def html_table(title: str, rows: Iterable[Sequence[object]], heads: Sequence[str] = ()) -> str:
+    """A small table for a notebook, everything in it escaped: the first column names, the others are values."""
+    head = "".join(f'<th style="text-align:{"right" if i else "left"}">{escape(h)}</th>' for i, h in enumerate(heads))
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f'<td style="text-align:{"right" if i and heads else "left"}">{escape(str(cell))}</td>'
+            for i, cell in enumerate(row)
+        )
+        + "</tr>"
+        for row in rows
+    )
+    heading = f"<thead><tr>{head}</tr></thead>" if head else ""
+    return f"<div><strong>{escape(title)}</strong><table>{heading}<tbody>{body}</tbody></table></div>"
