@@ -32,6 +32,7 @@ LAYERS = [
     ["engine"],
     ["net"],
     ["report"],
+    ["web"],
     ["compare"],
     ["batch"],
     ["sweep"],
