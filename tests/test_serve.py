@@ -14,14 +14,15 @@ from urllib.parse import urlsplit
 
 import pytest
 from starlette.testclient import TestClient
-from written import Written, finished, served
 
 from epidemic.cli.app import main
 from epidemic.errors import BadInput
-from epidemic.web.app import HEADERS, MOST_CLIENTS, application
+from epidemic.web.app import MOST_CLIENTS, application
+from epidemic.web.guard import HEADERS
 from epidemic.web.seeds import Records
 from epidemic.web.view import View, block
 from epidemic.web.watch import Catalogue
+from written import Written, finished, links, served
 
 HOSTILE = '<script>alert("x")</script><img src=http://example.org/a>'
 
@@ -34,10 +35,6 @@ def runs(tmp_path):
 
 def client(*directories, **options):
     return TestClient(application(directories, **options), base_url="http://127.0.0.1:8321", follow_redirects=False)
-
-
-def links(text, kind):
-    return list(dict.fromkeys(re.findall(rf'"(/{kind}/[0-9a-f]+)"', text)))
 
 
 # -- what is shown ----------------------------------------------------------------------------------------------------
@@ -177,7 +174,9 @@ def test_every_answer_has_the_strict_headers(runs):
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
     assert not re.search(r"script-src[^;]*unsafe", policy)
     assert visitor.head("/").text == ""
-    assert not re.search(r"<script(?! src=\"/live.js\")|\son\w+=", visitor.get(run).text), "no script in the page itself"
+    assert not re.search(r"<script(?! src=\"/live.js\")|\son\w+=", visitor.get(run).text), (
+        "no script in the page itself"
+    )
 
 
 @pytest.mark.parametrize(
@@ -230,7 +229,14 @@ def test_nothing_outside_is_shown(runs, tmp_path):
     secret = Catalogue([outside])
     secret.look()
     key = next(iter(secret.runs.values())).key
-    for path in (f"/run/{key}", f"/report/run/{key}", f"/events/run/{key}", "/run/..%2f..%2foutside", "/run/%2fetc%2fpasswd", "/../x"):
+    for path in (
+        f"/run/{key}",
+        f"/report/run/{key}",
+        f"/events/run/{key}",
+        "/run/..%2f..%2foutside",
+        "/run/%2fetc%2fpasswd",
+        "/../x",
+    ):
         assert visitor.get(path).status_code == 404, path
 
 

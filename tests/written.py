@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -78,6 +79,11 @@ def finished(run, *, rounds=20, every=2, **options):
     (written.path / "records.jsonl").write_bytes(b"".join(map(encode, records)))
     written.finish(0.9)
     return written
+
+
+def links(text, kind):
+    """The addresses of one kind in a page."""
+    return list(dict.fromkeys(re.findall(rf'"(/{kind}/[0-9a-f]+)"', text)))
 
 
 @contextmanager

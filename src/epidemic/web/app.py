@@ -1,4 +1,4 @@
-"""The server: a few addresses that only show, and a guard before them.
+"""The server: a few addresses that only show.
 
 What may be seen is what the catalogue has found; no address names a path. All reading and all making of pages happens in one thread, one after
 the other, so that nothing needs a lock and the server answers meanwhile.
@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import ipaddress
 import re
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,20 +17,19 @@ from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlencode
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from epidemic.errors import EpidemicError
 from epidemic.report.page import page
 from epidemic.report.results import read_results
 from epidemic.web import pages
 from epidemic.web.clusters import Cluster
+from epidemic.web.guard import HEADERS, Guard
 from epidemic.web.picture import cluster_page
 from epidemic.web.view import View
 from epidemic.web.watch import Catalogue, Run
@@ -41,26 +38,20 @@ EVERY = 1.0
 """Seconds between two looks, while somebody has a page open."""
 MOST_CLIENTS = 64
 """Pages that may be open at once."""
+MOST_VIEWS = 2 * MOST_CLIENTS
+"""Pages that are kept made."""
 BREATH = 15.0
 """Seconds of silence after which a word is sent, so that a lost connection is noticed."""
 
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; connect-src 'self'; img-src data:;"
-    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-"""What a page may do. Charts set their colours in style attributes, which cannot load or run anything."""
-
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-}
-
 T = TypeVar("T")
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A page that was made, at which look, and from what."""
+
+    look: int
+    stamp: object
+    view: View | None
 
 
 class Live:
@@ -72,8 +63,8 @@ class Live:
         self._insecure = insecure
         self._clusters: dict[str, Cluster] = {}
         self._watched: dict[str, float] = {}  # clusters that somebody looks at, and when last
-        self._views: dict[tuple[str, str], tuple[object, View]] = {}
-        self._looked = -1e9
+        self._views: dict[tuple[str, str], _Kept] = {}
+        self._looked, self._looks = -1e9, 0  # when, and how often
         self._thread = ThreadPoolExecutor(1, "looking")
         self._news = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -83,27 +74,46 @@ class Live:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def view(self, kind: str, key: str) -> View | None:
-        """The page at an address as it is now; None if there is no such thing. In the thread that reads."""
+        """The page at an address as it is now; None if there is no such thing. In the thread that reads.
+
+        All visitors share it: it is made again only if something in it has changed since the last look.
+        """
         if time.monotonic() - self._looked > self.every / 2:
             self._look()
+        if kind == "cluster" and key in self._clusters:
+            self._watched[key] = time.monotonic()
+        kept = self._views.get((kind, key))
+        if kept is not None and kept.look == self._looks:
+            return kept.view
+        stamp = self._stamp(kind, key)
+        view = kept.view if kept is not None and kept.stamp == stamp else self._make(kind, key)
+        while len(self._views) >= MOST_VIEWS:
+            self._views.pop(next(iter(self._views)))
+        self._views[kind, key] = _Kept(self._looks, stamp, view)
+        return view
+
+    def _stamp(self, kind: str, key: str) -> object:
+        """Changes when what a page is made from does."""
         if kind == "cluster":
-            return self._cluster_view(key)
+            return self._looks
+        stamps = tuple((run.key, run.stamp) for run in self.runs(kind, key))
+        return stamps if kind != "index" else (stamps, self._cluster_counts(), list(self.catalogue.notes))
+
+    def _make(self, kind: str, key: str) -> View | None:
+        runs = self.runs(kind, key)
         if kind == "index":
             return pages.index(self.catalogue, self._cluster_counts())
-        runs = self.runs(kind, key)
+        if kind == "cluster":
+            cluster = self._clusters.get(key)
+            return None if cluster is None else cluster_page(cluster)
         if not runs:
             return None
-        stamp = tuple((run.key, run.stamp) for run in runs)
-        kept = self._views.get((kind, key))
-        if kept is None or kept[0] != stamp:
-            made = pages.run_page(self.catalogue, runs[0]) if kind == "run" else pages.group_page(self.catalogue, runs[0].group, runs)  # fmt: skip
-            while len(self._views) >= MOST_CLIENTS:
-                self._views.pop(next(iter(self._views)))
-            self._views[kind, key] = kept = stamp, made
-        return kept[1]
+        return pages.run_page(self.catalogue, runs[0]) if kind == "run" else pages.group_page(self.catalogue, runs[0].group, runs)  # fmt: skip
 
     def runs(self, kind: str, key: str) -> list[Run]:
         """The runs of a page."""
+        if kind == "index":
+            return list(self.catalogue.runs.values())
         if kind == "run":
             run = self.catalogue.run(key)
             return [] if run is None else [run]
@@ -122,6 +132,7 @@ class Live:
     def _look(self) -> None:
         self.catalogue.look()
         self._looked = time.monotonic()
+        self._looks += 1
         known = {folders.key: folders for folders in self.catalogue.clusters.values()}
         for key in [key for key in self._clusters if key not in known]:
             self._close(self._clusters.pop(key))
@@ -130,15 +141,6 @@ class Live:
             if kept is None or (kept.asker is None) != (folders.asker is None):
                 kept = self._clusters[key] = Cluster(folders, insecure=self._insecure)
             kept.look(ask=time.monotonic() - self._watched.get(key, -1e9) < 3 * BREATH)
-
-    def _cluster_view(self, key: str) -> View | None:
-        cluster = self._clusters.get(key)
-        if cluster is None:
-            return None
-        if key not in self._watched:
-            cluster.look(ask=True)
-        self._watched[key] = time.monotonic()
-        return cluster_page(cluster)
 
     def _cluster_counts(self) -> list[tuple[str, str, dict[str, int]]]:
         found = []
@@ -289,76 +291,3 @@ def _missing() -> Response:
 
 def _text(package: str, name: str) -> str:
     return (files(package) / name).read_text(encoding="utf-8")
-
-
-# -- the guard --------------------------------------------------------------------------------------------------------
-
-
-class Guard:
-    """Refuses whoever is not meant before anything else happens.
-
-    Nothing but GET and HEAD. With a token, only who brings it: in the address once, then in a cookie. Without one, only requests that name
-    this machine: another name is that of a stranger's page whose address was made to point here (DNS rebinding).
-    """
-
-    def __init__(self, app: ASGIApp, *, host: str, token: str | None, cookie: str) -> None:
-        self._app, self._token, self._cookie = app, token, cookie
-        self._names = {"localhost", host.strip("[]").lower()}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or pass on."""
-        if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self._app(scope, receive, send)
-            return
-        request = Request(scope)
-        refusal = self._refusal(request)
-        if refusal is not None:
-            await refusal(scope, receive, send)
-            return
-        await self._app(scope, receive, _guarded(send))
-
-    def _refusal(self, request: Request) -> Response | None:
-        if request.method not in ("GET", "HEAD"):
-            return PlainTextResponse("this server only shows\n", 405, headers={**HEADERS, "allow": "GET, HEAD"})
-        if self._token is None:
-            if not self._is_here(request.headers.get("host", "")):
-                return PlainTextResponse("this server answers to names of this machine only\n", 400, headers=HEADERS)
-            return None
-        given = request.query_params.get("token")
-        if given is not None and secrets.compare_digest(given.encode(), self._token.encode()):
-            rest = [(k, v) for k, v in request.query_params.multi_items() if k != "token"]
-            answer = RedirectResponse(_local(request.url.path) + (f"?{urlencode(rest)}" if rest else ""), 303, headers=HEADERS)  # fmt: skip
-            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
-            return answer
-        kept = request.cookies.get(self._cookie, "")
-        if given is None and secrets.compare_digest(kept.encode(), self._token.encode()):
-            return None
-        return PlainTextResponse(
-            "open the address with the token that 'epidemic serve' printed\n", 401, headers=HEADERS
-        )
-
-    def _is_here(self, host: str) -> bool:
-        name = re.sub(r":[0-9]*$", "", host).strip("[]").lower()
-        try:
-            return name in self._names or ipaddress.ip_address(name).is_loopback
-        except ValueError:
-            return False
-
-
-def _local(path: str) -> str:
-    """A path of this server: two slashes at its beginning would name another one."""
-    return "/" + path.lstrip("/\\")
-
-
-def _guarded(send: Send) -> Send:
-    """Whatever answers, the headers are there."""
-
-    async def with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            known = {name.lower() for name, _ in message["headers"]}
-            more = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in known]
-            message = {**message, "headers": [*message["headers"], *more]}
-        await send(message)
-
-    return with_headers

@@ -35,6 +35,7 @@ def serve(
             log_level="critical",
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             ws="none",
             limit_concurrency=4 * MOST_CLIENTS,
             timeout_graceful_shutdown=0,
