@@ -33,6 +33,7 @@ LAYERS = [
     ["engine"],
     ["net"],
     ["report"],
+    ["web"],
     ["methods"],
     ["batch"],
     ["grid"],

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from epidemic import __version__
-from epidemic.cli import clusters, datasets, experiments, keys, nodes, reports, studies, theory, topology
+from epidemic.cli import clusters, datasets, experiments, keys, nodes, reports, serve, studies, theory, topology
 from epidemic.cli.loading import Loading
 from epidemic.errors import BadInput, Interrupted, RunFailed
 from epidemic.progress import told_to
@@ -32,6 +32,7 @@ topology.register(app)
 experiments.register(app)
 studies.register(app)
 reports.register(app)
+serve.register(app)
 clusters.register(app)
 nodes.register(app)
 keys.register(app)

@@ -20,6 +20,7 @@ from epidemic.experiment.files import (
     load,
     merged,
     read_table,
+    read_toml,
     to_toml,
     with_settings,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "merged",
     "node_terms",
     "read_table",
+    "read_toml",
     "same_experiment",
     "to_toml",
     "with_settings",

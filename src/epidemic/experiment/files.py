@@ -53,12 +53,18 @@ def _partition(table: Any) -> Partition:
 
 def read_table(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file. Modules that they name are found beside it."""
+    table = read_toml(path)
+    look_beside(path)
+    return table
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file that is only looked at: nothing beside it is ever imported."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
         raise BadInput(f"{path} cannot be read: {reason}") from None
-    look_beside(path)
     return parse_toml(text, str(path))
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from epidemic.config import build
 from epidemic.errors import BadInput, require_int
-from epidemic.experiment import read_table
+from epidemic.experiment import read_toml
 
 
 class Addresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,7 +80,7 @@ def free_addresses(count: int) -> list[str]:
 
 def read_addresses(path: Path) -> Addresses:
     """What node.toml says."""
-    return build(read_table(path), Addresses, str(path))
+    return build(read_toml(path), Addresses, str(path))
 
 
 def to_toml(addresses: Addresses, comments: Iterable[str] = ()) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from epidemic.experiment import load
+from epidemic.errors import require_int
+from epidemic.experiment import Experiment, read_toml
 from epidemic.net.addresses import Addresses, read_addresses, split_address
 from epidemic.net.keys import Identity
 from epidemic.net.status import LARGEST_STATUS, Status, open_statuses
@@ -22,7 +23,7 @@ class Watcher:
             host, port = split_address(addresses.listen)
             here = f"127.0.0.1:{port}" if host == "0.0.0.0" else addresses.listen  # noqa: S104
             addresses = Addresses(None, (here, *addresses.connect), addresses.relay)
-        self._nodes = load(folder / "experiment.toml").nodes
+        self._nodes = _nodes_of(folder / "experiment.toml")
         self._transport = Transport(self._identity, addresses, nodes=self._nodes, insecure=insecure)
 
     def ask(self, timeout: float = 2.0) -> list[Status]:
@@ -46,3 +47,10 @@ class Watcher:
     def close(self) -> None:
         """Leave."""
         self._transport.close()
+
+
+def _nodes_of(path: Path) -> int:
+    """How many nodes an experiment has. The rest of its file is none of a watcher's business, least of all modules that it names."""
+    nodes = read_toml(path).get("nodes", Experiment().nodes)
+    require_int(f"{path}: nodes", nodes, 1)
+    return int(nodes)

@@ -1,0 +1,293 @@
+"""The server: a few addresses that only show.
+
+What may be seen is what the catalogue has found; no address names a path. All reading and all making of pages happens in one thread, one after
+the other, so that nothing needs a lock and the server answers meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from epidemic.errors import EpidemicError
+from epidemic.report.page import page
+from epidemic.report.results import read_results
+from epidemic.web import pages
+from epidemic.web.clusters import Cluster
+from epidemic.web.guard import HEADERS, Guard
+from epidemic.web.picture import cluster_page
+from epidemic.web.view import View
+from epidemic.web.watch import Catalogue, Run
+
+EVERY = 1.0
+"""Seconds between two looks, while somebody has a page open."""
+MOST_CLIENTS = 64
+"""Pages that may be open at once."""
+MOST_VIEWS = 2 * MOST_CLIENTS
+"""Pages that are kept made."""
+BREATH = 15.0
+"""Seconds of silence after which a word is sent, so that a lost connection is noticed."""
+
+T = TypeVar("T")
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A page that was made, at which look, and from what."""
+
+    look: int
+    stamp: object
+    view: View | None
+
+
+class Live:
+    """What is shown, kept up to date while somebody looks."""
+
+    def __init__(self, catalogue: Catalogue, *, insecure: bool = False, every: float = EVERY) -> None:
+        self.catalogue, self.every = catalogue, every
+        self.clients = 0
+        self._insecure = insecure
+        self._clusters: dict[str, Cluster] = {}
+        self._watched: dict[str, float] = {}  # clusters that somebody looks at, and when last
+        self._views: dict[tuple[str, str], _Kept] = {}
+        self._looked, self._looks = -1e9, 0  # when, and how often
+        self._thread = ThreadPoolExecutor(1, "looking")
+        self._news = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+
+    async def in_turn(self, work: Callable[[], T]) -> T:
+        """Do something in the thread that reads."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def view(self, kind: str, key: str) -> View | None:
+        """The page at an address as it is now; None if there is no such thing. In the thread that reads.
+
+        All visitors share it: it is made again only if something in it has changed since the last look.
+        """
+        if time.monotonic() - self._looked > self.every / 2:
+            self._look()
+        if kind == "cluster" and key in self._clusters:
+            self._watched[key] = time.monotonic()
+        kept = self._views.get((kind, key))
+        if kept is not None and kept.look == self._looks:
+            return kept.view
+        stamp = self._stamp(kind, key)
+        view = kept.view if kept is not None and kept.stamp == stamp else self._make(kind, key)
+        while len(self._views) >= MOST_VIEWS:
+            self._views.pop(next(iter(self._views)))
+        self._views[kind, key] = _Kept(self._looks, stamp, view)
+        return view
+
+    def _stamp(self, kind: str, key: str) -> object:
+        """Changes when what a page is made from does."""
+        if kind == "cluster":
+            return self._looks
+        stamps = tuple((run.key, run.stamp) for run in self.runs(kind, key))
+        return stamps if kind != "index" else (stamps, self._cluster_counts(), list(self.catalogue.notes))
+
+    def _make(self, kind: str, key: str) -> View | None:
+        runs = self.runs(kind, key)
+        if kind == "index":
+            return pages.index(self.catalogue, self._cluster_counts())
+        if kind == "cluster":
+            cluster = self._clusters.get(key)
+            return None if cluster is None else cluster_page(cluster)
+        if not runs:
+            return None
+        return pages.run_page(self.catalogue, runs[0]) if kind == "run" else pages.group_page(self.catalogue, runs[0].group, runs)  # fmt: skip
+
+    def runs(self, kind: str, key: str) -> list[Run]:
+        """The runs of a page."""
+        if kind == "index":
+            return list(self.catalogue.runs.values())
+        if kind == "run":
+            run = self.catalogue.run(key)
+            return [] if run is None else [run]
+        group = self.catalogue.group(key) if kind == "group" else None
+        return [] if group is None else self.catalogue.groups[group]
+
+    def report(self, kind: str, key: str) -> str | None:
+        """The report of a run or of several, as `epidemic report` makes it."""
+        runs = self.runs(kind, key)
+        seeds = [seed.path for run in runs for seed in run.known if seed.records and not seed.problem]
+        if not seeds:
+            return None
+        title = runs[0].name if kind == "run" else self.catalogue.title(runs[0].group)
+        return page(read_results(*seeds), title)
+
+    def _look(self) -> None:
+        self.catalogue.look()
+        self._looked = time.monotonic()
+        self._looks += 1
+        known = {folders.key: folders for folders in self.catalogue.clusters.values()}
+        for key in [key for key in self._clusters if key not in known]:
+            self._close(self._clusters.pop(key))
+        for key, folders in known.items():
+            kept = self._clusters.get(key)
+            if kept is None or (kept.asker is None) != (folders.asker is None):
+                kept = self._clusters[key] = Cluster(folders, insecure=self._insecure)
+            kept.look(ask=time.monotonic() - self._watched.get(key, -1e9) < 3 * BREATH)
+
+    def _cluster_counts(self) -> list[tuple[str, str, dict[str, int]]]:
+        found = []
+        for key, cluster in self._clusters.items():
+            states: dict[str, int] = {}
+            for member in cluster.members:
+                states[member.state] = states.get(member.state, 0) + 1
+            found.append((key, cluster.folders.title, states))
+        return found
+
+    # -- pushing ------------------------------------------------------------------------------------------------------
+
+    async def events(self, kind: str, key: str, have: str) -> AsyncIterator[str]:
+        """What changes on a page from now on; what its visitor has already is not sent again."""
+        self.clients += 1
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._keep_looking())
+        try:
+            shown: View | None = None
+            silent = time.monotonic()
+            yield ": hello\n\n"
+            while True:
+                view = await self.in_turn(lambda: self.view(kind, key))
+                if view is None:
+                    view = View(
+                        "gone - epidemic",
+                        [(None, "<h1>It is no longer there</h1><p><a href='/'>What is there</a></p>")],
+                    )
+                changed = [] if shown is None and view.digest == have else view.since(shown)
+                if changed or (shown is not None and shown.title != view.title):
+                    yield f"id: {view.digest}\nevent: change\ndata: {_json({'title': view.title, 'parts': changed})}\n\n"
+                    silent = time.monotonic()
+                elif time.monotonic() - silent > BREATH:
+                    yield ": still here\n\n"
+                    silent = time.monotonic()
+                shown = view
+                async with self._news:
+                    await self._news.wait()
+        finally:
+            self.clients -= 1
+
+    async def _keep_looking(self) -> None:
+        """One look for all, as long as there is anybody."""
+        while self.clients:
+            await self.in_turn(self._look)
+            async with self._news:
+                self._news.notify_all()
+            await asyncio.sleep(self.every)
+
+    def close(self) -> None:
+        """Stop looking and asking."""
+        if self._task is not None:
+            self._task.cancel()
+        for cluster in self._clusters.values():
+            self._close(cluster)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    @staticmethod
+    def _close(cluster: Cluster) -> None:
+        if cluster.asker is not None:
+            cluster.asker.close()
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+# -- addresses --------------------------------------------------------------------------------------------------------
+
+
+def application(
+    directories: Sequence[Path],
+    *,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    cookie: str = "epidemic",
+    insecure: bool = False,
+    every: float = EVERY,
+) -> Starlette:
+    """The server for some directories. With a `token`, only who knows it sees anything; without, only names of this machine are answered."""
+    live = Live(Catalogue(directories), insecure=insecure, every=every)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        live.close()
+
+    async def show(request: Request) -> Response:
+        kind, key = _asked(request)
+        view = await live.in_turn(lambda: live.view(kind, key))
+        if view is None:
+            return _missing()
+        return HTMLResponse(view.document(f"/events{request.url.path}"), headers=HEADERS)
+
+    async def events(request: Request) -> Response:
+        kind, key = _asked(request)
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return PlainTextResponse("these events are for the page of this server\n", 403, headers=HEADERS)
+        if live.clients >= MOST_CLIENTS:
+            return PlainTextResponse(f"{MOST_CLIENTS} pages are open already\n", 503, headers={**HEADERS, "retry-after": "5"})  # fmt: skip
+        if await live.in_turn(lambda: live.view(kind, key)) is None:
+            return _missing()
+        if request.method == "HEAD":
+            return Response(headers=HEADERS, media_type="text/event-stream")
+        have = request.headers.get("last-event-id") or request.query_params.get("have", "")
+        return StreamingResponse(live.events(kind, key, have), headers=HEADERS, media_type="text/event-stream")
+
+    async def report(request: Request) -> Response:
+        kind, key = _asked(request)
+        try:
+            text = await live.in_turn(lambda: live.report(kind, key))
+        except EpidemicError as problem:
+            return PlainTextResponse(f"{problem}\n", 409, headers=HEADERS)
+        if text is None:
+            return _missing()
+        style = re.search(r"<style>(.*?)</style>", text, re.S)
+        digest = base64.b64encode(hashlib.sha256((style[1] if style else "").encode()).digest()).decode()
+        policy = f"default-src 'none'; style-src 'sha256-{digest}'; style-src-attr 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+        return HTMLResponse(text, headers={**HEADERS, "content-security-policy": policy})
+
+    sheet = "".join(_text(*where) for where in (("epidemic.report", "page.css"), ("epidemic.web", "live.css")))
+    script = _text("epidemic.web", "live.js")
+    routes: list[Route] = [
+        Route("/", show),
+        Route("/events/", events),
+        Route("/live.css", lambda _: Response(sheet, media_type="text/css", headers=HEADERS)),
+        Route("/live.js", lambda _: Response(script, media_type="text/javascript", headers=HEADERS)),
+    ]
+    for kind in ("run", "group", "cluster"):
+        routes += [Route(f"/{kind}/{{key}}", show), Route(f"/events/{kind}/{{key}}", events)]
+    routes += [Route(f"/report/{kind}/{{key}}", report) for kind in ("run", "group")]
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: lambda *_: _missing()})
+    app.add_middleware(Guard, host=host, token=token, cookie=cookie)
+    app.state.live = live
+    return app
+
+
+def _asked(request: Request) -> tuple[str, str]:
+    """The kind of page and its key."""
+    found = re.search(r"(run|group|cluster)/", request.url.path)
+    return (found[1] if found else "index"), str(request.path_params.get("key", ""))
+
+
+def _missing() -> Response:
+    view = View("not found - epidemic", [(None, '<h1>There is no such page</h1><p><a href="/">What is there</a></p>')])
+    return HTMLResponse(view.document("/events/"), 404, headers=HEADERS)
+
+
+def _text(package: str, name: str) -> str:
+    return (files(package) / name).read_text(encoding="utf-8")

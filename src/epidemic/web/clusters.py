@@ -1,0 +1,268 @@
+"""Running clusters: nodes are asked how they are, in one thread a cluster, as long as somebody looks; what they write down is read as well."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+import msgspec
+
+from epidemic.errors import EpidemicError, plain
+from epidemic.experiment import read_toml
+from epidemic.graph import Graph
+from epidemic.net.status import Status
+from epidemic.rng import Streams
+from epidemic.topology import topology_from
+from epidemic.web.watch import Folders, Run, plain_file
+
+EVERY = 1.0
+"""Seconds between two questions."""
+PATIENCE = 4.0
+"""Seconds without an answer after which a node counts as gone."""
+RECENT = 3.0
+"""Seconds for which letters that were late or refused are shown."""
+LINGER = 20.0
+"""Seconds that nodes are asked on after the last visitor."""
+COLUMNS = 72
+"""Looks that the history shows."""
+MOST_LINKS = 700
+"""More links than these say nothing in a picture."""
+BEHIND = 2
+"""So many rounds behind the middle of the nodes is late."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The last that was heard of a node."""
+
+    status: Status
+    at: float
+    late_at: float = -1e9  # when letters to it were last late
+    refused_at: float = -1e9  # when it last refused some
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A node, as it is shown."""
+
+    place: int
+    state: str  # alive, late, refused, joining, finished, failed, stopped, gone, or absent: nobody has heard of it
+    why: str = ""
+    round: int = 0
+    rounds: int = 0
+    accuracy: float | None = None
+    loss: float | None = None
+    sent: int | None = None
+    status: Status | None = None
+
+    @property
+    def up(self) -> bool:
+        """Whether it takes part now."""
+        return self.state in ("alive", "late", "refused")
+
+
+class Asker:
+    """Asks nodes how they are while somebody wants to know."""
+
+    def __init__(self, folder: Path, *, insecure: bool) -> None:
+        self._folder, self._insecure = folder, insecure
+        self._lock = threading.Lock()
+        self._answers: dict[int, Answer] = {}
+        self._problem = ""
+        self._until = 0.0
+        self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
+        self.asked_since = 0.0
+
+    def wanted(self) -> tuple[dict[int, Answer], str]:
+        """What is known; and go on asking for a while."""
+        with self._lock:
+            self._until = time.monotonic() + LINGER
+            if self._thread is None and not self._stopped.is_set():
+                self.asked_since = time.monotonic()
+                self._thread = threading.Thread(target=self._ask, name="asker", daemon=True)
+                self._thread.start()
+            return dict(self._answers), self._problem
+
+    def close(self) -> None:
+        """Stop asking."""
+        self._stopped.set()
+        thread = self._thread
+        if thread is not None:
+            thread.join(3.0)
+
+    def _ask(self) -> None:
+        from epidemic.net.watching import Watcher
+
+        watcher: Watcher | None = None
+        try:
+            while not self._stopped.is_set():
+                with self._lock:
+                    if time.monotonic() > self._until:
+                        self._thread = None
+                        return
+                try:
+                    watcher = Watcher(self._folder, insecure=self._insecure) if watcher is None else watcher
+                    found, problem = watcher.ask(1.0), ""
+                except EpidemicError as error:
+                    found, problem = [], plain(str(error))
+                with self._lock:
+                    self._problem = problem
+                    now = time.monotonic()
+                    self._answers |= {s.place: _heard(self._answers.get(s.place), s, now) for s in found}
+                self._stopped.wait(EVERY)
+        finally:
+            if watcher is not None:
+                watcher.close()
+
+
+def _heard(before: Answer | None, status: Status, now: float) -> Answer:
+    if before is None:
+        return Answer(status, now)
+    late = now if status.late > before.status.late else before.late_at
+    refused = now if status.refused > before.status.refused else before.refused_at
+    return Answer(status, now, late, refused)
+
+
+class Cluster:
+    """A cluster as it is now, and as it was at the last looks."""
+
+    def __init__(self, folders: Folders, *, insecure: bool = False) -> None:
+        self.folders = folders
+        self.asker = None if folders.asker is None else Asker(folders.asker, insecure=insecure)
+        self.members: list[Member] = []
+        self.problem = ""
+        self.history: deque[tuple[int, dict[int, str]]] = deque(maxlen=COLUMNS)
+        self._experiment: dict[str, Any] | None = None
+
+    @property
+    def experiment(self) -> dict[str, Any]:
+        """The tables of its file; nothing that they name is imported."""
+        if self._experiment is None:
+            places = [self.folders.path, self.folders.asker, *self.folders.nodes.values()]
+            for place in (p for p in places if p is not None and plain_file(p / "experiment.toml")):
+                try:
+                    self._experiment = read_toml(place / "experiment.toml")
+                    break
+                except EpidemicError as problem:
+                    self.problem = plain(str(problem))
+        return self._experiment or {}
+
+    @property
+    def round(self) -> int:
+        """Where most nodes are."""
+        rounds = [m.round for m in self.members if m.up] or [m.round for m in self.members if m.round > 0]
+        return median_low(rounds) if rounds else 0
+
+    def look(self, *, ask: bool) -> None:
+        """See how the nodes are; `ask` them, if somebody wants to know."""
+        answers: dict[int, Answer] = {}
+        waiting = False
+        if self.asker is not None and ask:
+            answers, problem = self.asker.wanted()
+            self.problem = problem or self.problem
+            waiting = time.monotonic() - self.asker.asked_since < 2 * PATIENCE
+        nodes = self.experiment.get("nodes")
+        places = {*self.folders.nodes, *answers, *(range(min(nodes, 4096)) if isinstance(nodes, int) else ())}
+        self.members = members(sorted(places), answers, self.folders.runs, time.monotonic(), asked=bool(answers))
+        if waiting and not answers:
+            return
+        seen = {m.place: m.state for m in self.members}
+        if not self.history or self.history[-1] != (self.round, seen):
+            self.history.append((self.round, seen))
+
+    def links(self) -> Graph | None:
+        """Who hears whom in the present round; None if that is not known here, or too much to draw."""
+        table = self.experiment
+        network, topology, seeds = table.get("network", {}), table.get("topology", {}), table.get("seeds", [1])
+        private = isinstance(network, dict) and network.get("coin") == "private"
+        n = table.get("nodes")
+        if private or not isinstance(n, int) or n > MOST_LINKS or _own(topology) or not isinstance(seeds, list):
+            return None
+        try:
+            graph = topology_from(topology).graph(n, max(self.round, 0), Streams(seeds[0] if seeds else 1))
+            return graph.explicit() if graph.messages <= MOST_LINKS else None
+        except (EpidemicError, TypeError, ValueError):
+            return None
+
+
+def _own(topology: object) -> bool:
+    """Whether a topology is a user's code, which looking at a page must not execute."""
+    return not isinstance(topology, Mapping) or topology.get("kind") in (None, "python") or (
+        "inner" in topology and _own(topology["inner"])
+    )  # fmt: skip
+
+
+def members(
+    places: list[int], answers: Mapping[int, Answer], runs: Mapping[int, Run], now: float, *, asked: bool
+) -> list[Member]:
+    """Every node as it is: by what it answers, else by what its run has written down here."""
+    rounds = [a.status.round for a in answers.values() if now - a.at < PATIENCE and a.status.state not in _OVER]
+    middle = median_low(rounds) if rounds else 0
+    return [_member(place, answers.get(place), runs.get(place), now, middle, asked=asked) for place in places]
+
+
+_OVER = ("lingering", "left", "done")
+_JOINING = ("starting", "looking", "adopting")
+
+
+def _member(place: int, answer: Answer | None, run: Run | None, now: float, middle: int, *, asked: bool) -> Member:
+    here = None if run is None else _from_disk(place, run, asked=asked)
+    if answer is None:
+        return Member(place, "absent") if here is None else here
+    status = answer.status
+    state, why = _state(answer, now, middle)
+    if (
+        here is not None
+        and here.state in ("finished", "failed", "stopped", "gone")
+        and (state == "gone" or here.state == "finished")
+    ):
+        state, why = here.state, here.why  # fmt: skip
+    accuracy, loss = (
+        (status.accuracy, status.loss) if here is None or state != "finished" else (here.accuracy, here.loss)
+    )
+    shown = status.rounds if state == "finished" else max(0, min(status.round, status.rounds))
+    return Member(place, state, why, shown, status.rounds, accuracy, loss, status.bytes, status)
+
+
+def _state(answer: Answer, now: float, middle: int) -> tuple[str, str]:
+    status = answer.status
+    if status.state in _OVER:
+        return "finished", ""
+    if status.state == "failed":
+        return "failed", "it says that it has failed"
+    if now - answer.at >= PATIENCE:
+        return "gone", "it no longer answers"
+    if status.state in _JOINING:
+        return "joining", status.state
+    if now - answer.refused_at < RECENT:
+        return "refused", "it has just refused letters: " + ", ".join(f"{k} {v}" for k, v in status.refusals.items())
+    if middle - status.round >= BEHIND:
+        return "late", f"{middle - status.round} rounds behind"
+    if now - answer.late_at < RECENT:
+        return "late", "letters to it have just come late"
+    return "alive", status.state
+
+
+def _from_disk(place: int, run: Run, *, asked: bool) -> Member:
+    """What the run of a node says of itself."""
+    found = run.state
+    state, why = found.state, plain(found.why)
+    if state == "running":
+        state, why = ("gone", "it runs, but does not answer") if asked else ("alive", "")
+    if state == "unfinished":
+        state = "absent"
+    last = run.by_seed[0][-1] if run.by_seed else None
+    return Member(
+        place,
+        state,
+        why,
+        run.round,
+        run.rounds,
+        None if last is None or last.accuracy is None else last.accuracy.mean,
+        None if last is None else last.loss.mean,
+        None if last is None else int(last.bytes.total.mean),
+    )

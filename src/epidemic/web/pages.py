@@ -1,0 +1,321 @@
+"""The pages for people: what there is, a run, several runs together. From what the catalogue knows to HTML; whatever comes from disk is escaped."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from epidemic.errors import plain
+from epidemic.experiment import flat
+from epidemic.record import Record
+from epidemic.report import charts
+from epidemic.report.charts import Look, Series
+from epidemic.report.statistics import curve
+from epidemic.web.seeds import Seed
+from epidemic.web.view import View, badge, block, row, size, spark, table, tiles
+from epidemic.web.watch import Catalogue, Run, key_of
+
+MOST_LINES = 24
+"""Runs that are drawn in one chart."""
+FEWEST_FOR_BANDS = 3
+"""Seeds from which on an interval is drawn; of two it covers everything."""
+
+STATES = ("running", "failed", "gone", "stopped", "unfinished", "finished")
+
+
+# -- what there is ----------------------------------------------------------------------------------------------------
+
+
+def index(catalogue: Catalogue, clusters: Sequence[tuple[str, str, dict[str, int]]]) -> View:
+    """Everything that is there; `clusters` are keys, titles, and how many nodes are in which state."""
+    groups = catalogue.groups
+    runs = [run for found in groups.values() for run in found]
+    counts = Counter(run.state.state for run in runs)
+    pieces: list[tuple[str | None, str]] = [
+        (None, f"<h1>{escape(', '.join(plain(given, 160) for given in catalogue.roots.values()))}</h1>"),
+        block("counts", _counts(counts, len(runs))),
+        block("notes", notes(catalogue.notes)),
+    ]
+    if clusters:
+        pieces.append((None, "<section><h2>Clusters</h2>"))
+        before, after = table(["cluster", "nodes", "how they are"], "")
+        pieces.append((None, before))
+        for key, title, states in clusters:
+            how = "".join(f"{badge(s)} {n} " for s, n in states.items())
+            cells = [f'<a href="/cluster/{key}">{escape(title)}</a>', str(sum(states.values())), how]
+            pieces.append(block(f"c-{key}", row(cells), "tr"))
+        pieces.append((None, f"{after}</section>"))
+    for path, found in groups.items():
+        pieces += _group_table(catalogue, path, found)
+    if not runs and not clusters:
+        pieces.append((None, _nothing_yet(catalogue)))
+    busy = f"{counts['running']} running, " if counts["running"] else ""
+    return View(f"{busy}{len(runs)} run{'' if len(runs) == 1 else 's'} - epidemic", pieces)
+
+
+def _nothing_yet(catalogue: Catalogue) -> str:
+    where = escape(plain(next(iter(catalogue.roots.values())), 160))
+    return (
+        f'<div class="empty"><p>Nothing to see in <b>{where}</b> yet. This page fills as soon as a run begins there, for example with</p>'
+        f"<pre>epidemic run experiment.toml --out {where}/first</pre></div>"
+    )
+
+
+def _counts(counts: Counter[str], total: int) -> str:
+    shown = "".join(f'<span class="count">{badge(s)} {counts[s]}</span>' for s in STATES if counts[s])
+    return f'<p class="counts">{shown or "no run yet"}</p>' if total else ""
+
+
+def notes(lines: Sequence[str]) -> str:
+    """What should be known, as a list."""
+    shown = [*lines[:20], *([f"and {len(lines) - 20} more"] if len(lines) > 20 else [])]
+    return (
+        f'<ul class="notes">{"".join(f"<li>{escape(plain(line, 300))}</li>" for line in shown)}</ul>' if shown else ""
+    )
+
+
+def _group_table(catalogue: Catalogue, path: Path, runs: list[Run]) -> list[tuple[str | None, str]]:
+    title = escape(catalogue.title(path))
+    if len(runs) > 1:
+        title = f'<a href="/group/{key_of(path)}">{title}</a> <small>{_kind(path, runs)} of {len(runs)} runs</small>'
+    return [(None, f"<section><h2>{title}</h2>"), *runs_table(runs), (None, "</section>")]
+
+
+def _kind(path: Path, runs: Sequence[Run]) -> str:
+    if all("=" in run.path.name for run in runs):
+        return "sweep"
+    return "comparison" if (path / "comparison.json").is_file() else "directory"
+
+
+def runs_table(runs: Sequence[Run]) -> list[tuple[str | None, str]]:
+    """A row for each run, which can be exchanged alone."""
+    what = "accuracy" if all(run.classes for run in runs if run.by_seed) else "accuracy or loss"
+    before, after = table(["run", "state", "round", "seeds", what, "", "sent per node"], "", "runs")
+    rows = [
+        block(f"r-{run.key}", row(_cells(run, name)), "tr", "done" if run.state.state == "finished" else "")
+        for run, name in zip(runs, labels(runs), strict=True)
+    ]
+    return [(None, before), *rows, (None, after)]
+
+
+def _cells(run: Run, name: str) -> list[str]:
+    state = run.state
+    values = _values(run)
+    seeds = f"{sum(seed.ended for seed in run.known)} / {run.wanted}"
+    done = f'<progress max="{max(run.rounds, 1)}" value="{run.round}" aria-label="rounds"></progress>'
+    sent = size(_mean([r[-1].bytes.total.mean for r in run.by_seed])) if run.by_seed else "-"
+    why = f'<small class="why">{escape(plain(state.why, 90))}</small>' if state.state == "failed" and state.why else ""
+    return [
+        f'<a href="/run/{run.key}">{escape(name)}</a>{why}',
+        badge(state.state, plain(state.why)),
+        f"{run.round} / {run.rounds} {done}",
+        seeds,
+        f"<b>{_figure(run, values[-1])}</b>" if values else "-",
+        spark(values, f"from {_figure(run, values[0])} to {_figure(run, values[-1])}" if values else "no record yet"),
+        sent,
+    ]
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """Names where they tell runs apart, else with their directory."""
+    names = Counter(run.name for run in runs)
+    return [run.name if names[run.name] == 1 else f"{run.name} ({plain(run.path.name, 60)})" for run in runs]
+
+
+def _values(run: Run) -> list[float]:
+    """Accuracy or loss by round, the mean over the seeds that have it."""
+    if not run.by_seed:
+        return []
+    return [v for v in curve(run.by_seed, _what(run), partial=True).mean if math.isfinite(v)]
+
+
+def _what(run: Run) -> str:
+    return "accuracy" if run.classes else "loss"
+
+
+def _figure(run: Run, value: float) -> str:
+    return f"{100 * value:.2f} %" if run.classes else f"{value:.4g}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+# -- a run ------------------------------------------------------------------------------------------------------------
+
+
+def run_page(catalogue: Catalogue, run: Run) -> View:
+    """One experiment: a line for each seed."""
+    state = run.state
+    before, after = table(["seed", "state", "round", _what(run), "least", "most", "loss", "D(X)", "sent per node"], "")
+    looks = [Look(run.kind, i) for i in range(len(run.known))]
+    series = [(f"seed {seed.number}", look, seed.records) for seed, look in zip(run.known, looks, strict=True)]
+    pieces: list[tuple[str | None, str]] = [
+        (None, _crumbs(catalogue, run.group, run.path)),
+        (None, f"<h1>{escape(run.name)}</h1>"),
+        block("state", state_line(state.state, state.why)),
+        block("tiles", _run_tiles(run)),
+        block("notes", notes([s.problem for s in run.seeds.values() if s.problem])),
+        *figures(series, classes=run.classes),
+        (None, f"<section><h2>Seeds</h2>{before}"),
+        *(block(f"s-{seed.number}", row(_seed_cells(run, seed)), "tr") for seed in run.known),
+        (None, f"{after}</section>"),
+        (None, _settings(run)),
+    ]
+    if run.by_seed:
+        pieces.append(
+            (None, f'<p><a href="/report/run/{run.key}">The whole report</a>, as of the moment it is opened.</p>')
+        )
+    return View(f"{_progress(run)} {run.name} - epidemic", pieces)
+
+
+def _progress(run: Run) -> str:
+    state = run.state.state
+    return f"{run.round}/{run.rounds}" if state == "running" else f"{state}:"
+
+
+def state_line(state: str, why: str) -> str:
+    """A state with its reason."""
+    return f'<p class="state">{badge(state)} {escape(plain(why, 600))}</p>'
+
+
+def _crumbs(catalogue: Catalogue, group: Path, path: Path) -> str:
+    title = escape(catalogue.title(group))
+    several = len(catalogue.groups.get(group, ())) > 1
+    return f'<p class="crumbs"><a href="/">all</a> / {f"""<a href="/group/{key_of(group)}">{title}</a>""" if several else title} / {escape(plain(path.name, 80))}</p>'
+
+
+def _run_tiles(run: Run) -> str:
+    values = _values(run)
+    found = [("round", str(run.round), f"of {run.rounds}"), ("seeds done", str(sum(s.ended for s in run.known)), f"of {run.wanted}")]  # fmt: skip
+    if values:
+        top = max(values) if run.classes else min(values)
+        found.append((_what(run), _figure(run, values[-1]), f"best {_figure(run, top)}"))
+    if run.by_seed:
+        last = [records[-1] for records in run.by_seed]
+        found.append(("loss", f"{_mean([r.loss.mean for r in last]):.4g}", ""))
+        apart = [r.disagreement for r in last if r.disagreement is not None]
+        if apart:
+            found.append(("disagreement", f"{_mean(apart):.3g}", "D(X)"))
+        found.append(("sent", size(_mean([r.bytes.total.mean for r in last])), "per node"))
+        nodes = run.experiment.get("nodes")
+        found.append(("nodes up", str(min(r.alive for r in last)), f"of {nodes}" if isinstance(nodes, int) else ""))
+    return tiles(found)
+
+
+def _seed_cells(run: Run, seed: Seed) -> list[str]:
+    state = Run.unfinished(seed)
+    cells = [str(seed.number), badge(state.state, plain(state.why)), f"{seed.round} / {run.rounds}"]
+    if not seed.records:
+        return [*cells, *["-"] * 6]
+    last = seed.records[-1]
+    spread = last.accuracy if run.classes and last.accuracy is not None else last.loss
+    apart = "-" if last.disagreement is None else f"{last.disagreement:.3g}"
+    of = [_figure(run, v) for v in (spread.mean, spread.min, spread.max)]
+    return [*cells, *of, f"{last.loss.mean:.4g}", apart, size(last.bytes.total.mean)]
+
+
+def _settings(run: Run) -> str:
+    def shown(value: Any) -> str:
+        return plain(value if isinstance(value, str) else msgspec.json.encode(value).decode(), 200)
+
+    rows = "".join(f"<tr>{row([escape(plain(k, 80)), escape(shown(v))])}</tr>" for k, v in flat(run.experiment).items())
+    return (
+        f"<section><details><summary>Settings</summary>{''.join(table(['setting', 'value'], rows))}</details></section>"
+    )
+
+
+# -- several runs -----------------------------------------------------------------------------------------------------
+
+
+def group_page(catalogue: Catalogue, path: Path, runs: list[Run]) -> View:
+    """A sweep, a comparison, or whatever runs a directory holds: a line for each, the mean over seeds."""
+    begun = [run for run in runs if run.by_seed]
+    drawn = chosen(begun)
+    kinds = [charts.colour_name(run.kind) for run in drawn]
+    looks = [Look(run.kind, kinds[:i].count(kinds[i])) for i, run in enumerate(drawn)]
+    series = [(name, look, run.by_seed) for run, name, look in zip(drawn, labels(drawn), looks, strict=True)]
+    counts = Counter(run.state.state for run in runs)
+    few = (
+        f"{len(drawn)} of {len(begun)} runs are drawn: those that run, then the best."
+        if len(drawn) < len(begun)
+        else ""
+    )
+    pieces: list[tuple[str | None, str]] = [
+        (None, f'<p class="crumbs"><a href="/">all</a> / {escape(catalogue.title(path))}</p>'),
+        (None, f"<h1>{escape(catalogue.title(path))}</h1>"),
+        block("counts", _counts(counts, len(runs))),
+        block("few", f"<p>{few}</p>" if few else ""),
+        *figures(series, classes=all(run.classes for run in drawn)),
+        (None, "<section><h2>Runs</h2>"),
+        *runs_table(runs),
+        (None, "</section>"),
+    ]
+    if begun:
+        pieces.append((None, f'<p><a href="/report/group/{key_of(path)}">The whole report</a>, as of the moment it is opened.</p>'))  # fmt: skip
+    ended = f"{counts['finished']}/{len(runs)}"
+    return View(f"{ended} {catalogue.title(path)} - epidemic", pieces)
+
+
+def chosen(runs: Sequence[Run]) -> list[Run]:
+    """The runs that are drawn: all, or those that run and then the best; in their order."""
+    if len(runs) <= MOST_LINES:
+        return list(runs)
+    sign = -1 if all(run.classes for run in runs) else 1
+    ranked = sorted(runs, key=lambda run: (run.state.state != "running", sign * (_values(run) or [math.inf])[-1]))
+    kept = {run.key for run in ranked[:MOST_LINES]}
+    return [run for run in runs if run.key in kept]
+
+
+Lines = Sequence[tuple[str, Look, list[Record] | list[list[Record]]]]
+
+
+def figures(lines: Lines, *, classes: bool) -> list[tuple[str | None, str]]:
+    """The charts of learning, each of which can be exchanged alone."""
+    by_seed: list[tuple[str, Look, list[list[Record]]]] = []
+    for name, look, records in lines:
+        several = [r for r in records if isinstance(r, list)]
+        single = [r for r in records if isinstance(r, Record)]
+        if several or single:
+            by_seed.append((name, look, several or [single]))
+    if not by_seed:
+        return [(None, '<p class="waiting">Curves appear with the first evaluation.</p>')]
+    legend = "".join(f"<li>{_swatch(look)}{escape(name)}</li>" for name, look, _ in by_seed)
+    plans: list[tuple[str, str, str, float, dict[str, Any]]] = [
+        ("loss", "Loss", "loss over nodes", 1.0, {}),
+        ("apart", "Disagreement", "D(X), log", 1.0, {"log_y": True}),
+        ("sent", "Traffic", "sent per node (MiB)", 1 / 2**20, {"from_zero": True}),
+    ]
+    if classes:
+        plans.insert(0, ("accuracy", "Accuracy", "accuracy over nodes (%)", 100.0, {}))
+    values: dict[str, str] = {"apart": "disagreement", "sent": "bytes"}
+    drawn = [
+        block(f"f-{name}", _chart(name, title, label, by_seed, values.get(name, name), factor, options), "figure")
+        for name, title, label, factor, options in plans
+    ]
+    head = f'<section><h2>Learning</h2><ul class="legend">{legend}</ul><div class="grid2">' if len(by_seed) > 1 else '<section><h2>Learning</h2><div class="grid2">'  # fmt: skip
+    return [(None, head), *drawn, (None, "</div></section>")]
+
+
+def _chart(name: str, title: str, label: str, by_seed: list[tuple[str, Look, list[list[Record]]]], value: str, factor: float,
+           options: dict[str, Any]) -> str:  # fmt: skip
+    series = [_series(line, look, records, value, factor) for line, look, records in by_seed]
+    said = "; ".join(f"{s.name}: {s.y[-1]:.4g} at round {s.x[-1]:.0f}" for s in series if s.y)
+    chart = charts.line_chart(name, f"{title} against rounds", f"{title}. {said}.", series, "round", label, **options)
+    return f"{chart}<figcaption>{title}</figcaption>"
+
+
+def _series(name: str, look: Look, by_seed: list[list[Record]], value: str, factor: float) -> Series:
+    found = curve(by_seed, value, partial=True)
+    wide = [factor * v for v in found.half_width] if len(by_seed) >= FEWEST_FOR_BANDS else []
+    return Series(name, look, [float(t) for t in found.rounds], [factor * v for v in found.mean], wide)
+
+
+def _swatch(look: Look) -> str:
+    return f'<svg class="swatch" viewBox="0 0 28 10" aria-hidden="true"><line class="line" style="{look.style}"{look.dash} x1="1" x2="27" y1="5" y2="5"/></svg>'

@@ -1,0 +1,83 @@
+"""Serving: a socket, the address that is printed, and an end that does not wait for open pages."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import uvicorn
+
+from epidemic.errors import BadInput, require_int
+from epidemic.web.app import MOST_CLIENTS, application
+
+
+def serve(
+    directories: Sequence[Path],
+    host: str,
+    port: int,
+    *,
+    token: bool,
+    insecure: bool,
+    say: Callable[[str], None],
+) -> None:
+    """Show directories until Ctrl-C. Whoever is not on this machine needs the token, which is printed."""
+    require_int("--port", port, 0, 65535)
+    with _bound(host, port) as listening:
+        chosen = listening.getsockname()[1]
+        secret = secrets.token_urlsafe(24) if token or not is_here(listening) else None
+        app = application(directories, host=host, token=secret, cookie=f"epidemic-{chosen}", insecure=insecure)
+        config = uvicorn.Config(
+            app,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            limit_concurrency=4 * MOST_CLIENTS,
+            timeout_graceful_shutdown=0,
+        )
+        for line in announcement(listening, host, secret):
+            say(line)
+        try:
+            uvicorn.Server(config).run(sockets=[listening])
+        except KeyboardInterrupt:  # how it is meant to end
+            return
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family, backlog=128)
+    except (socket.gaierror, UnicodeError):
+        raise BadInput(f"--host {host} is not an address of this machine; leave it out for 127.0.0.1") from None
+    except OSError as problem:
+        if problem.errno == errno.EADDRINUSE:
+            raise BadInput(f"--port {port} is in use; choose another one, or 0 for any that is free") from None
+        if problem.errno == errno.EACCES:
+            raise BadInput(f"--port {port} may not be used by you; choose one from 1024 on, or 0 for any") from None
+        if problem.errno == errno.EADDRNOTAVAIL:
+            raise BadInput(f"--host {host} is not an address of this machine; leave it out for 127.0.0.1") from None
+        raise BadInput(f"--host {host} --port {port} cannot be listened on: {problem.strerror}") from None
+
+
+def is_here(listening: socket.socket) -> bool:
+    """Whether only this machine can reach it."""
+    return ipaddress.ip_address(listening.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def announcement(listening: socket.socket, host: str, token: str | None) -> list[str]:
+    """What is printed: where it is, and what to mind."""
+    address, port = listening.getsockname()[:2]
+    anywhere = ipaddress.ip_address(address.partition("%")[0]).is_unspecified
+    name = socket.gethostname() if anywhere else host.strip("[]")
+    name = f"[{name}]" if ":" in name else name
+    lines = [f"http://{name}:{port}/" + ("" if token is None else f"?token={token}")]
+    if token is not None and not is_here(listening):
+        lines.append(
+            "others need this address with its token; it is not encrypted: on a network you do not trust, use an SSH tunnel"
+        )
+    return [*lines, "Ctrl-C ends it"]

@@ -1,0 +1,285 @@
+"""What there is to see below some directories: runs, sweeps and comparisons as groups of runs, and clusters.
+
+Nothing is found by a name that somebody asks for: directories are walked, and what is found gets a key, a digest of its path. Links are
+not followed, and hidden directories and keys are not entered.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from epidemic.errors import BadInput, plain
+from epidemic.host.store import RunState
+from epidemic.record import Record
+from epidemic.web.seeds import INFO, LeftOut, Seed
+
+DEEPEST = 8
+"""Directories below a given one that are walked."""
+MOST_RUNS = 5_000
+"""Runs that are shown; more are left out, which is said."""
+WALKS = 0.1
+"""The share of time spent looking for new directories."""
+
+_SEED = re.compile(r"seed-[0-9]+")
+_NODE = re.compile(r"node-([0-9]+)(\..*)?")
+_CLOSED = ("authority", "__pycache__")
+_ORDER = ("running", "failed", "gone", "stopped", "unfinished")
+
+
+def key_of(path: Path) -> str:
+    """What a directory is called in addresses."""
+    return blake2b(os.fsencode(path), digest_size=8).hexdigest()
+
+
+class Run:
+    """An experiment's directory with its seeds."""
+
+    def __init__(self, path: Path, group: Path, place: int | None = None) -> None:
+        self.path, self.group, self.place = path, group, place
+        self.key = key_of(path)
+        self.seeds: dict[Path, Seed] = {}
+        self.stamp = 0  # counts its changes
+
+    @property
+    def known(self) -> list[Seed]:
+        """Its seeds of which something can be shown."""
+        return sorted((s for s in self.seeds.values() if s.info is not None), key=lambda seed: seed.number)
+
+    @property
+    def experiment(self) -> dict[str, Any]:
+        """Its settings, as the tables of a file."""
+        return next((seed.info.experiment for seed in self.known if seed.info is not None), {})
+
+    @property
+    def name(self) -> str:
+        """The experiment's, fit to be shown."""
+        return plain(str(self.experiment.get("name", self.path.name)), 120)
+
+    @property
+    def kind(self) -> str:
+        """The kind of its topology."""
+        topology = self.experiment.get("topology")
+        return str(topology.get("kind", "own")) if isinstance(topology, dict) else "own"
+
+    @property
+    def rounds(self) -> int:
+        """That it is to have."""
+        return int(self.experiment.get("rounds", 0))
+
+    @property
+    def wanted(self) -> int:
+        """How many seeds it is to have."""
+        asked = self.experiment.get("seeds")
+        return max(len(asked) if isinstance(asked, list) else 1, len(self.seeds))
+
+    @property
+    def round(self) -> int:
+        """How far the seed is that has come least far."""
+        return min((seed.round for seed in self.known), default=0)
+
+    @property
+    def by_seed(self) -> list[list[Record]]:
+        """The records of the seeds that have some."""
+        return [seed.records for seed in self.known if seed.records]
+
+    @property
+    def classes(self) -> bool:
+        """Whether there are accuracies."""
+        return bool(self.by_seed) and all(records[-1].accuracy is not None for records in self.by_seed)
+
+    @property
+    def state(self) -> RunState:
+        """That of its seeds together: what is going on, else what went wrong, else finished if all seeds are."""
+        found = [self.unfinished(seed) for seed in self.known if not seed.ended]
+        for state in _ORDER:
+            for one in found:
+                if one.state == state:
+                    return one
+        ended = sum(seed.ended for seed in self.known)
+        if ended >= self.wanted:
+            return RunState("finished")
+        return RunState("unfinished", f"{ended} of {self.wanted} seeds are done, and none is running")
+
+    @staticmethod
+    def unfinished(seed: Seed) -> RunState:
+        """The state of a seed; one that says nothing of itself is unfinished."""
+        return RunState("unfinished") if seed.state.state == "unknown" else seed.state
+
+    def look(self) -> None:
+        """Read what is new in its seeds."""
+        for seed in self.seeds.values():
+            with suppress(LeftOut):  # said by the walk
+                self.stamp += seed.look()
+
+
+class Folders:
+    """A cluster's directory: its nodes' folders with their own runs, and the folder with whose certificate nodes are asked."""
+
+    def __init__(self, path: Path, title: str) -> None:
+        self.path, self.title, self.key = path, title, key_of(path)
+        self.asker: Path | None = None
+        self.nodes: dict[int, Path] = {}
+        self.runs: dict[int, Run] = {}
+
+
+class Catalogue:
+    """Everything found so far, kept up to date by `look`."""
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self.roots: dict[Path, str] = {}
+        for directory in directories:
+            if not directory.exists():
+                raise BadInput(f"{directory} does not exist; make it first, or give the directory of a run")
+            if not directory.is_dir():
+                raise BadInput(
+                    f"{directory} is a file; give the directory of a run, a comparison, a sweep or a cluster"
+                )
+            self.roots.setdefault(directory.resolve(), str(directory))
+        if not self.roots:
+            raise BadInput("no directory was given; name at least one that holds runs, or will")
+        self.runs: dict[Path, Run] = {}
+        self.clusters: dict[Path, Folders] = {}
+        self.notes: list[str] = []
+        self._walk_at = 0.0
+
+    @property
+    def groups(self) -> dict[Path, list[Run]]:
+        """The runs that are not of a cluster's nodes, by the directory that holds them."""
+        found: dict[Path, list[Run]] = {}
+        for run in self.runs.values():
+            if run.place is None and run.known:
+                found.setdefault(run.group, []).append(run)
+        return {path: sorted(runs, key=lambda run: natural(str(run.path))) for path, runs in sorted(found.items())}
+
+    def run(self, key: str) -> Run | None:
+        """By its key."""
+        return next((run for run in self.runs.values() if run.key == key and run.known), None)
+
+    def group(self, key: str) -> Path | None:
+        """By its key."""
+        return next((path for path in self.groups if key_of(path) == key), None)
+
+    def cluster(self, key: str) -> Folders | None:
+        """By its key."""
+        return next((cluster for cluster in self.clusters.values() if cluster.key == key), None)
+
+    def title(self, path: Path) -> str:
+        """A directory as its visitors know it: from the one that was given on, fit to be shown."""
+        for root, given in self.roots.items():
+            if path.is_relative_to(root):
+                return plain(str(Path(given) / path.relative_to(root)), 160)
+        return plain(path.name, 160)
+
+    def look(self) -> None:
+        """See what is new. Looking for new directories takes a tenth of the time at most, however large the tree is."""
+        began = time.monotonic()
+        if began >= self._walk_at:
+            self._walk()
+            ended = time.monotonic()
+            self._walk_at = ended + (ended - began) / WALKS
+        for run in self.runs.values():
+            run.look()
+
+    # -- finding ------------------------------------------------------------------------------------------------------
+
+    def _walk(self) -> None:
+        self.notes = []
+        found: dict[Path, Run] = {}
+        clusters: dict[Path, Folders] = {}
+        for root in self.roots:
+            for path, names in self._directories(root, 0):
+                if path in found or path in clusters:  # one given directory may hold another
+                    continue
+                folders = self._cluster(path, names)
+                if folders is not None:
+                    clusters[path] = folders
+                seeds = self._seeds(path, names)
+                if seeds and len(found) < MOST_RUNS:
+                    run = self.runs.get(path) or Run(path, path if path == root else path.parent)
+                    found[path] = self._with(run, seeds)
+                elif seeds:
+                    self.notes.append(f"more than {MOST_RUNS} runs: {self.title(path)} and others are not shown")
+                    break
+        for folders in clusters.values():
+            folders.runs = {
+                place: found[path / "run"] for place, path in folders.nodes.items() if path / "run" in found
+            }
+            for place, own in folders.runs.items():
+                own.place = place
+        self.runs, self.clusters = found, clusters
+
+    def _directories(self, path: Path, depth: int) -> Iterator[tuple[Path, list[str]]]:
+        """A directory and those below it, each with the names of the directories in it. Links are left out."""
+        try:
+            with os.scandir(path) as entries:
+                names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+        except OSError as problem:
+            if path in self.roots:
+                self.notes.append(f"{self.title(path)} cannot be read: {problem.strerror}")
+            return
+        names = [name for name in names if not name.startswith(".") and name not in _CLOSED]
+        yield path, names
+        for name in names:
+            if depth < DEEPEST and not _SEED.fullmatch(name):
+                yield from self._directories(path / name, depth + 1)
+
+    def _seeds(self, path: Path, names: list[str]) -> list[Path]:
+        seeds = [path / name for name in names if _SEED.fullmatch(name) and (path / name / INFO).is_file()]
+        if path in self.roots and _SEED.fullmatch(path.name) and (path / INFO).is_file():
+            seeds.append(path)
+        return seeds
+
+    def _with(self, run: Run, seeds: list[Path]) -> Run:
+        kept: dict[Path, Seed] = {}
+        for path in seeds:
+            seed = run.seeds.get(path) or Seed(path)
+            try:
+                run.stamp += seed.look()
+            except LeftOut as why:
+                self.notes.append(f"{self.title(path)} is left out: {why}")
+                continue
+            kept[path] = seed
+            if seed.problem:
+                self.notes.append(f"{self.title(path)}: {plain(seed.problem)}")
+        if set(kept) != set(run.seeds):
+            run.stamp += 1
+        run.seeds = kept
+        return run
+
+    def _cluster(self, path: Path, names: list[str]) -> Folders | None:
+        nodes = {int(m[1]): path / m[0] for name in names if (m := _NODE.fullmatch(name)) and _is_place(path / name)}
+        observer = path / "observer"
+        given = path in self.roots and _is_place(path)  # a node's or an observer's own folder
+        if not nodes and not given and not (observer.name in names and _is_place(observer)):
+            return None
+        folders = self.clusters.get(path) or Folders(path, self.title(path))
+        own = _NODE.fullmatch(path.name)
+        folders.nodes = nodes if nodes or not given or own is None else {int(own[1]): path}
+        folders.asker = next((f for f in (observer, *((path,) if given else ())) if _can_ask(f)), None)
+        return folders
+
+
+def _is_place(folder: Path) -> bool:
+    return plain_file(folder / "node.toml")
+
+
+def _can_ask(folder: Path) -> bool:
+    return all(plain_file(folder / name) for name in ("node.toml", "node.pem", "node.key", "experiment.toml"))
+
+
+def plain_file(path: Path) -> bool:
+    """Whether a file is there itself, not a link to one."""
+    return path.is_file() and not path.is_symlink() and not path.parent.is_symlink()
+
+
+def natural(text: str) -> list[tuple[float, str]]:
+    """Sorts lr=0.05 before lr=0.1, and s=9 before s=10."""
+    parts = re.split(r"([0-9]+(?:\.[0-9]+)?)", text)
+    return [(float(part), "") if i % 2 else (-1.0, part) for i, part in enumerate(parts)]
