@@ -139,11 +139,30 @@ def call_own(function: Any, options: Mapping[str, Any], where: str) -> Any:
         raise BadInput(f"{where} failed: {type(problem).__name__}: {' '.join(str(problem).split())}") from problem
 
 
-def look_beside(path: str | Path) -> None:
-    """Let modules that a file names be found in its directory too, after everything that is installed."""
+_LOOKED: set[str] = set()
+
+
+def look_beside(path: str | Path, *, first: bool = False) -> None:
+    """Let modules that a file names be found in its directory too, after everything that is installed, or before it."""
     directory = str(Path(path).resolve().parent)
-    if directory not in sys.path:
+    _LOOKED.add(directory)
+    if first:
+        look_here()
+        sys.path.insert(0, directory)
+    elif directory not in sys.path:
         sys.path.append(directory)
+
+
+def own_directories() -> set[Path]:
+    """Where modules of a user's own are: the current directory, and those beside files that were read."""
+    return {Path.cwd(), *map(Path, _LOOKED)}
+
+
+def look_here() -> None:
+    """Let modules be found in the current directory, before everything else."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
 
 
 def import_object(reference: str, where: str) -> Any:
@@ -151,9 +170,7 @@ def import_object(reference: str, where: str) -> Any:
     module, colon, name = reference.partition(":")
     if not colon or not module or not name:
         raise BadInput(f'{where} = {reference!r} must have the form "module:name"')
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    look_here()
     try:
         found: Any = importlib.import_module(module)
         for part in name.split("."):

@@ -1,6 +1,7 @@
 """The same file and seed give the same result on real processes as in the simulator."""
 
 import json
+import sys
 
 import msgspec
 import numpy as np
@@ -237,9 +238,13 @@ class Median(Defaults):
 def test_a_users_own_algorithm_is_deployed_by_its_name(deploy, tmp_path, monkeypatch, processes):
     (tmp_path / "my_median.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_median", raising=False)
     own = ep.PythonAlgorithm(factory="my_median:Median", options={"lr": 0.05})
     what = experiment(nodes=4, topology=ep.ELLocal(2), algorithm=own, network=BARRIER)
-    there = deploy(what).start(processes=processes).finish()
+    there = deploy(what)
+    (tmp_path / "my_median.py").unlink()  # every node has a copy in its folder
+    there.start(processes=processes).finish()
     assert there.cluster.problems() == {}
     simulated = ep.simulate(what)
     assert furthest(there, simulated) < 1e-5

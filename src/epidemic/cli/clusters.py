@@ -54,7 +54,8 @@ def cluster_init_command(
 ) -> None:
     """Prepare a deployment: keys, and for each node a folder with everything it needs. Copy each to its host and run 'epidemic node'.
 
-    The experiment has as many nodes as its file says; places beyond the hosts are spare, for nodes that come later.
+    The experiment has as many nodes as its file says; places beyond the hosts are spare, for nodes that come later. Modules of your own that
+    the file names, and what they import beside them, are packed into the folders.
 
     [bold]Example[/bold]
 
@@ -64,9 +65,14 @@ def cluster_init_command(
     from epidemic.net.folders import make_cluster
 
     names = hosts_in(hosts)
-    folders = make_cluster(load(file, settings), names, own_directory(out), days=days, relay=relay)
+    folders = make_cluster(load(file, settings), names, own_directory(out), days=days, relay=relay, say=typer.echo)
     spare = len(folders) - len(names)
     typer.echo(f"made {out}: {len(names)} nodes" + (f" and {spare} spare places" if spare else ""))
+    if spare:
+        typer.echo(
+            f"nodes = {len(folders)}, but --hosts names {len(names)}: {out}/node-{len(names)} and further ones are for nodes that come later"
+            " (give node.toml an address there)"
+        )
     typer.echo(f"copy each {out}/node-I to its host and run there: epidemic node node-I")
     if relay is not None:
         typer.echo(f"copy {out}/relay to {relay} and run there: epidemic relay relay")

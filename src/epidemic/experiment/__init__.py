@@ -1,7 +1,7 @@
 """The whole specification of a run.
 
 `spec.py` is the value, `files.py` its TOML file, `differences.py` what may differ between two of them, `fingerprint.py` how a
-user's own objects are told apart.
+user's own objects are told apart, `modules.py` which modules of a user's own it names.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from epidemic.experiment.files import (
     with_settings,
 )
 from epidemic.experiment.fingerprint import fingerprint
+from epidemic.experiment.modules import OwnModule, installed, own_modules, python_files, references
 from epidemic.experiment.spec import FORMAT, Checkpoint, Eval, Experiment, Network, Runtime
 from epidemic.files import directory_name
 
@@ -34,6 +35,7 @@ __all__ = [
     "Eval",
     "Experiment",
     "Network",
+    "OwnModule",
     "Runtime",
     "changed_settings",
     "check_node_setting",
@@ -43,11 +45,15 @@ __all__ = [
     "experiment_from",
     "fingerprint",
     "flat",
+    "installed",
     "load",
     "merged",
     "node_terms",
+    "own_modules",
+    "python_files",
     "read_table",
     "read_toml",
+    "references",
     "same_experiment",
     "to_toml",
     "with_settings",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from epidemic.errors import BadInput, require_int
-from epidemic.experiment import Experiment, to_toml
+from epidemic.experiment import Experiment, installed, own_modules, python_files, to_toml
 from epidemic.files import write_bytes
 from epidemic.net import addresses
 from epidemic.net.addresses import Addresses, is_loopback, split_address
@@ -22,17 +22,24 @@ def make_cluster(
     *,
     days: int = DAYS,
     relay: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
-    """Keys, the experiment and one folder per place; places beyond the hosts are spare."""
+    """Keys, the experiment with the user's own modules, and one folder per place; places beyond the hosts are spare."""
     _check(experiment, hosts, root, days, relay)
+    modules = own_modules(experiment.table())
     authority = Authority.create(root)
-    text = to_toml(experiment).encode()
-    write_bytes(root / "experiment.toml", text)
+    common = {"experiment.toml": to_toml(experiment).encode()}
+    for module in modules:
+        common |= module.files
+        say(f"packed {module.source} into every folder ({module.needed_by})")
+    for name, needed_by in installed(experiment.table()).items():
+        say(f"not packed: {name} ({needed_by}) is not beside the experiment file; every node needs it installed")
+    _put(root, common)
     founders = tuple(range(len(hosts)))
 
     def fill(folder: Path, where: Addresses, comments: list[str]) -> None:
         write_bytes(folder / "node.toml", addresses.to_toml(where, comments).encode())
-        write_bytes(folder / "experiment.toml", text)
+        _put(folder, common)
 
     folders = []
     for place in range(experiment.nodes):
@@ -46,11 +53,20 @@ def make_cluster(
     return folders
 
 
+def _put(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(folder / name, content)
+
+
 def _check(experiment: Experiment, hosts: Sequence[str], root: Path, days: int, relay: str | None) -> None:
     """Whatever is wrong is said before anything is written."""
     check_deployable(experiment)
     if len(hosts) > experiment.nodes:
-        raise BadInput(f"--hosts names {len(hosts)} hosts, but the experiment has nodes = {experiment.nodes}")
+        raise BadInput(
+            f"--hosts names {len(hosts)} hosts, but the experiment has nodes = {experiment.nodes}; leave some out, or use"
+            f" --set nodes={len(hosts)}"
+        )
     if len(hosts) < 1:
         raise BadInput("--hosts names nobody; give host:port,host:port,...")
     if len(set(hosts)) < len(hosts):
@@ -105,7 +121,7 @@ def _relay_addresses(relay: str, experiment: Experiment) -> tuple[Addresses, lis
 
 
 def take_over(root: Path, base: str, folder: Path) -> None:
-    """Give a new certificate's folder what the one before it had: its addresses and the experiment."""
+    """Give a new certificate's folder what the one before it had: its addresses and the experiment with its modules."""
     earlier = sorted(
         p for p in root.glob(f"{base}*") if p != folder and (p.name == base or p.name.startswith(base + "."))
     )
@@ -113,4 +129,6 @@ def take_over(root: Path, base: str, folder: Path) -> None:
         for other in [*reversed(earlier), root]:
             if (other / name).is_file():
                 write_bytes(folder / name, (other / name).read_bytes())
+                if name == "experiment.toml":
+                    _put(folder, python_files(other))
                 break

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from epidemic.config import look_beside
 from epidemic.errors import BadInput, EpidemicError, Interrupted, plain
-from epidemic.experiment import Experiment, check_node_setting, load, same_experiment
+from epidemic.experiment import Experiment, check_node_setting, load, python_files, same_experiment
 from epidemic.host.interrupt import Stop, gentle_stop
 from epidemic.host.journal import Ear, Host, Journal
 from epidemic.host.population import Population
@@ -127,7 +128,9 @@ def _check_samples(setup: Setup, stores: Sequence[Store]) -> None:
 
 
 def _experiment(folders: Sequence[Path], settings: list[str]) -> Experiment:
-    """The experiment that all folders have in common."""
+    """The experiment that all folders have in common. Modules that were put into them come before others of the same name."""
+    look_beside(folders[0] / "experiment.toml", first=True)
+    modules = python_files(folders[0])
     first = load(folders[0] / "experiment.toml")
     for setting in settings:
         check_node_setting(setting, own_data=first.network.data == "own")
@@ -135,6 +138,10 @@ def _experiment(folders: Sequence[Path], settings: list[str]) -> Experiment:
         different = same_experiment(load(folder / "experiment.toml").table(), first.table())
         if different:
             raise BadInput(f"{folder} holds another experiment than {folders[0]} (in {', '.join(different[:5])})")
+        others = python_files(folder)
+        for name in sorted({*modules, *others}):
+            if modules.get(name) != others.get(name):
+                raise BadInput(f"{folder} holds another {name} than {folders[0]}; copy the one that all nodes have")
     experiment = load(folders[0] / "experiment.toml", settings)
     check_deployable(experiment)
     return experiment

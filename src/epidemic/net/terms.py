@@ -13,7 +13,7 @@ import torch
 from epidemic import __version__
 from epidemic.data import Source
 from epidemic.errors import BadInput, plain
-from epidemic.experiment import Experiment, node_terms
+from epidemic.experiment import Experiment, node_terms, own_modules
 from epidemic.faults import Faults
 from epidemic.host.setup import Setup
 from epidemic.topology import ELLocal
@@ -60,6 +60,7 @@ class Terms(msgspec.Struct, frozen=True):
     inputs: Annotated[tuple[int, ...], msgspec.Meta(max_length=16)] = ()  # shape of one input
     classes: Names = Names()
     features: Names = Names()  # of a table's columns
+    modules: dict[str, str] = {}  # digests of the user's own modules, by name
     protocol: int = PROTOCOL
     version: str = __version__  # told, not compared
 
@@ -87,9 +88,11 @@ def terms_of(setup: Setup) -> Terms:
         labels.update(f"{setup.data.train.inputs.shape}\0{targets.dtype}\0{targets.shape}\0".encode())
         labels.update(targets.astype(targets.dtype.newbyteorder("<")).tobytes())
     same = {**node_terms(experiment), "seed": setup.seed}
+    table = {key: value for key, value in experiment.table().items() if not (own and key == "data")}
     return Terms(
         same, graphs.hexdigest(), model.hexdigest(), "" if own else labels.hexdigest(),
         setup.data.input_shape, Names.of(setup.data.classes), Names.of(setup.data.features),
+        {module.name: module.digest for module in own_modules(table)},
     )  # fmt: skip
 
 
@@ -104,6 +107,11 @@ def differences(here: Terms, there: Terms) -> list[str]:
         a, b = (t.experiment.get(key, "not set") for t in (here, there))
         if a != b:
             found.append(f"{key} = {_short(a)} here, {_short(b)} there")
+    for name in sorted({*here.modules, *there.modules}):
+        if here.modules.get(name) != there.modules.get(name):
+            lacking = [side for side, terms in (("here", here), ("there", there)) if name not in terms.modules]
+            missing = f" (it is not beside the experiment {lacking[0]})" if lacking else ""
+            found.append(f"the module {name} differs{missing}")
     if here.classes != there.classes:
         found.append(
             f"classes {here.classes} here, {there.classes} there: name all of them, in one order, in data.classes of all nodes"
