@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,11 +49,19 @@ def full_disk(what: str, running: bool = False) -> Iterator[None]:
 
 
 def write_whole(path: Path, write: Callable[[Path], None], *, running: bool = False) -> None:
-    """Write beside the place and rename, so that the file is there whole or not at all."""
+    """Write beside the place and rename, so that the file is there whole or not at all.
+
+    Who may read it is what the user's umask says, also where the writer of a format makes files that are private.
+    """
     part = path.with_name(path.name + ".part")
     with full_disk(str(path), running):
         try:
+            part.unlink(missing_ok=True)
+            part.touch()  # the one way to learn the umask without changing it for all threads
+            mode = stat.S_IMODE(part.stat().st_mode)
             write(part)
+            if stat.S_IMODE(part.stat().st_mode) != mode:  # where there are no modes there is nothing to change
+                part.chmod(mode)
             with part.open("r+b") as file:
                 os.fsync(file.fileno())
             part.replace(path)
