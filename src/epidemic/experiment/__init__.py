@@ -25,11 +25,12 @@ from epidemic.experiment.files import (
     with_settings,
 )
 from epidemic.experiment.fingerprint import fingerprint
-from epidemic.experiment.spec import FORMAT, Checkpoint, Eval, Experiment, Network, Runtime
+from epidemic.experiment.spec import FORMAT, CallbackName, Checkpoint, Eval, Experiment, Network, Runtime
 from epidemic.files import directory_name
 
 __all__ = [
     "FORMAT",
+    "CallbackName",
     "Checkpoint",
     "Eval",
     "Experiment",
