@@ -80,7 +80,9 @@ def blocks(text, page="page.md"):
         fenced = token.type == "fence"
         language = token.info.split()[0].lower() if fenced and token.info.strip() else ""
         first = token.content.split("\n", 1)[0]
-        name = re.fullmatch(r"#\s*([\w./-]+\.(?:toml|py))\s*", first) or re.search(r"`([\w./-]+\.(?:toml|py))`:$", before)
+        name = re.fullmatch(r"#\s*([\w./-]+\.(?:toml|py))\s*", first) or re.search(
+            r"`([\w./-]+\.(?:toml|py))`:$", before
+        )
         found.append(Block(page, token.map[0] + 1 + fenced, language, token.content, name[1] if name else None))
         before = ""
     return found
@@ -354,14 +356,18 @@ class Desk:
 
     def _members(self, words):
         """How many nodes belong to the experiment of a node, and are not hosted by the same process."""
-        folder = next(path for path in self.directory.rglob(Path(words[1]).name) if (path / "experiment.toml").is_file())
+        folder = next(
+            path for path in self.directory.rglob(Path(words[1]).name) if (path / "experiment.toml").is_file()
+        )
         hosted = sum(not word.startswith("-") for word in words[1:])
         return tomllib.loads((folder / "experiment.toml").read_text())["nodes"] - hosted + 1
 
     def _wait_for_nodes(self):
         for process, words, output in self._nodes():
             if process.wait(PATIENCE) != 0:
-                raise PageError(f"{shlex.join(['epidemic', *words])}: exit code {process.returncode}\n{output.read_text()}")
+                raise PageError(
+                    f"{shlex.join(['epidemic', *words])}: exit code {process.returncode}\n{output.read_text()}"
+                )
 
     def _until_it_speaks(self, child):
         """What has said something has read its files and begun."""
@@ -374,7 +380,9 @@ class Desk:
 
     def _elsewhere(self, text):
         """Other machines are loopback addresses, /srv is a directory of the page."""
-        text = re.sub(r"\b10\.0\.0\.(\d+)", rf"{self.loopback}.\1", text).replace("relay.example", f"{self.loopback}.99")
+        text = re.sub(r"\b10\.0\.0\.(\d+)", rf"{self.loopback}.\1", text).replace(
+            "relay.example", f"{self.loopback}.99"
+        )
         return text.replace("/srv/", f"{self.directory}/srv/")
 
     def _expanded(self, word):
@@ -414,6 +422,7 @@ class Desk:
     def _part(self, text):
         """A part of an experiment file: every key and kind must exist."""
         from epidemic.compare import methods_from
+
         from epidemic.experiment import experiment_from
 
         table = tomllib.loads(text)

@@ -1,15 +1,8 @@
 """Every command and every block of code of the documentation works as written."""
 
-import inspect
-import re
-import shlex
+import pytest
 
 import pages
-import pytest
-import typer
-
-import epidemic as ep
-from epidemic.cli import app
 
 PAGES = [
     pages.ROOT / "README.md",

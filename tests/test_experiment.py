@@ -46,9 +46,8 @@ def test_the_template_shows_every_key(tmp_path):
     """Top-level keys and those of every table that is not chosen by kind, with their defaults unless said otherwise."""
     experiment = load(_template(tmp_path))
     for field in msgspec.structs.fields(ep.Experiment):
-        assert field.name == "metrics" or re.search(rf"^(# )?(\[{field.name}\]|{field.name} =)", TEMPLATE, re.M), (
-            field.name
-        )
+        assert re.search(rf"^(# )?(\[{field.name}\]|{field.name} =)", TEMPLATE, re.M), field.name
+    assert all(name in TEMPLATE for name in ep.metrics.SHIPPED)
     for part in ("algorithm", "faults", "eval", "checkpoint", "runtime", "data", "partition", "model", "topology"):
         text = re.search(rf"^\[{part}\]\n(.*?)(?=^\[|\Z)", TEMPLATE, re.M | re.S)[1]
         for field in msgspec.structs.fields(getattr(experiment, part)):
@@ -315,7 +314,25 @@ def test_own_objects_that_differ_are_different_experiments(one, other):
     [
         ({"loss": 5}, "loss = 5 must be a name or a function"),
         ({"faults": None}, "faults = None must be Faults(...)"),
-        ({"metrics": ["accuracy"]}, "metrics must be functions"),
+        ({"metrics": ["accuracy"]}, "metrics.accuracy: accuracy is recorded anyway"),
+        ({"metrics": {"accuracy": "my:own"}}, "metrics.accuracy: accuracy is recorded anyway"),
+        ({"metrics": "auc"}, "metrics = 'auc' must be names, for example"),
+        ({"metrics": ["auc", "other:auc"]}, "has a name twice; use a table"),
+        (
+            {"metrics": {"f": "macro-f2"}},
+            "metrics.f = 'macro-f2' is neither known nor of the form \"module:name\"; did you",
+        ),
+        ({"metrics": {"f": 5}}, "metrics.f = 5 must be a name or a function"),
+        ({"metrics": [5]}, "metrics.5 = 5 must be a name or a function"),
+        ({"metrics": {"": "auc"}}, "metrics: '' must be a name"),
+        ({"callbacks": "my:own"}, "callbacks = 'my:own' must be a list of names"),
+        ({"callbacks": [ep.Callback()]}, "give objects to simulate(callbacks=...)"),
+        ({"callbacks": [{"options": {}}]}, "callbacks[0].use is missing"),
+        (
+            {"callbacks": [{"use": "my:own", "option": {}}]},
+            "callbacks[0].option is not a known key; did you mean 'options'?",
+        ),
+        ({"callbacks": ["my:own", {"use": 3}]}, "callbacks[1].use = 3 must be a text"),
     ],
 )
 def test_wrong_types_in_python(fields, message):

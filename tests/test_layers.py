@@ -23,6 +23,7 @@ LAYERS = [
     ["workers"],
     ["data"],
     ["models"],
+    ["metrics"],
     ["learner"],
     ["algorithms"],
     ["record"],

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from epidemic import callbacks
+    from epidemic import callbacks, metrics
     from epidemic.algorithms import Column, Defaults, LocalSGD, PushSum, PythonAlgorithm
     from epidemic.api import Comparison, Run, RunSummary, Sweep, compare, simulate, sweep
     from epidemic.callbacks import Callback
@@ -90,12 +90,14 @@ _HOME = {
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
 
-__all__ = ["__version__", "callbacks", *sorted(_MODULE)]
+_ROOMS = ("callbacks", "metrics")
+
+__all__ = ["__version__", *_ROOMS, *sorted(_MODULE)]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "callbacks":
-        return importlib.import_module("epidemic.callbacks")
+    if name in _ROOMS:
+        return importlib.import_module(f"epidemic.{name}")
     if name not in _MODULE:
         raise AttributeError(f"module 'epidemic' has no attribute {name!r}")
     return getattr(importlib.import_module(f"epidemic.{_MODULE[name]}"), name)

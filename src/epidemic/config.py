@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from epidemic.errors import BadInput, suggestion
+from epidemic.errors import BadInput, EpidemicError, suggestion
 
 T = TypeVar("T")
 
@@ -135,11 +135,14 @@ def call_own(function: Any, options: Mapping[str, Any], where: str) -> Any:
         raise BadInput(f"{where} must name a function, not {type(function).__name__}")
     try:
         return function(**options)
+    except EpidemicError:
+        raise
     except Exception as problem:
         raise BadInput(f"{where} failed: {type(problem).__name__}: {' '.join(str(problem).split())}") from problem
 
 
 _LOOKED: set[str] = set()
+_FOUND: dict[str, str] = {}  # by module
 
 
 def look_beside(path: str | Path, *, first: bool = False) -> None:
@@ -165,6 +168,11 @@ def look_here() -> None:
         sys.path.insert(0, here)
 
 
+def modules_found_in() -> list[str]:
+    """The directories, the current one or those beside files, in which this process has found modules that files name."""
+    return sorted(set(_FOUND.values()))
+
+
 def import_object(reference: str, where: str) -> Any:
     """What "module:name" stands for; modules are also looked for in the current directory and beside the experiment file."""
     module, colon, name = reference.partition(":")
@@ -173,6 +181,7 @@ def import_object(reference: str, where: str) -> Any:
     look_here()
     try:
         found: Any = importlib.import_module(module)
+        _remember(module, found, {str(directory) for directory in own_directories()})
         for part in name.split("."):
             found = getattr(found, part)
     except AttributeError:
@@ -186,3 +195,11 @@ def import_object(reference: str, where: str) -> Any:
         reason = " ".join(str(problem).split())
         raise BadInput(f"{where} = {reference!r} cannot be imported: {type(problem).__name__}: {reason}") from problem
     return found
+
+
+def _remember(module: str, found: Any, places: set[str]) -> None:
+    """Note in which of these places a module was found, if it was in one."""
+    file, top = Path(getattr(found, "__file__", None) or "/").resolve(), module.partition(".")[0]
+    for place in map(Path, places):
+        if file in (place / f"{top}.py", place / top) or place / top in file.parents:
+            _FOUND[module] = str(place)

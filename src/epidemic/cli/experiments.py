@@ -236,11 +236,14 @@ def _way_on(experiment: Experiment, file: Path | None, where: Path, settings: li
 
 
 def _print_run(run: Run, where: Path) -> None:
-    from epidemic.cli.show import percent, plain_table, show, size
+    from rich.markup import escape
+
+    from epidemic.cli.show import number, percent, plain_table, show, size
 
     experiment = run.experiment
     title = f"{experiment.name}: {experiment.nodes} nodes, {experiment.rounds} rounds, on the full test set"
     table = plain_table(title, "seed", "accuracy", "sd", "min", "max", "averaged", "loss", "D(X)", "sent")
+    more = plain_table("Metrics over nodes, on the full test set", "seed", "metric", "mean", "sd", "min", "max")
     for seed in run.seeds:
         s = seed.summary
         a = s.final_accuracy
@@ -249,8 +252,10 @@ def _print_run(run: Run, where: Path) -> None:
             str(seed.seed), *spread, percent(s.final_mean_model_accuracy), f"{s.final_loss.mean:.4f}",
             f"{s.final_disagreement:.3g}", size(s.bytes.total.mean),
         )  # fmt: skip
+        for name, found in s.final_metrics.items():
+            more.add_row(str(seed.seed), escape(name), *map(number, (found.mean, found.sd, found.min, found.max)))
     legend = "accuracy: mean, standard deviation, worst and best over nodes; averaged: the mean of all models; sent: per node"
-    show(table, f"[dim]{legend}[/dim]", f"results: {where}")
+    show(table, f"[dim]{legend}[/dim]", *([more] if more.rows else []), f"results: {where}")
 
 
 def _print_comparison(result: Comparison, where: Path) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from epidemic.callbacks import Callback, all_of
+from epidemic.callbacks import Callback, Callbacks, all_of
+from epidemic.callbacks.named import named_callbacks
 from epidemic.data import Dataset
 from epidemic.engine.results import Models, Run, SeedRun
 from epidemic.errors import CallbackFailed, Interrupted
@@ -40,9 +41,10 @@ def simulate(
     """Run all seeds of an experiment; with `out`, write everything down there as it happens.
 
     With `resume`, finished seeds are read back and an unfinished one goes on. `callbacks` are told
-    how it goes on. `data` spares loading it again.
+    how it goes on, after those that the experiment names. `data` spares loading it again.
     """
-    callback = all_of(callbacks)
+    experiment.check_names()
+    callback = Callbacks([*named_callbacks(experiment), *all_of(callbacks).those])
     root = None if out is None else Path(out)
     workers = Workers(experiment.runtime.threads)
     try:
@@ -98,7 +100,7 @@ class _Simulation:
     def __init__(self, host: Host, store: Store | None, callback: Callback, how_to_go_on: str) -> None:
         self.host = host
         self.callback = callback
-        ear = Ear(callback.recorded, callback.evaluating, callback.stop)
+        ear = Ear(callback.recorded, callback.evaluating, callback.finished, callback.stop)
         self.journal = Journal(host, store, how_to_go_on, ear=ear)
         self.journal.restore()
 
@@ -156,7 +158,6 @@ class _Simulation:
     def _finish(self) -> SeedRun:
         journal = self.journal
         summary = journal.conclude()
-        self.callback.finished(summary)
         models = Models(journal.setup.task.layout, journal.models.cpu())
         path = None if journal.store is None else journal.store.path
         return SeedRun(journal.setup.seed, journal.records, summary, path, lambda: models)

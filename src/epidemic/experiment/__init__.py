@@ -26,11 +26,12 @@ from epidemic.experiment.files import (
 )
 from epidemic.experiment.fingerprint import fingerprint
 from epidemic.experiment.modules import OwnModule, installed, own_modules, python_files, references
-from epidemic.experiment.spec import FORMAT, Checkpoint, Eval, Experiment, Network, Runtime
+from epidemic.experiment.spec import FORMAT, CallbackName, Checkpoint, Eval, Experiment, Network, Runtime
 from epidemic.files import directory_name
 
 __all__ = [
     "FORMAT",
+    "CallbackName",
     "Checkpoint",
     "Eval",
     "Experiment",

@@ -22,6 +22,7 @@ BETWEEN_RUNS = {
     "checkpoint": "When the state is saved has no influence on it.",
     "runtime": "How it is computed has none either, but for the strategy, which has one on the last digits; a directory has one.",
     "network": "The simulator has no network.",
+    "callbacks": "Who is told how it goes on has no influence on it.",
     "data.path": "Where the data lies says nothing about what it is.",
     "data.*.path": "The same, handed to a function of a user's own as one of its options.",
 }
@@ -31,6 +32,7 @@ BETWEEN_NODES = {
     "name": "What the experiment is called here.",
     "checkpoint": "When this node saves its state.",
     "runtime": "How this node computes.",
+    "callbacks": "Who is told how this node goes on.",
     "network.patience": "How long this node looks for the others.",
     "data.path": "Where the data lies on this machine.",
     "data.*.path": "The same, handed to a function of a user's own as one of its options.",

@@ -18,13 +18,14 @@ from epidemic.data import PARTITIONS, SOURCES, Partition
 from epidemic.errors import BadInput, require_int, suggestion
 from epidemic.experiment.spec import Checkpoint, Eval, Experiment, Network, Runtime
 from epidemic.faults import Faults
+from epidemic.files import read_json
 from epidemic.models import MODELS
 from epidemic.topology import topology_from
 
 
 def experiment_from(table: Mapping[str, Any]) -> Experiment:
     """The experiment that the tables of a file describe."""
-    known = [f.name for f in msgspec.structs.fields(Experiment) if f.name != "metrics"]
+    known = [f.name for f in msgspec.structs.fields(Experiment)]
     for key in table:
         if key not in known:
             raise BadInput(f"{key} is not a known key{suggestion(key, known)}")
@@ -52,9 +53,12 @@ def _partition(table: Any) -> Partition:
 
 
 def read_table(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file. Modules that they name are found beside it."""
+    """The tables of a TOML file. Modules that they name are found beside it, and the file of a run where that run has found them."""
     table = read_toml(path)
     look_beside(path)
+    for info in Path(path).parent.glob("seed-*/run.json"):
+        for place in (read_json(info) or {}).get("modules", []):
+            look_beside(Path(place) / "any")
     return table
 
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from epidemic.algorithms import ALGORITHMS, MISSING, Algorithm, LocalSGD, check_algorithm
-from epidemic.config import call_own, import_object, to_table
+from epidemic.config import build, call_own, import_object, to_table
 from epidemic.data import (
     PARTITIONS,
     SOURCES,
@@ -31,6 +31,7 @@ from epidemic.errors import BadInput, plain, require_choice, require_int, requir
 from epidemic.experiment.fingerprint import fingerprint
 from epidemic.faults import Faults
 from epidemic.learner import CHOICES, LOSSES, Loss, Metric
+from epidemic.metrics import metric_from, named_metrics
 from epidemic.mixing import OF_WHAT_ARRIVED, RULES
 from epidemic.models import MLP, MODELS, Model
 from epidemic.shown import count, html_table
@@ -116,6 +117,32 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
 
 
+class CallbackName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A callback that a file names, and what it is made with."""
+
+    use: str
+    options: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def entry(self) -> str | dict[str, Any]:
+        """As a file has it."""
+        return {"use": self.use, "options": self.options} if self.options else self.use
+
+
+def _callback_names(callbacks: object) -> tuple[CallbackName, ...]:
+    """Callbacks as names, from names and tables."""
+    if not isinstance(callbacks, list | tuple):
+        raise BadInput(f'callbacks = {callbacks!r} must be a list of names, for example ["my_module:MyCallback"]')
+    found = []
+    for i, one in enumerate(callbacks):
+        if not isinstance(one, str | Mapping | CallbackName):
+            raise BadInput(
+                f'callbacks[{i}] = {one!r} must be "module:name" or a table with use; give objects to simulate(callbacks=...)'
+            )
+        found.append(build({"use": one} if isinstance(one, str) else one, CallbackName, f"callbacks[{i}]"))
+    return tuple(found)
+
+
 class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is learnt, by whom, how, and what goes wrong on the way: everything that decides a run.
 
@@ -165,8 +192,10 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     checkpoint: Checkpoint = msgspec.field(default_factory=Checkpoint)
     runtime: Runtime = msgspec.field(default_factory=Runtime)
     network: Network = msgspec.field(default_factory=Network)
-    metrics: Mapping[str, Metric] = msgspec.field(default_factory=dict)
-    """A user's own, by name; in Python only."""
+    metrics: Mapping[str, str | Metric] | Sequence[str] = msgspec.field(default_factory=dict)
+    """What else is measured, by name: one of `epidemic.metrics.SHIPPED`, "module:name" or a function; a list names them by themselves."""
+    callbacks: Sequence[str | Mapping[str, Any] | CallbackName] = ()
+    """Who is told how a run goes on: "module:name" of a Callback, or {use = "module:name", options = {...}}. Objects go to `simulate`."""
 
     def __post_init__(self) -> None:
         if isinstance(self.seeds, list | range):
@@ -197,8 +226,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 raise BadInput(f"{key} = {getattr(self, key)!r} must be {kind.__name__}(...)")
         if not isinstance(self.loss, str) and not callable(self.loss):
             raise BadInput(f"loss = {self.loss!r} must be a name or a function of (outputs, targets)")
-        if not isinstance(self.metrics, Mapping) or not all(callable(m) for m in self.metrics.values()):
-            raise BadInput("metrics must be functions of (outputs, targets) by name")
+        msgspec.structs.force_setattr(self, "metrics", named_metrics(self.metrics))
+        msgspec.structs.force_setattr(self, "callbacks", _callback_names(self.callbacks))
         if not isinstance(self.topology, GivesGraphs):
             raise BadInput(f"topology = {self.topology!r} must have a method graph(n, round, streams)")
         if not isinstance(self.algorithm, Algorithm):
@@ -241,30 +270,47 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             return LOSSES["cross-entropy" if data.classes else "squared-error"]
         if self.loss in LOSSES:
             return LOSSES[self.loss]
-        if ":" in self.loss:
-            imported: Loss = import_object(self.loss, "loss")
-            return imported
-        raise BadInput(f"loss = {self.loss!r} is not known{suggestion(str(self.loss), ['auto', *LOSSES])}")
+        return self._own_loss(self.loss)
+
+    @staticmethod
+    def _own_loss(name: str) -> Loss:
+        if ":" not in name:
+            raise BadInput(f"loss = {name!r} is not known{suggestion(name, ['auto', *LOSSES])}")
+        imported: Loss = import_object(name, "loss")
+        if isinstance(imported, type) or not callable(imported):
+            kind = imported.__name__ if isinstance(imported, type) else type(imported).__name__
+            raise BadInput(f"loss = {name!r} must name a function of (outputs, targets), not {kind}")
+        return imported
+
+    def check_names(self) -> None:
+        """Import the loss and the metrics that are named, before anything slow begins."""
+        if isinstance(self.loss, str) and self.loss not in ("auto", *LOSSES):
+            self._own_loss(self.loss)
+        self.own_metrics()
 
     def own_metrics(self) -> dict[str, Metric]:
-        """The user's own metrics."""
-        return dict(self.metrics)
+        """What is measured besides loss and accuracy."""
+        assert isinstance(self.metrics, Mapping)
+        return {name: metric_from(name, metric) for name, metric in self.metrics.items()}
 
     @property
     def portable(self) -> bool:
         """Whether the experiment consists of named kinds only, so that a file can hold it."""
         parts = (self.topology, self.algorithm, self.data, self.partition, self.model)
-        return not self.metrics and isinstance(self.loss, str) and all(map(_named_kind, parts))
+        assert isinstance(self.metrics, Mapping)
+        named = all(isinstance(part, str) for part in (self.loss, *self.metrics.values()))
+        return named and all(map(_named_kind, parts))
 
     def table(self) -> dict[str, Any]:
         """As tables of a TOML file; a user's own objects are given by their description."""
         fields = {f.name: getattr(self, f.name) for f in msgspec.structs.fields(self)}
-        metrics = fields.pop("metrics")
+        metrics, callbacks = fields.pop("metrics"), fields.pop("callbacks")
         table = {key: _described(value) for key, value in fields.items() if key != "seeds"}
-        described = (
-            {**table, "metrics": {name: fingerprint(metric) for name, metric in metrics.items()}} if metrics else table
-        )
-        return {**described, "seeds": list(self.seeds)}
+        if metrics:
+            table["metrics"] = {n: m if isinstance(m, str) else fingerprint(m) for n, m in metrics.items()}
+        if callbacks:
+            table["callbacks"] = [one.entry for one in callbacks]
+        return {**table, "seeds": list(self.seeds)}
 
     def __repr__(self) -> str:
         what = f"{count(self.nodes, 'node')}, {count(self.rounds, 'round')}, {count(len(self.seeds), 'seed')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -113,6 +114,9 @@ def nodes_of(setup: Setup, final: Evaluation, counters: Counters, ids: IntArray)
                 "final_accuracy": float(final.metrics["accuracy"][i]) if "accuracy" in final.metrics else None,
             }
         )
+        if own := [name for name in final.metrics if name != "accuracy"]:
+            values = {name: float(final.metrics[name][i]) for name in own}
+            nodes[-1]["final_metrics"] = {name: v if math.isfinite(v) else None for name, v in values.items()}
     return nodes
 
 

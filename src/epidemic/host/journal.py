@@ -51,6 +51,7 @@ class Ear:
 
     recorded: Callable[[Record], None] = lambda _: None
     evaluating: Callable[[str], None] = lambda _: None
+    finished: Callable[[Summary], None] = lambda _: None
     stop: Callable[[], str | None] = lambda: None
 
 
@@ -188,6 +189,7 @@ class Journal:
             nodes = nodes_of(self.setup, final, self.counters, self.ids)
             more = about()
             self.store.finish(summary, [node | more for node in nodes], self.setup.task.layout, x)
+        self.ear.finished(summary)
         return summary
 
     @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from epidemic.data import Dataset, Partition, Samples, stratified
-from epidemic.errors import BadInput
+from epidemic.errors import BadInput, EpidemicError
 from epidemic.experiment import Experiment
 from epidemic.host.batches import Batches
 from epidemic.learner import LOSSES, SGD, Choice, Learner, Loss, Metric, Task, accuracy, choose
+from epidemic.metrics import SHIPPED, Whole
 from epidemic.models import Model, PythonModel
 from epidemic.rng import Streams
-from epidemic.workers import Workers
+from epidemic.workers import Workers, blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +58,11 @@ def prepare(
     parts, sizes = _shares(experiment, data, streams, hosted)
     module = initial_module(experiment, data, streams)
     metrics: dict[str, Metric] = {"accuracy": accuracy} if data.classes else {}
-    loss, device = experiment.loss_function(data), _device(experiment)
-    task = Task(
-        module, data, loss, {**metrics, **experiment.own_metrics()}, device, _kind(experiment, data, loss, device)
-    )
+    loss, own, device = experiment.loss_function(data), experiment.own_metrics(), _device(experiment)
+    task = Task(module, data, loss, {**metrics, **own}, device, _kind(experiment, data, loss, own, device))
+    evaluated = task.tensors(evaluation_subset(data.evaluated, experiment))
     _check_model(task, data, experiment)
+    _check_whole(task, evaluated)
     algorithm = experiment.algorithm
     return Setup(
         experiment,
@@ -79,25 +80,28 @@ def prepare(
             sampling=getattr(algorithm, "sampling", "replacement"),
         ),
         task,
-        task.tensors(evaluation_subset(data.evaluated, experiment)),
+        evaluated,
         task.tensors(data.test),
         task.layout.row(task.module),
         sizes,
     )
 
 
-def _kind(experiment: Experiment, data: Dataset, loss: Loss, device: torch.device) -> Hashable:
+def _kind(
+    experiment: Experiment, data: Dataset, loss: Loss, own: Mapping[str, Metric], device: torch.device
+) -> Hashable:
     """What decides how models are computed, where all of it is our own; a user's objects may be different each time."""
     model = experiment.model
+    measured = tuple(metric for metric in own.values() if not isinstance(metric, Whole))  # others are not traced
     if (
         not isinstance(model, Model)
         or isinstance(model, PythonModel)
-        or experiment.metrics
+        or any(metric not in SHIPPED.values() for metric in measured)
         or loss not in LOSSES.values()
     ):
         return None
     shape = (data.input_shape, data.train.targets.shape[1:], len(data.classes), data.train.inputs.dtype.str)
-    return (type(model).__name__, msgspec.json.encode(model), loss, device, shape)
+    return (type(model).__name__, msgspec.json.encode(model), loss, device, shape, measured, len(measured) < len(own))
 
 
 def _shares(
@@ -192,15 +196,23 @@ def _check_model(task: Task, data: Dataset, experiment: Experiment) -> None:
     if task.loss in LOSSES.values() and not fits:
         what = f"{len(data.classes)} classes" if data.classes else f"targets of shape {expected[1:]}"
         raise BadInput(f"the model gives outputs of shape {tuple(outputs.shape[1:])}, but the data has {what}")
+    called = (
+        f"the loss {experiment.loss!r}" if isinstance(experiment.loss, str) and ":" in experiment.loss else "the loss"
+    )
     try:
         loss = task.loss(outputs, targets)
     except Exception as problem:
-        raise BadInput(f"the loss cannot take the model's outputs: {' '.join(str(problem).split())}") from None
+        raise BadInput(f"{called} cannot take the model's outputs: {' '.join(str(problem).split())}") from None
     if not isinstance(loss, Tensor) or loss.dim() != 0:
-        raise BadInput("the loss must be the mean over the batch, a single number")
-    for name, metric in experiment.own_metrics().items():
+        given = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise BadInput(f"{called} must be the mean over the batch, a single number, not {given}")
+    for name, metric in task.metrics.items():
+        if metric is accuracy:
+            continue
         try:
             found = metric(outputs, targets)
+        except EpidemicError as problem:
+            raise BadInput(f"metric {name!r}: {problem}") from None
         except Exception as problem:
             raise BadInput(
                 f"metric {name!r} failed: {type(problem).__name__}: {' '.join(str(problem).split())}"
@@ -208,3 +220,17 @@ def _check_model(task: Task, data: Dataset, experiment: Experiment) -> None:
         if not isinstance(found, Tensor) or tuple(found.shape) != (2,):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise BadInput(f"metric {name!r} must give a tensor of one number per sample, not {shape} for 2 samples")
+
+
+def _check_whole(task: Task, evaluated: tuple[Tensor, Tensor]) -> None:
+    """Call metrics over all outputs of a node once, with the initial model."""
+    if not task.whole:
+        return
+    module = copy.deepcopy(task.module).eval()
+    inputs, targets = evaluated
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        outputs = torch.cat([module(task.floats(inputs[part])).cpu() for part in blocks(len(inputs), 200)])
+    try:
+        task.judge(outputs, targets.cpu())
+    except EpidemicError as problem:
+        raise BadInput(str(problem)) from problem

@@ -30,6 +30,7 @@ from blake3 import blake3
 from torch import Tensor
 
 from epidemic import __version__
+from epidemic.config import modules_found_in
 from epidemic.errors import BadInput, EpidemicError
 from epidemic.experiment import Experiment, changed_settings, load, same_experiment, to_toml
 from epidemic.files import full_disk, read_json, write_bytes, write_whole
@@ -225,6 +226,7 @@ class Store:
             "seed": self.seed,
             **({} if node is None else {"node": node}),
             **({} if told is None else {"samples": told}),
+            **({"modules": modules} if (modules := modules_found_in()) else {}),
             "data": data,
             "classes": list(classes) if len(classes) <= MOST_NAMES else [],
             "network": describe_network(self.experiment, self.seed, samples),

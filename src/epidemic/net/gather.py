@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from epidemic.host.mixture import disagreement, mean_row
 from epidemic.host.setup import make_learner, prepare
 from epidemic.host.store import Store
 from epidemic.learner import Choice, Evaluation, Layout
-from epidemic.record import MeanMax, Record, Spread, Summary, Traffic
+from epidemic.record import MeanMax, OwnSpread, Record, Spread, Summary, Traffic
 from epidemic.workers import Workers
 
 
@@ -89,6 +90,8 @@ def _write(store: Store, experiment: Experiment, runs: list[_Run]) -> Summary:
         if runs[0].summary.final_accuracy is not None
         else {},
     )
+    for name in runs[0].summary.final_metrics:
+        final.metrics[name] = torch.tensor(_own([run.summary.final_metrics for run in runs], name), dtype=torch.float64)
     summary = summary_of(setup, records, final, mean, rounds=experiment.rounds, bytes=records[-1].bytes)
     store.finish(summary, [run.node for run in runs], layout, x)
     return summary
@@ -121,7 +124,13 @@ def _record(parts: list[Record]) -> Record:
         loss=Spread.of([part.loss.mean for part in parts]),
         train_loss=float(np.mean(losses)) if losses else None,
         bytes=Traffic(*(over(what) for what in ("model", "header", "control", "total"))),
+        metrics={name: OwnSpread.of(_own([part.metrics for part in parts], name)) for name in parts[0].metrics},
     )
+
+
+def _own(found: Sequence[dict[str, OwnSpread]], name: str) -> list[float]:
+    """A metric of several nodes; not a number where it is undefined."""
+    return [math.nan if (mean := one[name].mean) is None else mean for one in found]
 
 
 def _mean(spread: Spread | None) -> float:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from epidemic.callbacks import Callback, Callbacks
+from epidemic.callbacks.named import listeners
 from epidemic.config import look_beside
 from epidemic.errors import BadInput, EpidemicError, Interrupted, plain
 from epidemic.experiment import Experiment, check_node_setting, load, python_files, same_experiment
@@ -58,6 +60,7 @@ def run_node(
     identities = [Identity.load(folder) for folder in folders]
     experiment = _experiment(folders, settings or [])
     _check_places(folders, identities, experiment)
+    experiment.check_names()
     seed = experiment.seeds[0]
     threads = experiment.runtime.threads or threads or available_threads()
     stores = [Store(folder / "run", experiment, seed) for folder in folders]
@@ -166,14 +169,16 @@ def _run(host: Host, nodes: Sequence[tuple[Identity, Store]], how: str, *, insec
     experiment = setup.experiment
     counted = experiment.network.most_samples if experiment.mixing_rule == "samples" else 0
     format = Format(terms.run, host.population.columns, experiment.network.largest, counted)
-    seats = []
+    seats, told = [], []
     for position, (identity, store) in enumerate(nodes):
-        ear = Ear(_teller(say, identity.place, len(nodes)))
+        told.append(Callbacks([_Teller(say, identity.place, len(nodes)), *listeners(experiment)]))
+        ear = Ear(told[-1].recorded, told[-1].evaluating, told[-1].finished)
         seats.append(Seat(identity, position, Journal(host, store, how, place=position, ear=ear), format))
     restored = [seat.journal.restore() for seat in seats]
-    done = [seat for seat in seats if seat.journal.over and seat.journal.recorded == experiment.rounds]
-    for seat in done:
-        seat.journal.conclude()
+    done = [i for i, seat in enumerate(seats) if seat.journal.over and seat.journal.recorded == experiment.rounds]
+    for i in done:
+        _start(told[i], host, seats[i].journal)
+        seats[i].journal.conclude()
     if done:
         return
     addresses = read_addresses(seats[0].identity.folder / "node.toml")
@@ -195,7 +200,8 @@ def _run(host: Host, nodes: Sequence[tuple[Identity, Store]], how: str, *, insec
         )
         if addresses.connect:
             say(f"looking for the others at {', '.join(addresses.connect[:8])}{', ...' * (len(addresses.connect) > 8)}")
-        for seat, extra in zip(seats, restored, strict=True):
+        for seat, callbacks, extra in zip(seats, told, restored, strict=True):
+            _start(callbacks, host, seat.journal)
             tally, count, kept = seat.restored(extra, partial(views.targets, seat.place))
             seat.rounds = Rounds(
                 _rules(experiment, seat.place, addresses),
@@ -226,6 +232,12 @@ def _run(host: Host, nodes: Sequence[tuple[Identity, Store]], how: str, *, insec
         raise
 
 
+def _start(callbacks: Callbacks, host: Host, journal: Journal) -> None:
+    callbacks.started(host.population.setup, host.learner, journal.done)
+    if journal.records:
+        callbacks.resumed(tuple(journal.records))
+
+
 def _interrupted(seat: Seat, process: Process | None) -> Interrupted:
     """Save a node that was stopped."""
     if process is not None:
@@ -239,13 +251,16 @@ def _private(setup: Setup) -> bool:
     return setup.experiment.network.coin == "private"
 
 
-def _teller(say: Say, place: int, hosted: int) -> Callable[[Record], None]:
-    def tell(record: Record) -> None:
-        found = f"loss {record.loss.mean:.4f}" if record.accuracy is None else f"accuracy {record.accuracy.mean:.2%}"
-        who = f"node {place}: " if hosted > 1 else ""
-        say(f"{who}round {record.round}: {found}, {record.alive} nodes alive")
+class _Teller(Callback):
+    """Says what a node has found."""
 
-    return tell
+    def __init__(self, say: Say, place: int, hosted: int) -> None:
+        self._say = say
+        self._who = f"node {place}: " if hosted > 1 else ""
+
+    def recorded(self, record: Record) -> None:
+        found = f"loss {record.loss.mean:.4f}" if record.accuracy is None else f"accuracy {record.accuracy.mean:.2%}"
+        self._say(f"{self._who}round {record.round}: {found}, {record.alive} nodes alive")
 
 
 def _rules(experiment: Experiment, place: int, addresses: Addresses) -> Rules:
