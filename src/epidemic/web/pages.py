@@ -47,7 +47,7 @@ def index(catalogue: Catalogue, clusters: Sequence[tuple[str, str, dict[str, int
         before, after = table(["cluster", "nodes", "how they are"], "")
         pieces.append((None, before))
         for key, title, states in clusters:
-            how = "".join(f"{badge(s)} {n} " for s, n in states.items())
+            how = "".join(f'<span class="count">{badge(s)} {n}</span>' for s, n in states.items())
             cells = [f'<a href="/cluster/{key}">{escape(title)}</a>', str(sum(states.values())), how]
             pieces.append(block(f"c-{key}", row(cells), "tr"))
         pieces.append((None, f"{after}</section>"))
@@ -96,7 +96,7 @@ def _kind(path: Path, runs: Sequence[Run]) -> str:
 def runs_table(runs: Sequence[Run]) -> list[tuple[str | None, str]]:
     """A row for each run, which can be exchanged alone."""
     what = "accuracy" if all(run.classes for run in runs if run.by_seed) else "accuracy or loss"
-    before, after = table(["run", "state", "round", "seeds", what, "", "sent per node"], "", "runs")
+    before, after = table(["run", "state", "round", "seeds", what, "", "sent"], "", "runs")
     rows = [
         block(f"r-{run.key}", row(_cells(run, name)), "tr", "done" if run.state.state == "finished" else "")
         for run, name in zip(runs, labels(runs), strict=True)
