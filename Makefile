@@ -4,18 +4,34 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-net soak lint bench format clean
+.PHONY: demo test test-net test-docs test-wheel docs soak lint bench format clean
 
 demo: $(READY)  ## six methods, 96 nodes, three seeds, on the embedded data: about a minute
 	rm -rf runs/demo
 	$(BIN)/epidemic compare --out runs/demo
 
 test: $(READY)  ## run the tests
-	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --ignore tests/net
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --ignore tests/net --ignore tests/docs
 
 test-net: $(READY)  ## deployed nodes: real processes, real connections, crashes, attackers
 	# real processes on a busy machine: what fails beside others must pass alone
 	$(BIN)/pytest -n 2 --dist loadfile tests/net || $(BIN)/pytest --last-failed tests/net
+
+test-docs: $(READY)  ## every command and block of code of README.md, docs/ and --help, as written
+	$(BIN)/pytest -n auto --dist worksteal tests/docs
+
+test-wheel: $(READY)  ## the wheel, in an environment that has nothing else
+	rm -rf build/wheel && mkdir -p build/wheel
+	$(BIN)/pip wheel . --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel
+	$(PYTHON) -m venv build/wheel/venv
+	build/wheel/venv/bin/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt build/wheel/*.whl
+	$(PYTHON) tests/check_wheel.py build/wheel/venv/bin/epidemic
+	rm -rf build/wheel
+
+docs: $(READY)  ## the documentation as a site, in site/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python tests/check_site.py site
 
 soak: $(READY)  ## simulated schedules of the round protocol, on all cores, for MINUTES
 	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),10)
@@ -33,7 +49,7 @@ bench: $(READY)  ## ratios, each measured side by side in one run
 	$(BIN)/python -m benchmarks
 
 clean:  ## remove everything that was made
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis runs/demo
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis runs/demo
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt

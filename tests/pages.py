@@ -7,6 +7,8 @@ As a program (`python tests/pages.py run experiment.toml`) it is the `epidemic` 
 """
 
 import contextlib
+import functools
+import importlib
 import io
 import os
 import re
@@ -26,6 +28,8 @@ import msgspec
 import numpy as np
 from markdown_it import MarkdownIt
 
+from epidemic.config import import_object
+
 ROOT = Path(__file__).resolve().parents[1]
 SHELL = {"bash", "sh", "console"}
 SHOWN = {
@@ -39,8 +43,6 @@ SHOWN = {
 NOT_DONE = {
     "make": "the tests are run by it; its target must exist",
     "pip": "installs from the network; its extras must exist, and 'make test-wheel' installs the wheel",
-    "git": "the tests run in a clone already",
-    "cd": "into the clone, where the tests are",
     "source": "the tests run in the environment already",
     "podman": "a container is not built by tests",
     "epidemic data fetch": "downloads",
@@ -50,7 +52,7 @@ NOT_DONE = {
 LONG = ("node", "relay", "serve", "cluster up")
 """Commands of epidemic that get a process of their own; those without an end are stopped when the page is done."""
 
-PATIENCE = 120.0
+PATIENCE = 400.0
 """Seconds that a process may take until it does what it is started for."""
 
 
@@ -118,7 +120,7 @@ def inline(text):
 
 
 def smaller():
-    """From here on, experiments of this process have few rounds and seeds, and test few samples; nodes and names stay as they are.
+    """From here on, experiments of this process have few rounds, seeds and local steps; nodes and names stay as they are.
 
     Done twice it changes nothing, so that files which are written and read again mean the same. More rounds stay more rounds.
     """
@@ -132,6 +134,9 @@ def smaller():
         change = msgspec.structs.force_setattr
         change(self, "rounds", self.rounds if self.rounds <= 4 else 3 if self.rounds < 150 else 4)
         change(self, "seeds", self.seeds[:2])
+        if getattr(self.algorithm, "local_steps", 1) > 1 and isinstance(self.algorithm, msgspec.Struct):
+            change(self, "algorithm", msgspec.structs.replace(self.algorithm, local_steps=1))
+        change(self, "network", msgspec.structs.replace(self.network, patience=PATIENCE))
         change(self, "runtime", msgspec.structs.replace(self.runtime, threads=1))
         return rule.fget(self)
 
@@ -139,13 +144,19 @@ def smaller():
     Experiment.mixing_rule = property(shrink)
 
 
-def check_command(words):
-    """That a command of epidemic exists and has these options."""
+@functools.cache
+def epidemic_command():
+    """The command line as Click sees it."""
     import typer
 
     from epidemic.cli import app
 
-    command, path = typer.main.get_command(app), "epidemic"
+    return typer.main.get_command(app)
+
+
+def check_command(words):
+    """That a command of epidemic exists and has these options."""
+    command, path = epidemic_command(), "epidemic"
     words = words[1:]
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         if words[0] not in command.commands:
@@ -184,12 +195,13 @@ class Desk:
         self.names = {"__name__": "__main__"}
         self.children = []  # process, its command, its output
         self.held = []  # nodes that are to be started
+        self.parts = []  # what was said in TOML
         self.used = set()  # entries of NOT_DONE
         number = os.getpid()
         self.loopback = f"127.{1 + number // 250 % 250}.{1 + number % 250}"
 
     def __enter__(self):
-        self._before = Path.cwd(), dict(os.environ), list(sys.path), dict(sys.modules)
+        self._before = Path.cwd(), dict(os.environ), list(sys.path)
         os.chdir(self.directory)
         sys.path.insert(0, str(self.directory))
         os.environ |= {"HOME": str(self.directory / "home"), "MPLBACKEND": "Agg", "EPIDEMIC_DEBUG": "1"}
@@ -201,15 +213,19 @@ class Desk:
             if process.poll() is None:
                 process.kill()
             process.wait()
-        where, environment, path, modules = self._before
+        where, environment, path = self._before
         os.chdir(where)
         os.environ.clear()
         os.environ.update(environment)
         sys.path[:] = path
+        self._forget()
+
+    def _forget(self):
+        """Modules of the page are read anew when they are imported next."""
         for name, module in list(sys.modules.items()):
-            place = getattr(module, "__file__", None) or ""
-            if name not in modules and place.startswith(str(self.directory)):
+            if str(getattr(module, "__file__", None) or "").startswith(str(self.directory)):
                 del sys.modules[name]
+        importlib.invalidate_caches()
 
     def do(self, block):
         """Execute a block; what fails names its page and line."""
@@ -234,11 +250,13 @@ class Desk:
             raise PageError(f"{block.page}:{line}: {type(problem).__name__}: {problem}") from problem
 
     def finish(self):
-        """Wait for what ends by itself, stop what does not; all must have gone well."""
+        """Stop what goes on, wait for the rest; all must have gone well, and names in TOML must be those of modules."""
+        for name in re.findall(r'"(\w+:\w+)"', "".join(self.parts)):
+            import_object(name, "a part of the page in TOML")
         self._start_held()
         for child in self.children:
             process, words, output = child
-            if words[0] in ("relay", "serve") or (words[0] == "node" and len(self._nodes()) < self._members(words)):
+            if process.poll() is None and words[0] in ("node", "relay", "serve"):
                 self._until_it_speaks(child)
                 process.send_signal(signal.SIGINT)
             try:
@@ -252,8 +270,8 @@ class Desk:
 
     def command(self, text):
         """Execute a line of a shell."""
-        text = self._elsewhere(text)
-        host = re.search(r"#.*?\bon ([\w.-]+\w)", text)
+        text = self.elsewhere(text)
+        host = re.search(r"#\s*on ([\w.-]+)", text)
         lexer = shlex.shlex(text, posix=True, punctuation_chars="&|;<>")
         lexer.whitespace_split = True
         words = list(lexer)
@@ -304,6 +322,9 @@ class Desk:
         if name == "node":
             self.held.append((words, where))
             return
+        if words[:2] == ["cluster", "gather"]:
+            self._start_held()
+            self._wait_for_nodes()
         last = self.held.pop() if self.held and words[:2] == ["cluster", "status"] else None
         self._start_held()
         if background or name in ("relay", "serve"):
@@ -354,14 +375,6 @@ class Desk:
     def _nodes(self):
         return [child for child in self.children if child[1][0] == "node"]
 
-    def _members(self, words):
-        """How many nodes belong to the experiment of a node, and are not hosted by the same process."""
-        folder = next(
-            path for path in self.directory.rglob(Path(words[1]).name) if (path / "experiment.toml").is_file()
-        )
-        hosted = sum(not word.startswith("-") for word in words[1:])
-        return tomllib.loads((folder / "experiment.toml").read_text())["nodes"] - hosted + 1
-
     def _wait_for_nodes(self):
         for process, words, output in self._nodes():
             if process.wait(PATIENCE) != 0:
@@ -378,7 +391,7 @@ class Desk:
 
     # -- places -------------------------------------------------------------------------------------------------------
 
-    def _elsewhere(self, text):
+    def elsewhere(self, text):
         """Other machines are loopback addresses, /srv is a directory of the page."""
         text = re.sub(r"\b10\.0\.0\.(\d+)", rf"{self.loopback}.\1", text).replace(
             "relay.example", f"{self.loopback}.99"
@@ -411,20 +424,20 @@ class Desk:
     def _file(self, block):
         place = Path(block.file)
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(block.text)
+        more = block.language == "python" and place.exists()  # put into the same module
+        place.write_text((place.read_text() if more else "") + self.elsewhere(block.text))
         if block.language == "toml":
-            table = tomllib.loads(block.text)
-            if "methods" not in table:
-                self._part(block.text)
+            self._part(block.text)
         else:
+            self._forget()
             runpy.run_path(str(place))
 
     def _part(self, text):
         """A part of an experiment file: every key and kind must exist."""
-        from epidemic.compare import methods_from
-
         from epidemic.experiment import experiment_from
+        from epidemic.methods import methods_from
 
+        self.parts.append(text)
         table = tomllib.loads(text)
         methods_from(table) if "methods" in table else experiment_from(table)
 
@@ -436,9 +449,10 @@ def supply(directory):
     random = np.random.default_rng(1)
     np.savez(
         private / "scans.npz",
-        x=random.normal(size=(60, 8)), y=np.arange(60) % 3, test_x=random.normal(size=(30, 8)), test_y=np.arange(30) % 3,
+        train_x=random.normal(size=(60, 8)), train_y=np.arange(60) % 3,
+        test_x=random.normal(size=(30, 8)), test_y=np.arange(30) % 3,
     )  # fmt: skip
-    (directory / "home").mkdir()
+    (directory / "home" / "data" / "cifar10").mkdir(parents=True)
 
 
 if __name__ == "__main__":

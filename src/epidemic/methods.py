@@ -40,7 +40,7 @@ DEMO: dict[str, Any] = {
         {"name": "unlucky 7-regular", "topology": {"kind": "unlucky", "s": 7}},
     ],
 }
-"""What `epidemic compare` does without a file. Chosen, among settings that were tried, to show the lead clearly; README says so."""
+"""What `epidemic compare` does without a file. Chosen, among settings that were tried, to show the lead clearly; docs/results.md says so."""
 
 
 class Row(msgspec.Struct, frozen=True):

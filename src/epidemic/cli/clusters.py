@@ -59,7 +59,7 @@ def cluster_init_command(
 
     [bold]Example[/bold]
 
-      epidemic cluster init experiment.toml --hosts 10.0.0.5:7447,10.0.0.6:7447,10.0.0.7:7447 --set nodes=3 --out hospital
+      epidemic cluster init experiment.toml --hosts 10.0.0.5:7447,10.0.0.6:7447 --set nodes=2 --set topology.s=1 --out hospital
     """
     from epidemic.experiment import load
     from epidemic.net.folders import make_cluster

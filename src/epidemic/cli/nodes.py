@@ -45,7 +45,7 @@ def node_command(
 
       epidemic node node-3
 
-      epidemic node node-3 --set data.path=/srv/private/scans
+      epidemic node node-3 --set data.path=/srv/private/scans.npz
 
       epidemic node node-0 node-1 node-2
     """

@@ -152,7 +152,7 @@ def reproduce_command(
 
       epidemic reproduce fig3
 
-      epidemic reproduce all --scale smoke
+      epidemic reproduce table2 --scale smoke
 
       epidemic reproduce table2 --scale laptop --data ~/data/cifar10 --dry-run
     """
