@@ -16,7 +16,7 @@ from PIL import Image
 
 import epidemic as ep
 from epidemic.cli.app import main
-from epidemic.data import CIFAR10, FEMNIST, MNIST, ImageFolder
+from epidemic.data import CIFAR10, FEMNIST, MNIST, ImageFolder, ImageTable
 from epidemic.data import cache as cache_module
 from epidemic.errors import BadInput
 from epidemic.learner import LOSSES, Task
@@ -72,6 +72,10 @@ def _parquet(root):
     return CIFAR10(path=str(root))
 
 
+def _image_table(root):
+    return ImageTable(path=_parquet(root).path, classes=("5", *(str(k) for k in range(10) if k != 5)))
+
+
 def _femnist(root):
     for split, size in (("train", 4), ("test", 2)):
         (root / split).mkdir(parents=True)
@@ -93,7 +97,7 @@ def _idx(root):
     return MNIST(path=str(root))
 
 
-MAKERS = [_folder, _flat, _parquet, _femnist, _idx]
+MAKERS = [_folder, _flat, _parquet, _image_table, _femnist, _idx]
 
 
 def _mapped(array):

@@ -131,6 +131,16 @@ def test_what_is_no_sample_set_is_named(train, message):
     assert message in refused((train, GOOD))
 
 
+def test_a_function_may_return_a_pair_of_sample_sets(tmp_path, monkeypatch):
+    (tmp_path / "torch_pair.py").write_text(
+        "import torch\nfrom torch.utils.data import TensorDataset\ndef make():\n"
+        "    one = TensorDataset(torch.zeros(4, 2), torch.arange(4) % 2)\n    return one, one\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    data = ep.PythonData(function="torch_pair:make", classes=("no", "yes")).load()
+    assert (data.classes, len(data.train)) == (("no", "yes"), 4)
+
+
 def test_a_sample_that_fails_and_a_single_set_are_named():
     class Broken(Samples):
         def __getitem__(self, i):
@@ -372,6 +382,38 @@ def test_check_says_what_a_table_holds_and_how_to_give_its_scale(tmp_path, capsy
     assert np.allclose(given.train.inputs, table(tmp_path, ROWS).load().train.inputs, atol=1e-5)
 
 
+def test_nodes_with_tables_of_their_own_must_have_the_same_scale(tmp_path):
+    """Normalised by their own rows, the same number would mean something else on every node."""
+    from epidemic.experiment import node_terms
+    from epidemic.host.setup import prepare
+    from epidemic.net.terms import check_deployable, terms_of
+
+    def deployed(**settings):
+        made = table(tmp_path, ROWS, **settings)
+        return ep.Experiment(
+            nodes=2, topology=ep.ELLocal(1), data=made, model=ep.Logistic(), network=ep.Network(data="own")
+        )
+
+    with pytest.raises(BadInput, match=r"use data\.normalise = false, or give all of them the same data\.scale"):
+        check_deployable(deployed())
+    scales = [{"a": (0.0, 1.0), "b": (float(i), 1.0)} for i in range(2)]
+    found = []
+    for settings in (
+        {"normalise": False},
+        {"scale": scales[0]},
+        {"scale": scales[1]},
+        {"scale": scales[0], "test": 0.5},
+    ):
+        check_deployable(deployed(**settings))
+        found.append(terms_of(prepare(deployed(**settings), 1, places=[0])))
+    assert found[1].run == found[3].run  # what else is set may differ
+    assert len({one.run for one in found}) == 3
+    assert found[0].features.first == ("a", "b")
+    wide = deployed(scale={f"column {i}": (0.0, 1.0) for i in range(5000)})
+    assert len(node_terms(wide)) > 5000
+    assert "data.scale" in found[1].experiment  # one digest, so that a hello has room for any number of columns
+
+
 # -- tables of pictures -----------------------------------------------------------------------------------------------
 
 
@@ -409,7 +451,7 @@ def test_pictures_as_hugging_face_stores_them(tmp_path):
     turned = ep.ImageTable(path=str(tmp_path), classes=("malignant", "unclear", "benign"), channels=1).load()
     assert turned.train.targets.tolist() == [2, 0, 0, 0]
     assert turned.input_shape == (1, 4, 6)
-    with pytest.raises(BadInput, match="training sample 1 has the label 'malignant', which is not among data.classes"):
+    with pytest.raises(BadInput, match="training sample 1 has the label 'malignant', which is not among"):
         ep.ImageTable(path=str(tmp_path), classes=("benign", "unclear")).load()
     assert len(ep.ImageTable(path=str(tmp_path)).files()) == 3
 
@@ -474,7 +516,7 @@ def test_a_site_that_lacks_a_class_numbers_the_others_right(tmp_path):
     alone = ep.ImageFolder(path=folders(tmp_path / "b", ["malignant"]), classes=declared)
     assert set(alone.load().train.targets) == {1}
     assert len(alone.files()) == 4
-    with pytest.raises(BadInput, match="a folder 'malignant', which is not among data.classes"):
+    with pytest.raises(BadInput, match="a folder 'malignant', which is not among"):
         ep.ImageFolder(path=alone.path, classes=("benign", "unclear")).load()
     with pytest.raises(BadInput, match=r"found 1; if others have the other classes, name all of them in data\.classes"):
         ep.ImageFolder(path=alone.path).load()

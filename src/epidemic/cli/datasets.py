@@ -109,7 +109,11 @@ def check_command(
         {**table, **{key.removeprefix("data."): value for key, value in given.items()}}, SOURCES, "data"
     )
     data = source.load()
-    writers = f", {len(set(data.train.groups.tolist())):,} writers" if data.train.groups is not None else ""
+    writers = (
+        f", {len(set(data.train.groups.tolist())):,} {'writers' if name == 'femnist' else 'groups'}"
+        if data.train.groups is not None
+        else ""
+    )
     kinds = f"{len(data.classes)} classes" if data.classes else "quantities to predict"
     typer.echo(
         f"{name}: {len(data.train):,} training and {len(data.test):,} test samples of shape {data.input_shape}, {kinds}{writers}"
@@ -121,7 +125,7 @@ def check_command(
             )
         )
     if isinstance(source, Table) and source.normalise and not source.scale:
-        show(Text(f"scale = {toml_value(source.measured())}"))
+        typer.echo(f"scale = {toml_value(source.measured())}")
     if data.note:
         show(Text(f"note: {plain(data.note, 500)}"))
 

@@ -80,7 +80,10 @@ class Table(Labelled, frozen=True, tag="table"):
         """The mean and deviation of each feature of the training samples, as `scale` takes them."""
         data = msgspec.structs.replace(self, normalise=False, scale={}, validation=0.0).load()
         mean, deviation = _moments(data.train.inputs)
-        return {name: (float(m), float(d)) for name, m, d in zip(data.features, mean, deviation, strict=True)}
+        return {
+            name: (float(f"{m:.8g}"), float(f"{d:.8g}"))
+            for name, m, d in zip(data.features, mean, deviation, strict=True)
+        }
 
     def read(self) -> Dataset:
         place = find_directory(self.path, "table")
@@ -89,7 +92,9 @@ class Table(Labelled, frozen=True, tag="table"):
             features = self._features(frame, path)
             every = self._numbers(frame, features, path)
             targets, classes, note = self._targets({path: frame})
-            test = stratified(targets[0], round(len(frame) * (0.2 if self.test is None else self.test)), "table-test")
+            test = stratified(
+                targets[0], max(1, round(len(frame) * (0.2 if self.test is None else self.test))), "table-test"
+            )
             rest = np.setdiff1d(np.arange(len(frame)), test)
             groups = self._groups(frame, path)
             train_x, test_x, train_y, test_y = every[rest], every[test], targets[0][rest], targets[0][test]

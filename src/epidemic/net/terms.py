@@ -87,13 +87,27 @@ def terms_of(setup: Setup) -> Terms:
         targets = setup.data.train.targets
         labels.update(f"{setup.data.train.inputs.shape}\0{targets.dtype}\0{targets.shape}\0".encode())
         labels.update(targets.astype(targets.dtype.newbyteorder("<")).tobytes())
-    same = {**node_terms(experiment), "seed": setup.seed}
-    table = {key: value for key, value in experiment.table().items() if not (own and key == "data")}
+    same = {**_short_terms(node_terms(experiment)), "seed": setup.seed}
+    may_differ = {"callbacks", "data"} if own else {"callbacks"}
+    table = {key: value for key, value in experiment.table().items() if key not in may_differ}
     return Terms(
         same, graphs.hexdigest(), model.hexdigest(), "" if own else labels.hexdigest(),
         setup.data.input_shape, Names.of(setup.data.classes), Names.of(setup.data.features),
         {module.name: module.digest for module in own_modules(table)},
     )  # fmt: skip
+
+
+def _short_terms(terms: dict[str, Any]) -> dict[str, Any]:
+    """What may be as long as the data has classes or columns: lists that are compared as names, and scales as one digest."""
+    scale = {key: value for key, value in terms.items() if key.startswith("data.scale.")}
+    kept = {
+        key: value
+        for key, value in terms.items()
+        if key not in scale and not (key in ("data.classes", "data.features") and isinstance(value, list))
+    }
+    if scale:
+        kept["data.scale"] = hashlib.blake2b(msgspec.json.encode(scale, order="sorted"), digest_size=8).hexdigest()
+    return kept
 
 
 def differences(here: Terms, there: Terms) -> list[str]:

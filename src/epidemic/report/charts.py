@@ -201,7 +201,7 @@ def bar_chart(
 def heat_chart(name: str, title: str, description: str, counts: Sequence[Sequence[int]], classes: Sequence[str]) -> str:
     """Nodes from left to right, classes from bottom to top; the darker, the larger a class's share of the node's samples."""
     n, names = len(counts), [plain(one, 20) for one in classes]
-    left = LEFT + 6 * max(0, max(map(len, names)) - 5)
+    left = LEFT + 7 * max(0, max(map(len, names)) - 5)
     x, y = Axis(0, n, left, WIDTH - RIGHT), Axis(0, len(classes), HEIGHT - BOTTOM, TOP)
     wide, tall = (WIDTH - RIGHT - left) / n, (HEIGHT - BOTTOM - TOP) / len(classes)
     cells = []
