@@ -27,7 +27,11 @@ _DOMAIN = b"epidemic/1"  # a new number here would change every draw of every ru
 
 @dataclass(frozen=True)
 class Streams:
-    """All the randomness of one run."""
+    """All the randomness of one run: `streams("topology", 3)` is the stream for that purpose and round, always the same.
+
+    Example:
+        >>> ep.Streams(1)("mine", 0).uniforms(4)   # (4,)
+    """
 
     seed: int
 

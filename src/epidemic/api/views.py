@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from epidemic.callbacks.notebook import in_notebook
 from epidemic.data.images import need
 from epidemic.engine import Run, SeedRun
 from epidemic.errors import BadInput, require_choice
@@ -60,8 +59,6 @@ def figure_of(
     figure = learning_figure(_lines(runs), title, shown, what)  # type: ignore[arg-type]
     if path is not None:
         save(figure, Path(path))
-    if in_notebook():
-        import matplotlib.pyplot  # noqa: F401 (it is what teaches a notebook to show figures)
     return figure
 
 

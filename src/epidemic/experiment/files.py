@@ -73,7 +73,18 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def load(path: str | Path, settings: list[str] | None = None) -> Experiment:
-    """An experiment from a TOML file, with `key=value` settings on top."""
+    """An experiment from a TOML file.
+
+    Args:
+        path: The file; `epidemic init FILE` writes one with every default in it.
+        settings: Changes on top, as on the command line: ["topology.s=4", "rounds=50"].
+
+    Returns:
+        The experiment, checked. Modules that the file names are found beside it.
+
+    Example:
+        >>> run = ep.simulate(ep.load("experiment.toml", ["rounds=50"]))
+    """
     table = read_table(path)
     if "methods" in table:
         raise BadInput(f"{path} compares several methods; run it with 'epidemic compare {path}'")

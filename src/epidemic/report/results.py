@@ -129,7 +129,10 @@ class NothingYet(BadInput):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """Everything that was found, and what was noticed on the way."""
+    """Everything that was found in some directories (`runs`), and what was noticed on the way (`notes`).
+
+    `dataframe()` is one tidy table of all of it: a row for each run, seed and evaluated round.
+    """
 
     runs: list[Result]
     notes: list[str]
@@ -173,7 +176,16 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def read_results(*directories: str | Path) -> Results:
-    """All runs in these directories and below them.
+    """All runs in these directories and below them, finished or not.
+
+    Args:
+        directories: Of runs, comparisons or sweeps.
+
+    Returns:
+        The runs with their seeds and records, and notes on what was noticed.
+
+    Example:
+        >>> ep.read_results("runs/first").dataframe()
 
     Raises:
         BadInput: A directory is missing, holds no run, or only half-written ones.

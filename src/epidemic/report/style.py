@@ -5,6 +5,8 @@ Colours are Okabe and Ito's; methods that share one differ in dashes. Importing 
 
 from __future__ import annotations
 
+import io
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +55,23 @@ def line(kind: str, variant: int = 0) -> dict[str, Any]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure in inches, without a window or any global state."""
+    """An empty figure in inches, without a window or any global state; a notebook shows it all the same."""
+    return _figure_class()(figsize=(width, height), layout="constrained")
+
+
+@cache
+def _figure_class() -> type[Figure]:
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    class Picture(Figure):
+        """A figure that knows how to be shown where nobody has told Matplotlib of a notebook."""
+
+        def _repr_png_(self) -> bytes:
+            picture = io.BytesIO()
+            self.savefig(picture, format="png", dpi=80)
+            return picture.getvalue()
+
+    return Picture
 
 
 def polish(axes: Any, title: str, x: str, y: str) -> None:
