@@ -14,7 +14,7 @@ from epidemic.callbacks import Callback, all_of
 from epidemic.data import Dataset
 from epidemic.experiment import Experiment
 from epidemic.report.statistics import Interval
-from epidemic.shown import count, html_table, interval, number, percent, size
+from epidemic.shown import count, html_table, interval, percent, size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -204,7 +204,7 @@ class Run(engine.Run):
                     f"{s.rounds} (ended early)" if s.ended_early else s.rounds,
                     *(percent(value) for value in [*shares, s.final_mean_model_accuracy]),
                     f"{s.final_loss.mean:.4f}",
-                    number(s.final_disagreement),
+                    "-" if s.final_disagreement is None else f"{s.final_disagreement:.3g}",
                     size(s.bytes.total.mean),
                 ]
             )
@@ -213,7 +213,7 @@ class Run(engine.Run):
             loss = interval(summary.loss, digits=4)
             mean = [summary.accuracy, summary.mean_model_accuracy]
             shown = ["-" if value is None else f"{interval(value, 100)}%" for value in mean]
-            apart = "-" if summary.disagreement is None else number(summary.disagreement.mean)
+            apart = "-" if summary.disagreement is None else f"{summary.disagreement.mean:.3g}"
             rows.append(["mean", "", shown[0], "", "", shown[1], loss, apart, size(summary.bytes.mean)])
         title = f"{e.name}: {count(e.nodes, 'node')}, {e.topology!r}; on the full test set"
         return html_table(title, rows, heads)

@@ -73,6 +73,6 @@ def _lines(runs: Mapping[str, Run]) -> list[Line]:
 
     scale = colormaps["viridis"]
     return [
-        Line(name, kind, by_seed[name], i % 3, to_hex(scale(0.9 * i / max(len(runs) - 1, 1))))
+        Line(name, kind, by_seed[name], i % 3, to_hex(scale(0.85 * i / max(len(runs) - 1, 1))))
         for i, (name, kind) in enumerate(zip(runs, kinds, strict=True))
     ]

@@ -16,6 +16,21 @@ if TYPE_CHECKING:
     from epidemic.learner import Learner
     from epidemic.record import Record, Summary
 
+TAGS = {
+    "accuracy": "accuracy/mean",
+    "accuracy_min": "accuracy/min",
+    "accuracy_max": "accuracy/max",
+    "mean_model_accuracy": "accuracy/average_model",
+    "loss": "loss/mean",
+    "loss_max": "loss/max",
+    "mean_model_loss": "loss/average_model",
+    "train_loss": "loss/training",
+    "disagreement": "network/disagreement",
+    "bytes": "network/bytes_sent_per_node",
+    "alive": "network/nodes_up",
+}
+"""What curves are called: what stands before the slash is a group on the page. A user's own metrics are in a group `metrics`."""
+
 
 class TensorBoard(Callback):
     """Writes the numbers of every record as scalars that TensorBoard draws, each seed in a directory of its own.
@@ -59,7 +74,7 @@ class TensorBoard(Callback):
         """Write it at once, because the process may be killed."""
         writer = self._writer(purge=record.round)
         for name, value in numbers(record).items():
-            writer.add_scalar(name, value, record.round)
+            writer.add_scalar(TAGS.get(name, f"metrics/{name}"), value, record.round)
         writer.flush()
 
     def finished(self, summary: Summary) -> None:

@@ -322,7 +322,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         rows = [("nodes", self.nodes), ("rounds", self.rounds), ("seeds", ", ".join(map(str, self.seeds[:10])))]
         if len(self.seeds) > 10:
             rows[-1] = ("seeds", f"{rows[-1][1]}, ... ({len(self.seeds)} in all)")
-        for part in (*_PARTS, "faults", "eval"):
+        for part in (*_PARTS, *(["faults"] if self.faults != Faults() else []), "eval"):
             value = getattr(self, part)
             rows.append((part, plain(repr(value)) if _named_kind(value) else _class_name(value)))
         if self.metrics:

@@ -83,6 +83,8 @@ def _learnt(axes: Any, lines: list[Line], against: str, title: str, what: Litera
     polish(axes, title, across, "accuracy over nodes (%)" if what == "accuracy" else "loss over nodes")
     if against == "bytes" and largest > 0:
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "25" else "")  # all nine would overlap
     if what == "accuracy":  # neither the first steep rise nor the wide bands of few seeds may squeeze what matters
         axes.set_ylim(max(0.0, 100 * min(starts) - 5), 100 * max(tops) + 5)
 
