@@ -266,7 +266,7 @@ def test_a_quantity_may_have_an_axis_of_its_own_or_not():
 
 def test_the_same_for_many_models_at_once():
     outputs, targets = torch.randn(3, 4, 1), torch.randn(3, 4)
-    each = torch.stack([squared_error(a, b) for a, b in zip(outputs, targets, strict=True)])
+    each = 0.5 * (outputs[:, :, 0] - targets).square().mean(1)
     assert torch.allclose(torch.func.vmap(squared_error)(outputs, targets), each)
 
 
