@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 
 from epidemic.cli.app import main
 from epidemic.errors import BadInput
+from epidemic.web import server
 from epidemic.web.app import MOST_CLIENTS, application
 from epidemic.web.guard import HEADERS
 from epidemic.web.seeds import Records
@@ -351,6 +352,19 @@ def test_bad_input_is_one_line(runs, capsys, monkeypatch):
     assert "not an address of this machine" in error(capsys, runs, "--host", "no such host", "--port", 0)
     monkeypatch.setitem(sys.modules, "starlette", None)
     assert "pip install 'epidemic-learning[web]'" in error(capsys, runs)
+
+
+def test_without_a_port_the_next_free_one_is_taken(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(server, "PORT", port)
+        with server._next_free("127.0.0.1") as found:
+            assert port < found.getsockname()[1] <= port + server.NEXT
+
+
+def test_the_command_line_does_without_the_server_until_it_is_asked_for():
+    code = "import sys, epidemic, epidemic.cli.app; print(sorted({'starlette', 'uvicorn', 'anyio'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_no_directory_is_refused():

@@ -66,7 +66,7 @@ def test_a_run_on_disk_says_what_a_silent_node_cannot(tmp_path):
     written.record(4, 0.5)
     run = run_of(written)
     assert state(None, run=run).state == "alive", "nobody was asked, and it is running"
-    assert state(None, others=(1,), run=run).state == "gone", "it runs, but does not answer"
+    assert state(None, others=(1,), run=run).state == "joining", "it runs, but has not answered yet"
     written.fail("the disk is full")
     run.look()
     silent = Answer(says(), NOW - 100)

@@ -38,6 +38,7 @@ GIVEN = {
         "epidemic run experiment.toml --out runs/demo",
     ],
     "epidemic watch": RUN[:1],
+    "epidemic serve": ["mkdir -p runs/grid runs/eight"],
     "epidemic data show": RUN[:1],
     "epidemic cluster init": RUN[:1],
     "epidemic cluster up": RUN[:1],

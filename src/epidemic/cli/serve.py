@@ -9,8 +9,6 @@ import typer
 
 from epidemic.cli.nodes import Insecure
 
-PORT = 8321
-
 
 def register(app: typer.Typer) -> None:
     """Add this command."""
@@ -24,7 +22,10 @@ def serve_command(
             metavar="DIR...", help="Directories of runs, comparisons, sweeps, clusters.", show_default=False
         ),
     ],
-    port: Annotated[int, typer.Option(metavar="PORT", help="Where to listen; 0 for any that is free.")] = PORT,
+    port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", help="Where to listen; 0 for any.", show_default="8321, or the next that is free"),
+    ] = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="The address to listen on; others than this machine's need a token.")
     ] = "127.0.0.1",

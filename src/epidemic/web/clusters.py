@@ -252,7 +252,7 @@ def _from_disk(place: int, run: Run, *, asked: bool) -> Member:
     found = run.state
     state, why = found.state, plain(found.why)
     if state == "running":
-        state, why = ("gone", "it runs, but does not answer") if asked else ("alive", "")
+        state, why = ("joining", "it runs, but has not answered yet") if asked else ("alive", "")
     if state == "unfinished":
         state = "absent"
     last = run.by_seed[0][-1] if run.by_seed else None

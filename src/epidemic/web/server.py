@@ -7,6 +7,7 @@ import ipaddress
 import secrets
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
@@ -14,19 +15,25 @@ import uvicorn
 from epidemic.errors import BadInput, require_int
 from epidemic.web.app import MOST_CLIENTS, application
 
+PORT = 8321
+"""Where it listens unless told otherwise."""
+NEXT = 20
+"""So many ports after it are tried if it is taken."""
+
 
 def serve(
     directories: Sequence[Path],
     host: str,
-    port: int,
+    port: int | None,
     *,
     token: bool,
     insecure: bool,
     say: Callable[[str], None],
 ) -> None:
     """Show directories until Ctrl-C. Whoever is not on this machine needs the token, which is printed."""
-    require_int("--port", port, 0, 65535)
-    with _bound(host, port) as listening:
+    if port is not None:
+        require_int("--port", port, 0, 65535)
+    with _bound(host, port) if port is not None else _next_free(host) as listening:
         chosen = listening.getsockname()[1]
         secret = secrets.token_urlsafe(24) if token or not is_here(listening) else None
         app = application(directories, host=host, token=secret, cookie=f"epidemic-{chosen}", insecure=insecure)
@@ -48,6 +55,17 @@ def serve(
             return
 
 
+def _next_free(host: str) -> socket.socket:
+    for port in range(PORT, PORT + NEXT):
+        with suppress(_Taken):
+            return _bound(host, port)
+    return _bound(host, PORT + NEXT)
+
+
+class _Taken(BadInput):
+    pass
+
+
 def _bound(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -56,7 +74,7 @@ def _bound(host: str, port: int) -> socket.socket:
         raise BadInput(f"--host {host} is not an address of this machine; leave it out for 127.0.0.1") from None
     except OSError as problem:
         if problem.errno == errno.EADDRINUSE:
-            raise BadInput(f"--port {port} is in use; choose another one, or 0 for any that is free") from None
+            raise _Taken(f"--port {port} is in use; choose another one, or 0 for any that is free") from None
         if problem.errno == errno.EACCES:
             raise BadInput(f"--port {port} may not be used by you; choose one from 1024 on, or 0 for any") from None
         if problem.errno == errno.EADDRNOTAVAIL:
