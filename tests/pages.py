@@ -434,7 +434,7 @@ class Desk:
 
     def _part(self, text):
         """A part of an experiment file: every key and kind must exist."""
-        from epidemic.compare import methods_from
+        from epidemic.methods import methods_from
         from epidemic.experiment import experiment_from
 
         self.parts.append(text)
