@@ -434,8 +434,8 @@ class Desk:
 
     def _part(self, text):
         """A part of an experiment file: every key and kind must exist."""
-        from epidemic.methods import methods_from
         from epidemic.experiment import experiment_from
+        from epidemic.methods import methods_from
 
         self.parts.append(text)
         table = tomllib.loads(text)
