@@ -28,6 +28,7 @@ RUN = ["epidemic init experiment.toml", "epidemic run experiment.toml --out runs
 HOSTS = "10.0.0.1:7447,10.0.0.2:7447,10.0.0.3:7447,10.0.0.4:7447"
 KEYS = "epidemic keys init keys --hosts 10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4"
 GIVEN = {
+    "epidemic topology": ["my_module.py"],
     "epidemic run": RUN[:1],
     "epidemic compare": ["methods.toml"],
     "epidemic export": RUN,
@@ -70,6 +71,13 @@ GIVEN = {
 """What the examples of a command take for granted: commands, or one of these files."""
 ALTERNATIVES = ["epidemic node"]
 FILES = {
+    "my_module.py": """
+        import epidemic as ep
+
+        class Star:
+            def graph(self, n, round, streams):
+                return ep.Ring().graph(n, round, streams)
+    """,
     "methods.toml": """
         nodes = 8
         [[methods]]

@@ -113,7 +113,7 @@ def cluster_up_command(
 
       epidemic cluster up --nodes 8
 
-      epidemic cluster up --nodes 96 --processes 2
+      epidemic cluster up --nodes 24 --processes 2 --out runs/many
 
       epidemic cluster up experiment.toml --nodes 8 --out runs/eight --set network.close=barrier
     """
