@@ -224,6 +224,17 @@ def test_what_is_quick_says_nothing():
     assert stream.getvalue() == ""
 
 
+@pytest.mark.parametrize(
+    ("terminal", "quiet", "speaks"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_what_is_said_at_once_is_for_terminals_and_goes_away_again(terminal, quiet, speaks):
+    stream = _Heard(terminal)
+    with Waiting("cluster", stream, doing="loading", at_once=True, quiet=quiet):
+        assert stream.heard.wait(60 if speaks else 0) == speaks
+    assert ("cluster: loading" in stream.getvalue()) == speaks
+    assert stream.getvalue().endswith("\r\x1b[K") == speaks
+
+
 def test_a_spectrum_that_would_take_minutes_is_left_out_with_the_reason(capsys, monkeypatch):
     monkeypatch.setattr("epidemic.mixing.ITERATIVE_LIMIT", 20)
     code, out, _ = run(capsys, "topology", "el-local", "-n", "24", "--rounds", "3")

@@ -71,6 +71,18 @@ def mixed(acts):
     return [[sender for sender, _ in a.letters] for a in acts if isinstance(a, e.Mix)]
 
 
+# -- looking ----------------------------------------------------------------------------------------------------------
+
+
+def test_whom_a_node_waits_for_is_said_from_the_first_moment_and_then_now_and_then():
+    node = Node(patience=60 * SECOND).passes(0.1)
+    assert [said.text for said in node.of(e.Say)] == ["waiting for 3 of 3 others: nodes 1, 2, 3; nobody answers yet"]
+    assert len(node.passes(4.5).of(e.Say)) == 0
+    node.meets(2)
+    assert [said.text for said in node.passes(1).of(e.Say)] == ["waiting for 2 of 3 others: nodes 1, 3"]
+    assert node.meets(1, 3).of(e.Say) == [e.Say("4 of 4 nodes are there")]
+
+
 # -- closing ----------------------------------------------------------------------------------------------------------
 
 

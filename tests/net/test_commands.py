@@ -224,7 +224,10 @@ def test_others_that_cannot_be_reached_are_looked_for_and_then_given_up(tmp_path
     code, _, err = run("node", folders[0], "--set", "network.patience=7")
     assert code == 2
     assert f"looking for the others at {read_addresses(folders[0] / 'node.toml').connect[0]}" in err
-    assert "waiting for node 1; nobody answers yet" in err
+    assert "waiting for 1 of 1 others: node 1; nobody answers yet" in err
+    said = [line[10:] for line in err.splitlines()]
+    assert said[:2] == ["loading the data", "preparing the model"]
+    assert said[2].startswith("opening the network on 127.0.0.1:")
     assert "no other node was found within 7 s (network.patience)" in err.splitlines()[-1]
     assert err.splitlines()[-1].startswith("error: ")
 

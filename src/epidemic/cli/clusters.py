@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 from epidemic.cli.experiments import Json, Quiet, Settings
 from epidemic.cli.keys import Days, hosts_in
 from epidemic.cli.nodes import Insecure, stop_by_signal
+from epidemic.cli.waiting import Waiting
 from epidemic.errors import BadInput, Interrupted, require_int, require_real
 from epidemic.files import own_directory
 
@@ -117,30 +119,38 @@ def cluster_up_command(
 
       epidemic cluster up experiment.toml --nodes 8 --out runs/eight --set network.close=barrier
     """
-    from epidemic.experiment import load
-    from epidemic.net.addresses import free_addresses
-    from epidemic.net.folders import make_cluster
-    from epidemic.net.processes import Cluster, blocks
+    doing = "loading PyTorch and the experiment"
+    with Waiting("cluster", doing=doing, at_once=True, quiet=quiet or as_json) as waiting:
+        from epidemic.experiment import load
+        from epidemic.net.addresses import free_addresses
+        from epidemic.net.folders import make_cluster
+        from epidemic.net.processes import Cluster, blocks
 
-    if resume is not None:
-        if file is not None or nodes is not None or out is not None or settings:
-            raise BadInput("--resume goes on with the experiment as it is; leave out FILE, --nodes, --out and --set")
-        where = resume
-        experiment = load(where / "experiment.toml")
-    else:
-        experiment = _experiment_here(file, nodes, settings)
-        where = _directory_of(experiment) if out is None else own_directory(out)
-    shares = blocks(experiment.nodes, experiment.nodes if processes is None else processes)
-    require_int("processes on this machine", len(shares), 1, MOST_HERE)
-    if resume is None:
-        folders = make_cluster(experiment, free_addresses(experiment.nodes), where)
-    else:
-        folders = [where / f"node-{i}" for i in range(experiment.nodes)]
-        if not all((folder / "node.pem").is_file() for folder in folders):
-            raise BadInput(f"{where} is not the directory of a cluster of {experiment.nodes} nodes")
+        if resume is not None:
+            if file is not None or nodes is not None or out is not None or settings:
+                raise BadInput(
+                    "--resume goes on with the experiment as it is; leave out FILE, --nodes, --out and --set"
+                )
+            where = resume
+            experiment = load(where / "experiment.toml")
+        else:
+            experiment = _experiment_here(file, nodes, settings)
+            where = _directory_of(experiment) if out is None else own_directory(out)
+        shares = blocks(experiment.nodes, experiment.nodes if processes is None else processes)
+        require_int("processes on this machine", len(shares), 1, MOST_HERE)
+        if resume is None:
+            waiting.tell(f"making keys and folders in {where}")
+            folders = make_cluster(experiment, free_addresses(experiment.nodes), where)
+        else:
+            folders = [where / f"node-{i}" for i in range(experiment.nodes)]
+            if not all((folder / "node.pem").is_file() for folder in folders):
+                raise BadInput(f"{where} is not the directory of a cluster of {experiment.nodes} nodes")
     with stop_by_signal():
         cluster: Cluster | None = None
         try:
+            if not quiet and not as_json:
+                many = f"{len(shares)} process{'es' * (len(shares) > 1)}"
+                print(f"starting {len(folders)} nodes in {many}", file=sys.stderr, flush=True)
             cluster = Cluster(folders, len(shares), insecure=insecure)
             _attend(cluster, where, quiet=quiet or as_json, insecure=insecure)
         except KeyboardInterrupt:
@@ -189,8 +199,9 @@ def _directory_of(experiment: Experiment) -> Path:
 
 def _attend(cluster: Cluster, where: Path, *, quiet: bool, insecure: bool) -> None:
     """Show how the nodes are until all have ended."""
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.live import Live
+    from rich.text import Text
 
     from epidemic.net.watching import Watcher
 
@@ -202,23 +213,39 @@ def _attend(cluster: Cluster, where: Path, *, quiet: bool, insecure: bool) -> No
     seen: dict[int, Status] = {}
     try:
         if console.is_terminal:
-            with Live(console=console, auto_refresh=False) as live:
+            with Live(Text(_starting(cluster, seen)), console=console, auto_refresh=False) as live:
                 ended = False
                 while not ended:
-                    ended = cluster.wait(0.5)
+                    ended = cluster.wait(0.2 if not seen else 0.5)
                     seen |= {status.place: status for status in ([] if ended else watcher.ask(1.0))}
                     seen |= {status.place: status for status in map(cluster.final, seen.values()) if status is not None}
                     running = {place for child in cluster.children if child.running for place in child.places}
-                    live.update(status_table(seen, running, str(where)), refresh=True)
+                    table = status_table(seen, running, str(where))
+                    waiting = Text("" if ended else _starting(cluster, seen))
+                    live.update(Group(*([table] if seen else []), *([waiting] if waiting else [])), refresh=True)
             return
-        said = 0.0
-        while not cluster.wait(1.0):
+        said, last = -5.0, ""
+        while not cluster.wait(1.0 if seen else 0.2):
+            line = _starting(cluster, seen) or (_line(list(seen.values())) if seen else "")
+            if line and (time.monotonic() - said > 5 or (not seen and line != last)):
+                said, last = time.monotonic(), line
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
             seen |= {status.place: status for status in watcher.ask(1.0)}
-            if seen and time.monotonic() - said > 5:
-                said = time.monotonic()
-                console.print(_line(list(seen.values())), highlight=False, markup=False)
     finally:
         watcher.close()
+
+
+def _starting(cluster: Cluster, seen: Mapping[int, Status]) -> str:
+    """Which nodes have not answered yet, and what the first of them is doing; empty if all have."""
+    from epidemic.protocol.rules import listed
+
+    silent = [child for child in cluster.children if child.running and not seen.keys() & set(child.places)]
+    if not silent:
+        return ""
+    places = [place for child in silent for place in child.places]
+    total = sum(len(child.places) for child in cluster.children)
+    doing = silent[0].last_words or "starting"
+    return f"waiting for {len(places)} of {total} nodes to answer: {listed(places)}; node {places[0]}: {doing}"
 
 
 def _line(statuses: list[Status]) -> str:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from epidemic.cli.experiments import Quiet, Settings
+from epidemic.cli.waiting import Waiting
 from epidemic.errors import BadInput, plain
 
 Insecure = Annotated[bool, typer.Option("--insecure", help="Without encryption; loopback addresses only.")]
@@ -52,7 +53,8 @@ def node_command(
     if len({path.resolve() for path in directories}) < len(directories):
         raise BadInput("a folder is named twice; every node runs once")
     with stop_by_signal():
-        from epidemic.net.node import run_node
+        with Waiting(str(directories[0]), doing="loading PyTorch", at_once=True, quiet=quiet):
+            from epidemic.net.node import run_node
 
         summaries = run_node(directories, settings, insecure=insecure, say=speaker(quiet))
     if quiet:

@@ -13,22 +13,36 @@ AFTER = 2.0
 class Waiting:
     """Says what is being done once it takes long: a line that changes on a terminal, a plain line now and then elsewhere."""
 
-    def __init__(self, what: str, stream: TextIO | None = None, *, after: float = AFTER, every: float = 10.0) -> None:
+    def __init__(
+        self,
+        what: str,
+        stream: TextIO | None = None,
+        *,
+        doing: str = "",
+        after: float = AFTER,
+        every: float = 10.0,
+        at_once: bool = False,
+        quiet: bool = False,
+    ) -> None:
+        """`at_once`: on a terminal from the first moment, where the line goes away again, and nowhere else; `quiet`: not at all."""
         self._what, self._stream = what, sys.stderr if stream is None else stream
         self._live = self._stream.isatty()
-        self._after, self._every = after, 0.5 if self._live else every
-        self._doing = ""
+        self._after, self._every = 0.0 if at_once else after, 0.5 if self._live else every
+        self._quiet = quiet or (at_once and not self._live)
+        self._doing = doing
         self._said = False
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._speak, daemon=True)
 
     def __enter__(self) -> Waiting:
-        self._thread.start()
+        if not self._quiet:
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
-        self._thread.join()
+        if not self._quiet:
+            self._thread.join()
         if self._live and self._said:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

@@ -78,9 +78,11 @@ def run_node(
         data = None
         while left := [i for i, store in enumerate(stores) if not store.finished]:
             if data is None:
+                say("loading the data")
                 data = experiment.load_data()
                 if data.note:
                     say(f"data: {plain(data.note, 500)}")
+            say("preparing the model")
             setup = prepare(experiment, seed, data, [identities[i].place for i in left])
             with gentle_stop() as stop:
                 host = _hosting(setup, [stores[i] for i in left], workers, stop)
@@ -188,6 +190,7 @@ def _run(host: Host, nodes: Sequence[tuple[Identity, Store]], how: str, *, insec
     for seat in seats:
         seat.mark("running")
     try:
+        say("opening the network" + (f" on {addresses.listen}" if addresses.listen else ""))
         transport = _open_transport(
             seats[0].identity,
             addresses,

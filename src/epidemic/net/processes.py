@@ -26,6 +26,8 @@ from epidemic.workers import available_threads
 
 LONGEST_LINE = 2000
 """Characters of a line in node.log; words of other nodes may be in it."""
+_TIME = 11
+"""Characters in front of it: the seconds since the start."""
 
 
 @dataclass
@@ -35,6 +37,8 @@ class Child:
     places: range
     folders: tuple[Path, ...]
     process: Any
+    said_before: int = 0
+    """Bytes that were in node.log when it was started."""
 
     @property
     def place(self) -> int:
@@ -55,6 +59,17 @@ class Child:
     def log(self) -> Path:
         """What it says."""
         return self.folder / "node.log"
+
+    @property
+    def last_words(self) -> str:
+        """The last line that it said since it was started, without the time."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(self.said_before, log.seek(0, os.SEEK_END) - 2 * LONGEST_LINE))
+                lines = log.read().decode("utf-8", "replace").rstrip().splitlines()
+        except OSError:
+            return ""
+        return lines[-1][_TIME:] if lines else ""
 
     @property
     def named(self) -> str:
@@ -87,6 +102,7 @@ def _child(folders: list[str], insecure: bool, threads: int, here: int) -> None:
             with suppress(OSError, ValueError):
                 log.write(f"{time.time() - began:9.2f}  {plain(text, LONGEST_LINE)}\n")
 
+        say("starting")
         try:
             run_node(paths, insecure=insecure, threads=threads, here=here, say=say)
             code = 0
@@ -137,12 +153,15 @@ class Cluster:
 
     def _start(self, places: range, folders: Sequence[Path]) -> Child:
         process = self._process(places, folders)
+        child = Child(places, tuple(folders), process)
+        with suppress(OSError):
+            child.said_before = child.log.stat().st_size
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             process.start()
         finally:
             signal.signal(signal.SIGINT, before)
-        return Child(places, tuple(folders), process)
+        return child
 
     def _process(self, places: range, folders: Sequence[Path]) -> Any:
         arguments = ([str(folder) for folder in folders], self._insecure, self._threads, self._here)
@@ -214,9 +233,9 @@ class Cluster:
         for child in self.children:
             code = child.process.exitcode
             if code not in (0, None):
-                last = child.log.read_text(encoding="utf-8").strip().splitlines()[-1:] if child.log.is_file() else []
+                last = child.last_words
                 ended = f"killed by signal {-code}" if code < 0 else f"ended with {code}"
-                found[child.place] = last[0][11:].removeprefix("error: ") if last and code > 0 else ended
+                found[child.place] = last.removeprefix("error: ") if last and code > 0 else ended
         return found
 
     def failure(self, problems: dict[int, str]) -> RunFailed:

@@ -19,7 +19,7 @@ DONORS = 5
 TAKEN = 12 * SECOND
 """For so long another process may be shown at this node's place: an earlier one whose end was not noticed yet."""
 TELL = 5 * SECOND
-"""How often it is told whom the node waits for."""
+"""How often it is told whom the node waits for, from the start."""
 
 
 class Search:
@@ -27,7 +27,7 @@ class Search:
 
     def __init__(self, node: Rounds) -> None:
         self._node = node
-        self._told = 0  # when it was told last whom it waits for
+        self._told: int | None = None  # when it was told last whom it waits for
         self._donors: list[int] = []
         self._donor: int | None = None  # who is just asked for a model
         self._goal = -1  # the round to go on from
@@ -45,10 +45,10 @@ class Search:
         alive = roster.alive(node.now)
         founders = rules.others if rules.barrier else rules.founders
         if not (self._complete(founders, alive) or self._begun(waited) or waited > rules.patience):
-            if node.now - self._told > TELL and waited > TELL:
+            if self._told is None or node.now - self._told > TELL:
                 self._told = node.now
-                nobody = "" if alive else "; nobody answers yet"
-                node.say(f"waiting for {listed(sorted(founders - alive))}{nobody}")
+                missing, nobody = sorted(founders - alive), "" if alive else "; nobody answers yet"
+                node.say(f"waiting for {len(missing)} of {len(founders)} others: {listed(missing)}{nobody}")
             return
         problem = self._problem(founders, alive)
         if problem is not None:
