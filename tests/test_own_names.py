@@ -115,6 +115,7 @@ def test_a_file_holds_them(folder):
     assert load(folder / "list.toml").metrics == {"macro-f1": "macro-f1", "top3": "my_names:top3"}
     assert load(folder / "list.toml", ['metrics=["auc"]']).metrics == {"auc": "auc"}
     assert load(folder / "e.toml", ["metrics.auc=auc"]).metrics["auc"] == "auc"
+    assert list(load(folder / "list.toml", ["metrics.a=auc"]).metrics) == ["macro-f1", "top3", "a"]
 
 
 def test_they_run_and_a_report_has_their_columns(folder, capsys):

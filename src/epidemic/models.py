@@ -134,7 +134,8 @@ class PythonModel(Model, frozen=True, tag="python"):
     def build(self, shape: Shape, outputs: int) -> nn.Module:
         made = call_own(import_object(self.factory, "model.factory"), self.options, f"model.factory = {self.factory!r}")
         if not isinstance(made, nn.Module):
-            raise BadInput(f"model.factory = {self.factory!r} must return a torch.nn.Module, not {type(made).__name__}")
+            what = f"the class {made.__name__}" if isinstance(made, type) else type(made).__name__
+            raise BadInput(f"model.factory = {self.factory!r} must return a torch.nn.Module, not {what}")
         return made
 
 

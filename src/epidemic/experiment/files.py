@@ -19,6 +19,7 @@ from epidemic.errors import BadInput, require_int, suggestion
 from epidemic.experiment.spec import Checkpoint, Eval, Experiment, Network, Runtime
 from epidemic.faults import Faults
 from epidemic.files import read_json
+from epidemic.metrics import named_metrics
 from epidemic.models import MODELS
 from epidemic.topology import topology_from
 
@@ -111,6 +112,8 @@ def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     result = dict(table)
     for key, value in changes.items():
         old = result.get(key)
+        if key == "metrics" and isinstance(old, list) and isinstance(value, Mapping):
+            old = named_metrics(old)
         kind = old.get("kind", UNSAID_KIND if key == "algorithm" else None) if isinstance(old, Mapping) else None
         same_kind = isinstance(old, Mapping) and isinstance(value, Mapping) and value.get("kind", kind) == kind
         result[key] = merged(old, value) if same_kind and isinstance(old, Mapping) else value
