@@ -55,6 +55,11 @@ def _partition(table: Any) -> Partition:
 def read_table(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file. Modules that they name are found beside it, and the file of a run where that run has found them."""
     table = read_toml(path)
+    if not table:
+        raise BadInput(
+            f"{path} has no settings; 'epidemic init NEW.toml' writes a file to start from"
+            ' (where every default is meant, name = "defaults" is enough)'
+        )
     look_beside(path)
     for info in Path(path).parent.glob("seed-*/run.json"):
         for place in (read_json(info) or {}).get("modules", []):

@@ -298,7 +298,8 @@ class Store:
         for path in [self.path, *sorted(self.root.glob("seed-*"))]:
             info = read_json(path / "run.json")
             if info is not None:
-                return str(info.get("device", "cpu"))
+                before = info.get("experiment", {}).get("runtime", {}).get("device", "cpu")  # of older runs
+                return str(info.get("device", before)).partition(":")[0]
         return None
 
     def _table(self) -> dict[str, Any]:
