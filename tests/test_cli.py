@@ -160,13 +160,70 @@ def test_help_shows_examples(capsys):
     assert (code, out) == (0, "epidemic 0.1.0\n")
 
 
-@pytest.mark.parametrize("arguments", [["-c", "import epidemic"], ["-m", "epidemic", "--help"]])
-def test_importing_the_package_and_help_stay_light(arguments):
-    """Neither torch nor Matplotlib is imported."""
-    done = subprocess.run([sys.executable, "-X", "importtime", *arguments], capture_output=True, text=True, check=True)
-    imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.stderr.splitlines()}
-    assert "epidemic" in imported
-    assert not imported & {"torch", "matplotlib"}
+HEAVY = {"torch", "matplotlib", "pandas", "pyarrow", "starlette", "uvicorn", "zenoh"}
+
+
+def test_the_package_and_quick_commands_stay_light(tmp_path):
+    """What answers at once imports nothing heavy, one command after the other in one process."""
+    commands = [
+        ["--help"],
+        ["run", "--help"],
+        ["sweep", "--help"],
+        ["init", str(tmp_path / "e.toml")],
+        ["theory", "--nodes", "9"],
+        ["topology", "ring", "--nodes", "9"],
+    ]
+    script = f"""
+import contextlib, io, sys
+import epidemic
+seen = {{"import epidemic": sorted(sys.modules)}}
+from epidemic.cli import main
+for words in {commands!r}:
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(words) == 0, words
+    seen[" ".join(words)] = sorted(sys.modules)
+import json
+print(json.dumps(seen))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    for what, modules in json.loads(done.stdout).items():
+        assert not {name.split(".")[0] for name in modules} & HEAVY, what
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("epidemic ru", {"run"}),
+        ("epidemic run --se", {"--set", "--seeds"}),
+        ("epidemic topology el", {"el-oracle", "el-local"}),
+        ("epidemic reproduce table", {"table1", "table2", "table3"}),
+        ("epidemic reproduce fig1 --scale s", {"smoke"}),
+        ("epidemic data fetch m", {"mnist"}),
+        ("epidemic run experi", set()),  # the shell offers files
+    ],
+)
+def test_what_the_shell_offers(capsys, monkeypatch, words, offered):
+    monkeypatch.setenv("_EPIDEMIC_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    _, out, _ = run(capsys)
+    assert set(out.split()) == offered
+
+
+def test_completion_is_shown_for_a_shell(capsys, monkeypatch):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    for shell in ("bash", "zsh", "fish"):
+        code, out, _ = run(capsys, "--show-completion", shell)
+        assert code == 0
+        assert "_EPIDEMIC_COMPLETE=complete_" + shell in out
+
+
+def test_offered_items_are_those_that_can_be_reproduced():
+    from epidemic.cli import completion
+    from epidemic.reproduce import ITEMS, SCALES
+
+    assert set(completion.ITEMS) == {*ITEMS, "all"}
+    assert completion.scales("") == list(SCALES)
 
 
 def test_an_interrupt_ends_with_130(capsys, monkeypatch):

@@ -568,7 +568,7 @@ def test_files_of_a_finished_run(tmp_path):
     experiment = small(name="files", partition=ep.Dirichlet(min_samples=5))
     run = ep.simulate(experiment, tmp_path)
     seed = tmp_path / "seed-1"
-    assert {p.name for p in seed.iterdir()} == {".lock", "models.safetensors", "nodes.json", "records.jsonl", "run.json", "state.json", "summary.json", "timings.jsonl"}  # fmt: skip
+    assert {p.name for p in seed.iterdir()} == {".lock", "checkpoint.safetensors", "models.safetensors", "nodes.json", "records.jsonl", "run.json", "state.json", "summary.json", "timings.jsonl"}  # fmt: skip
     records = [json.loads(line) for line in (seed / "records.jsonl").read_text().splitlines()]
     assert [r["round"] for r in records] == [0, 3, 6]
     assert records[-1]["accuracy"]["mean"] == run.records[-1].accuracy.mean

@@ -351,3 +351,68 @@ def test_odd_keys_are_quoted(tmp_path):
     experiment = ep.Experiment(model=ep.PythonModel(factory="a:b", options={"a b": 1, 'q"': {"x.y": 2}}))
     path.write_text(to_toml(experiment))
     assert load(path) == experiment
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "e.toml").write_bytes(b'\xef\xbb\xbfname = "marked"\n')
+    assert ep.load(tmp_path / "e.toml").name == "marked"
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "\ufeff"])
+def test_a_file_without_settings_is_refused(tmp_path, text):
+    (tmp_path / "e.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(BadInput, match=r"has no settings; 'epidemic init NEW.toml' writes a file to start from"):
+        ep.load(tmp_path / "e.toml")
+
+
+def test_simulate_takes_an_experiment_a_file_or_its_tables(tmp_path):
+    table = {
+        "nodes": 2,
+        "rounds": 0,
+        "topology": {"kind": "ring"},
+        "data": {"kind": "digits"},
+        "model": {"kind": "logistic"},
+    }
+    table["eval"] = {"samples": 20}
+    file = tmp_path / "e.toml"
+    file.write_text(to_toml(ep.load(_written(tmp_path, table))))
+    runs = [ep.simulate(given) for given in (table, file, str(file), ep.load(file))]
+    assert len({run.records[0].loss.mean for run in runs}) == 1
+    with pytest.raises(BadInput, match="nodez is not a known key; did you mean 'nodes'"):
+        ep.simulate({"nodez": 3})
+    for wrong in (3, None, [1]):
+        with pytest.raises(
+            BadInput, match=f"must be an Experiment, the path of its TOML file, .* not {type(wrong).__name__}"
+        ):
+            ep.simulate(wrong)
+    with pytest.raises(BadInput, match=r"nowhere.toml cannot be read: No such file"):
+        ep.simulate("nowhere.toml")
+
+
+def _written(directory, table):
+    from epidemic.experiment import experiment_from
+
+    file = directory / "made.toml"
+    file.write_text(to_toml(experiment_from(table)))
+    return file
+
+
+def test_seeds_by_their_number(tmp_path, capsys):
+    from epidemic.cli import main
+
+    file = _written(tmp_path, {"nodes": 2, "rounds": 0, "topology": {"kind": "ring"}, "data": {"kind": "digits"}})
+    out = tmp_path / "out"
+    assert main(["run", str(file), "--out", str(out), "--seeds", "2", "--quiet"]) == 0
+    assert ep.load(out / "experiment.toml").seeds == (1, 2)
+    assert main(["run", "--resume", str(out), "--seeds", "3", "--quiet"]) == 0
+    assert sorted(path.name for path in out.glob("seed-*")) == ["seed-1", "seed-2", "seed-3"]
+    capsys.readouterr()
+    for more, message in (
+        (["--seeds", "0"], "--seeds = 0 must be at least 1"),
+        (["--seeds", "3", "--set", "seeds=[7]"], "--set seeds and --seeds contradict each other"),
+        (["--seeds", "2", "--out", str(out / "seed-1")], "is the directory of one seed of a run"),
+    ):
+        assert main(["run", str(file), *more]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["run", str(out)]) == 2
+    assert f"go on with the run in it by --resume {out}" in capsys.readouterr().err

@@ -12,6 +12,7 @@ LAYERS = [
     ["shown"],
     ["progress"],
     ["files"],
+    ["memory"],
     ["config"],
     ["rng"],
     ["graph"],

@@ -140,10 +140,10 @@ def test_places_that_are_taken(file, tmp_path, capsys):
     assert sweep(file, ".") == 2
     assert main(["sweep", str(tmp_path / "no.toml"), "--grid", "rounds=1"]) == 2
     assert sweep(file, tmp_path / "out", grid=["topology.s=2"]) == 0
-    file.write_text(FILE.format(rounds=9, every=4))
+    file.write_text(FILE.format(rounds=8, every=3))
     capsys.readouterr()
     assert sweep(file, tmp_path / "out", grid=["topology.s=2"]) == 2
-    assert "holds a different experiment (in rounds)" in capsys.readouterr().err
+    assert "holds a different experiment (in eval.every)" in capsys.readouterr().err
 
 
 def test_a_sweep_is_not_put_into_a_run(file, tmp_path, capsys):

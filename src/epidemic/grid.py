@@ -20,8 +20,8 @@ import numpy as np
 
 from epidemic.batch import Job
 from epidemic.config import parse_setting
-from epidemic.errors import BadInput, require_int, suggestion
-from epidemic.experiment import Experiment, experiment_from, fingerprint, with_settings
+from epidemic.errors import BadInput, suggestion
+from epidemic.experiment import Experiment, experiment_from, fingerprint, numbered_seeds, with_settings
 
 MAX_POINTS = 10_000
 """More points than anybody has time for are a slip."""
@@ -84,17 +84,12 @@ def grid_jobs(
     With `seeds`, the seeds 1 to that number take the place of the file's. `settings` (key=value) hold at every point, also for a
     new kind that the grid brings.
     """
-    fixed = dict(map(parse_setting, settings))
-    if seeds is not None and "seeds" in fixed:
-        raise BadInput("--set seeds and --seeds contradict each other; leave one out")
+    fixed = dict(map(parse_setting, settings if seeds is None else numbered_seeds(seeds, list(settings))))
     for key in fixed:
         if key in grid:
             raise BadInput(f"--set {key} has no effect: --grid {key} gives its values; leave one out")
     if "methods" in table:
         raise BadInput("a sweep needs a file of one experiment, without [[methods]]; sweep over topology.kind instead")
-    if seeds is not None:
-        require_int("--seeds", seeds, 1, 10_000)
-        table = {**table, "seeds": list(range(1, seeds + 1))}
     _check_size(grid)
     if (out / "run.json").is_file() or any(out.glob("seed-*/run.json")):
         raise BadInput(f"{out} is the directory of a run; choose another one for a sweep")

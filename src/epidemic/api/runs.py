@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    experiment: Experiment,
+    experiment: Experiment | str | Path | Mapping[str, Any],
     out: str | Path | None = None,
     *,
     resume: bool = False,
@@ -32,10 +32,11 @@ def simulate(
     """Run all seeds of an experiment on this machine, all its nodes.
 
     Args:
-        experiment: What to run.
+        experiment: What to run: an `Experiment`, the path of its TOML file, or the tables of one as a dict.
         out: A directory where everything is written down as it happens, so that the run can go on after an interrupt and be
             read by `epidemic report`. Without it nothing is kept but what this function returns.
-        resume: Go on with what is in `out`: finished seeds are read back, an unfinished one goes on from its checkpoint.
+        resume: Go on with what is in `out`: finished seeds are read back, an unfinished one goes on from its checkpoint. Both go on to
+            more rounds, if the experiment has more than before.
         callbacks: Who is told how it goes on, and may end a seed early: one `Callback` or several.
         data: The data of the experiment, if it has been loaded already.
         progress: Show how far it is: a bar on a terminal, a table in a notebook. None: if somebody looks, that is, in a

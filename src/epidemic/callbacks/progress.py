@@ -14,6 +14,7 @@ from epidemic.callbacks.base import Callback
 from epidemic.errors import plain
 from epidemic.host.describe import disconnection
 from epidemic.host.setup import Setup
+from epidemic.host.sizes import small_shares
 from epidemic.learner import Learner
 from epidemic.record import Record, Summary
 from epidemic.shown import percent, size
@@ -31,6 +32,7 @@ class Display(Callback):
         self._name = ""
         self._rounds = 0
         self._began = (0.0, 0)
+        self._said_few = False
 
     def __enter__(self) -> Display:
         return self
@@ -55,9 +57,15 @@ class Display(Callback):
             self._task = self._bar.add_task(self._name, total=self._rounds, completed=rounds_done, rate="", state="")
         elif not self._quiet:
             again = f", going on after round {rounds_done}" if rounds_done else ""
-            self._say(f"{self._name}: {setup.experiment.nodes} nodes, {self._rounds} rounds, {learner.strategy}{again}")
+            device = setup.task.device.type
+            where = "" if device == "cpu" and setup.experiment.runtime.device == "cpu" else f" on {device}"
+            self._say(
+                f"{self._name}: {setup.experiment.nodes} nodes, {self._rounds} rounds, {learner.strategy}{where}{again}"
+            )
         if self._quiet:
             return
+        if self._bar is not None and setup.experiment.runtime.device == "auto":
+            self._warn(f"{self._name} is computed on {setup.task.device.type}", "note")
         apart = disconnection(setup.experiment, setup.seed)
         for line in [
             *([] if apart is None else [apart]),
@@ -65,6 +73,10 @@ class Display(Callback):
             *cautions(setup.experiment.algorithm, setup.experiment.topology),
         ]:
             self._warn(line)
+        few = small_shares(setup.parts, setup.experiment.algorithm.batch_size)
+        if few is not None and not self._said_few:
+            self._said_few = True
+            self._note(f"note: {few}", style="dim")
 
     def _warn(self, text: str) -> None:
         self._note(f"warning: {text}", style="yellow")

@@ -24,7 +24,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 theory.register(app)
@@ -64,6 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
         if result == INTERRUPTED:  # how Typer reports Ctrl-C
             return _fail("interrupted", INTERRUPTED)
         return result if isinstance(result, int) else 0
+    except SystemExit as end:  # how Typer ends after completion
+        return end.code if isinstance(end.code, int) else 0
     except BadInput as problem:
         return _fail(str(problem), 2)
     except RunFailed as problem:
@@ -80,12 +81,12 @@ def main(arguments: list[str] | None = None) -> int:
             return _fail(_usage(problem, arguments), 2) if problem.format_message().strip() else 2  # help was shown
         if "EPIDEMIC_DEBUG" in os.environ:
             raise
-        what = (
-            "not enough memory"
-            if isinstance(problem, MemoryError)
-            else f"unexpected {type(problem).__name__}: {problem}"
-        )
-        return _fail(f"{what}; set EPIDEMIC_DEBUG=1 to see where", 1)
+        if isinstance(problem, MemoryError) or "can't allocate memory" in str(problem):
+            reason = str(problem).partition("can't allocate memory: ")[2] or str(problem)
+            return _fail(
+                f"not enough memory{': ' * bool(reason)}{reason}; use smaller sizes (nodes, model, batches, data)", 1
+            )
+        return _fail(f"unexpected {type(problem).__name__}: {problem}; set EPIDEMIC_DEBUG=1 to see where", 1)
 
 
 def _loading_shown(arguments: list[str]) -> AbstractContextManager[None]:

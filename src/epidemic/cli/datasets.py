@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from epidemic.cli.completion import downloads
 from epidemic.errors import BadInput, RunFailed, plain, suggestion
 
 data_app = typer.Typer(
@@ -48,7 +49,9 @@ def list_command() -> None:
 
 @data_app.command("fetch")
 def fetch_command(
-    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or cifar10.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help="mnist, fashion-mnist or cifar10.", show_default=False, autocompletion=downloads)
+    ],
     to: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to put it.", show_default="the user's data directory")
     ] = None,

@@ -12,6 +12,8 @@ from epidemic.errors import BadInput, Interrupted
 from epidemic.files import directory_name, own_directory
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from epidemic.engine import Run
     from epidemic.experiment import Experiment
     from epidemic.methods import Comparison
@@ -22,6 +24,7 @@ Settings = Annotated[
         "--set", metavar="KEY=VALUE", help="Change a value of the file, e.g. --set topology.s=4.", show_default=False
     ),
 ]
+Seeds = Annotated[int | None, typer.Option(metavar="N", help="Seeds 1 to N.", show_default="the file's")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")]
 
@@ -60,9 +63,8 @@ def run_command(
         Path | None, typer.Argument(metavar="[FILE]", help="The experiment file.", show_default=False)
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where results go.", show_default="runs/NAME")] = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted run.", show_default=False)
-    ] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run.", show_default=False)] = None,
+    seeds: Seeds = None,
     settings: Settings = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -70,7 +72,7 @@ def run_command(
     """Simulate an experiment: all its seeds, all its nodes, on this machine.
 
     Ctrl-C ends the current round and saves; --resume goes on, and takes --set for what is not part of the experiment: where the data
-    lies, runtime, checkpoint, more seeds. Results are in DIR/seed-N.
+    lies, runtime, checkpoint, more seeds; and for more rounds, of a finished run too. Results are in DIR/seed-N.
 
     [bold]Examples[/bold]
 
@@ -78,7 +80,11 @@ def run_command(
 
       epidemic run experiment.toml --out runs/s4 --set topology.s=4 --set rounds=50
 
+      epidemic run experiment.toml --out runs/five --seeds 5
+
       epidemic run --resume runs/first
+
+      epidemic run --resume runs/first --set rounds=200
     """
     if (file is None) == (resume is None):
         raise BadInput("give either an experiment FILE or --resume DIR")
@@ -88,8 +94,9 @@ def run_command(
     from epidemic.callbacks.progress import Display
     from epidemic.cli.show import print_json
     from epidemic.engine import simulate
-    from epidemic.experiment import check_run_setting, load
+    from epidemic.experiment import check_run_setting, load, numbered_seeds
 
+    settings = settings if seeds is None else numbered_seeds(seeds, settings or [])
     if resume is not None:
         if not (resume / "experiment.toml").is_file():
             raise BadInput(f"{resume} is not the directory of a run: it has no experiment.toml")
@@ -124,6 +131,7 @@ def compare_command(
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on: skip what is finished in DIR.")] = False,
+    seeds: Seeds = None,
     settings: Settings = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -144,13 +152,14 @@ def compare_command(
     from epidemic import methods as comparing
     from epidemic.callbacks.progress import Display
     from epidemic.cli.show import print_json
-    from epidemic.experiment import read_table, with_settings
+    from epidemic.experiment import numbered_seeds, read_table, with_settings
     from epidemic.files import write_bytes
     from epidemic.report.curves import learning_figure
     from epidemic.report.style import save
 
     if target is not None and not 0 <= target <= 1:
         raise BadInput(f"--target {target:g} must be between 0 and 1, for example 0.7 for 70 %")
+    settings = settings if seeds is None else numbered_seeds(seeds, settings or [])
     whole = comparing.DEMO if file is None else read_table(file)
     comparing.refuse_idle_settings(whole, settings or [])
     table = with_settings(whole, settings or [])
@@ -182,9 +191,7 @@ def compare_command(
 
 
 def export_command(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A finished run, DIR or DIR/seed-N.", show_default=False)
-    ],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run, DIR or DIR/seed-N.", show_default=False)],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The .safetensors file to write.", show_default=False)
     ],
@@ -192,6 +199,8 @@ def export_command(
     mean: Annotated[bool, typer.Option("--mean", help="The average of all nodes' models.")] = False,
 ) -> None:
     """Write one final model as a safetensors file that plain PyTorch loads.
+
+    Of an unfinished run, it is the model of the last checkpoint.
 
     [bold]Example[/bold]
 
@@ -205,21 +214,47 @@ def export_command(
         raise BadInput(f"{output} must end in .safetensors")
     if output.exists():
         raise BadInput(f"{output} exists already; choose another name")
+    if not directory.is_dir():
+        raise BadInput(
+            f"{directory} {'is a file' if directory.exists() else 'does not exist'}; give the directory of a run"
+        )
     if not output.absolute().parent.is_dir():
         raise BadInput(f"{output}: the directory {output.absolute().parent} does not exist; create it first")
 
     import safetensors.torch
 
     from epidemic.files import write_whole
-    from epidemic.host.store import export_model
 
-    seeds = sorted(directory.glob("seed-*/models.safetensors"))
+    seeds = sorted(path.parent for path in directory.glob("seed-*/run.json"))
     if len(seeds) > 1:
-        raise BadInput(f"{directory} has {len(seeds)} seeds; name one, for example {seeds[0].parent}")
-    state = export_model(seeds[0].parent if seeds else directory, node)
+        raise BadInput(f"{directory} has {len(seeds)} seeds; name one, for example {seeds[0]}")
+    state, when = _model_of(seeds[0] if seeds else directory, node)
     write_whole(output, lambda part: safetensors.torch.save_file(state, part))
     count = sum(t.numel() for t in state.values())
-    typer.echo(f"wrote {output}: {len(state)} tensors, {count:,} numbers")
+    typer.echo(f"wrote {output}: {len(state)} tensors, {count:,} numbers{when}")
+
+
+def _model_of(run: Path, node: int | None) -> tuple[dict[str, Tensor], str]:
+    """The state dict of a node's model or (None) the average, and of which round it is if not of the last one."""
+    from epidemic.engine import Models
+    from epidemic.files import read_json
+    from epidemic.host.store import export_model
+    from epidemic.host.unfinished import last_models
+
+    info = read_json(run / "run.json")
+    if info is not None and "node" in info and node is not None:  # a deployed node's own run holds one model
+        if node != info["node"]:
+            raise BadInput(f"--node {node}: {run} is the run of node {info['node']} alone; use --node {info['node']}")
+        node = 0
+    if info is None or (run / "summary.json").is_file():
+        return export_model(run, node), ""
+    round, layout, rows = last_models(run)
+    models = Models(layout, rows)
+    if node is not None and not 0 <= node < len(models):
+        raise BadInput(f"--node {node} does not exist; the nodes are 0 to {len(models) - 1}")
+    state = models.mean if node is None else models[node]
+    plain = {name: tensor.clone().contiguous() for name, tensor in state.items()}
+    return plain, f"; it is of round {round} of {info['experiment']['rounds']}, because the run is not finished"
 
 
 def _way_on(experiment: Experiment, file: Path | None, where: Path, settings: list[str]) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from epidemic.cli.completion import items as items_begun
+from epidemic.cli.completion import scales
 from epidemic.cli.experiments import Json, Quiet, Settings
 from epidemic.errors import BadInput, Interrupted, RunFailed, require_choice, require_int
 from epidemic.files import directory_name, own_directory
@@ -121,9 +123,17 @@ def _print_sweep(jobs: list[Job], outcome: Outcome, where: Path, *, as_json: boo
 
 def reproduce_command(
     item: Annotated[
-        str, typer.Argument(metavar="ITEM", help="An item of the list above, or [bold]all[/bold].", show_default=False)
+        str,
+        typer.Argument(
+            metavar="ITEM",
+            help="An item of the list above, or [bold]all[/bold].",
+            show_default=False,
+            autocompletion=items_begun,
+        ),
     ],
-    scale: Annotated[str, typer.Option(metavar="SCALE", help="smoke, laptop or paper.")] = "smoke",
+    scale: Annotated[
+        str, typer.Option(metavar="SCALE", help="smoke, laptop or paper.", autocompletion=scales)
+    ] = "smoke",
     data: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where the real data set is.", show_default="where 'data fetch' puts it"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from epidemic.cli.completion import topologies
 from epidemic.cli.show import number, plain_table, print_json, show
 from epidemic.cli.theory import Json, Nodes
 from epidemic.cli.waiting import Waiting
@@ -26,7 +27,10 @@ def topology_command(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="KIND", help="A kind of topology, or [bold]compare[/bold] for all of them.", show_default=False
+            metavar="KIND",
+            help="A kind of topology, or [bold]compare[/bold] for all of them.",
+            show_default=False,
+            autocompletion=topologies,
         ),
     ],
     nodes: Nodes,

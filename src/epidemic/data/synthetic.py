@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from epidemic.data.base import Dataset, Samples, Source
 from epidemic.errors import BadInput, require_choice, require_int, require_real
+from epidemic.memory import require_memory
 from epidemic.rng import Streams
 from epidemic.theory import Problem
 
@@ -51,6 +52,11 @@ class Synthetic(Source, frozen=True, tag="synthetic"):
             raise BadInput(f"data.samples = {self.samples} must be at least data.groups = {self.groups}")
 
     def read(self) -> Dataset:
+        require_memory(
+            f"data.samples = {self.samples} with data.features = {self.features}",
+            8 * (self.samples + max(self.classes, self.groups)) * self.features,
+            "use less",
+        )
         return self._quadratic() if self.problem == "quadratic" else self._classes()
 
     def _classes(self) -> Dataset:

@@ -5,9 +5,10 @@ Interrupt it at any moment, by Ctrl-C or by force: going on from the directory g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from epidemic.callbacks.named import named_callbacks
 from epidemic.data import Dataset
 from epidemic.engine.results import Models, Run, SeedRun
 from epidemic.errors import CallbackFailed, Interrupted
-from epidemic.experiment import Experiment
+from epidemic.experiment import Experiment, as_experiment
 from epidemic.host.inbox import Exchange
 from epidemic.host.interrupt import gentle_stop
 from epidemic.host.journal import Ear, Host, Journal
@@ -31,7 +32,7 @@ from epidemic.workers import Workers
 
 
 def simulate(
-    experiment: Experiment,
+    experiment: Experiment | str | Path | Mapping[str, Any],
     out: str | Path | None = None,
     *,
     resume: bool = False,
@@ -40,9 +41,11 @@ def simulate(
 ) -> Run:
     """Run all seeds of an experiment; with `out`, write everything down there as it happens.
 
-    With `resume`, finished seeds are read back and an unfinished one goes on. `callbacks` are told
-    how it goes on, after those that the experiment names. `data` spares loading it again.
+    With `resume`, finished seeds are read back and an unfinished one goes on; those with fewer rounds go on to more. `callbacks` are
+    told how it goes on, after those that the experiment names. `data` spares loading it again. The experiment may also be the path of
+    its file, or the file's tables.
     """
+    experiment = as_experiment(experiment)
     experiment.check_names()
     callback = Callbacks([*named_callbacks(experiment), *all_of(callbacks).those])
     root = None if out is None else Path(out)
@@ -63,12 +66,15 @@ def simulate(
                     results.append(SeedRun(seed, store.records(), store.summary(), store.path, again))
                     continue
                 data = experiment.load_data() if data is None else data
-                setup = prepare(experiment, seed, data)
-                if store is not None and store.run_info() is None:
+                setup = prepare(experiment, seed, data, begun_on=None if store is None else store.known_device())
+                if store is not None and (store.run_info() is None or store.behind):
                     store.announce()
+                if store is not None and store.behind:
+                    store.lengthen(setup.task.layout)
                 learner, known = make_learner(setup, workers, known if store is None else store.known_choice())
                 if store is not None and store.run_info() is None:
-                    store.begin(known, data.note, classes=data.classes, samples=setup.sizes)
+                    device = setup.task.device.type
+                    store.begin(known, data.note, classes=data.classes, samples=setup.sizes, device=device)
                 with gentle_stop() as stop:
                     host = Host(Population(setup, learner), learner, workers, stop)
                     results.append(_Simulation(host, store, callback, _go_on(store)).run())

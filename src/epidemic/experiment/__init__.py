@@ -16,9 +16,11 @@ from epidemic.experiment.differences import (
     same_experiment,
 )
 from epidemic.experiment.files import (
+    as_experiment,
     experiment_from,
     load,
     merged,
+    numbered_seeds,
     read_table,
     read_toml,
     to_toml,
@@ -38,6 +40,7 @@ __all__ = [
     "Network",
     "OwnModule",
     "Runtime",
+    "as_experiment",
     "changed_settings",
     "check_node_setting",
     "check_run_setting",
@@ -50,6 +53,7 @@ __all__ = [
     "load",
     "merged",
     "node_terms",
+    "numbered_seeds",
     "own_modules",
     "python_files",
     "read_table",

@@ -20,13 +20,16 @@ from epidemic.experiment.spec import Experiment
 BETWEEN_RUNS = {
     "seeds": "Each seed is a run of its own.",
     "checkpoint": "When the state is saved has no influence on it.",
-    "runtime": "How it is computed has none either, but for the strategy, which has one on the last digits; a directory has one.",
+    "runtime": "How it is computed has none either, but for strategy and device, which have one on the last digits; a directory has one.",
     "network": "The simulator has no network.",
     "callbacks": "Who is told how it goes on has no influence on it.",
     "data.path": "Where the data lies says nothing about what it is.",
     "data.*.path": "The same, handed to a function of a user's own as one of its options.",
 }
 """What may differ between runs of the same experiment in one directory."""
+
+GROWING = {"rounds": "A run may go on with more of them; what was done stays as it is."}
+"""What may become more when going on with a run."""
 
 BETWEEN_NODES = {
     "name": "What the experiment is called here.",
@@ -101,17 +104,18 @@ def check_node_setting(setting: str, *, own_data: bool) -> None:
 def check_run_setting(setting: str) -> None:
     """Refuse `key=value` when going on with a run unless it may differ between runs of a directory."""
     for key in _keys(setting):
-        if not among(key, BETWEEN_RUNS) or among("runtime.strategy", [key]):
+        if not among(key, {**BETWEEN_RUNS, **GROWING}) or among("runtime.strategy", [key]):
             raise BadInput(
                 f"--set {setting}: --resume goes on with the experiment as it is; only {_listed(BETWEEN_RUNS)} can be set"
-                " (but not runtime.strategy)"
+                f" (but not runtime.strategy), and more {_listed(GROWING)}"
             )
 
 
 def changed_settings(before: Experiment, now: Experiment) -> list[str]:
     """As `key=value`: what may differ between runs, is set now, and was not so before."""
     old, new = flat(before.table()), flat(now.table())
-    changed = [k for k, v in new.items() if among(k, BETWEEN_RUNS) and old.get(k) != v and k != "runtime.strategy"]
+    free = {**BETWEEN_RUNS, **GROWING}
+    changed = [k for k, v in new.items() if among(k, free) and old.get(k) != v and k != "runtime.strategy"]
     if set(now.seeds) <= set(before.seeds):
         changed = [key for key in changed if key != "seeds"]
     return [f"{key}={toml_value(new[key])}" for key in changed]

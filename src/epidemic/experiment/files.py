@@ -56,6 +56,11 @@ def _partition(table: Any) -> Partition:
 def read_table(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file. Modules that they name are found beside it, and the file of a run where that run has found them."""
     table = read_toml(path)
+    if not table:
+        raise BadInput(
+            f"{path} has no settings; 'epidemic init NEW.toml' writes a file to start from"
+            ' (where every default is meant, name = "defaults" is enough)'
+        )
     look_beside(path)
     for info in Path(path).parent.glob("seed-*/run.json"):
         for place in (read_json(info) or {}).get("modules", []):
@@ -66,10 +71,11 @@ def read_table(path: str | Path) -> dict[str, Any]:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file that is only looked at: nothing beside it is ever imported."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
-        raise BadInput(f"{path} cannot be read: {reason}") from None
+        held = f"; go on with the run in it by --resume {path}" if (Path(path) / "experiment.toml").is_file() else ""
+        raise BadInput(f"{path} cannot be read: {reason}{held}") from None
     return parse_toml(text, str(path))
 
 
@@ -90,6 +96,31 @@ def load(path: str | Path, settings: list[str] | None = None) -> Experiment:
     if "methods" in table:
         raise BadInput(f"{path} compares several methods; run it with 'epidemic compare {path}'")
     return experiment_from(with_settings(table, settings or []))
+
+
+def as_experiment(given: Any) -> Experiment:
+    """An experiment as it is, or from the path of its TOML file, or from such a file's tables as a dict.
+
+    Raises:
+        BadInput: It is something else, or the file or the tables are wrong.
+    """
+    if isinstance(given, Experiment):
+        return given
+    if isinstance(given, str | Path):
+        return load(given)
+    if isinstance(given, Mapping):
+        return experiment_from(given)
+    raise BadInput(
+        f"an experiment must be an Experiment, the path of its TOML file, or the tables of one as a dict, not {type(given).__name__}"
+    )
+
+
+def numbered_seeds(count: int, settings: list[str]) -> list[str]:
+    """The settings with the seeds 1 to `count`, as the option --seeds asks for them."""
+    require_int("--seeds", count, 1, 10_000)
+    if any(parse_setting(text)[0] == "seeds" for text in settings):
+        raise BadInput("--set seeds and --seeds contradict each other; leave one out")
+    return [*settings, f"seeds={list(range(1, count + 1))}"]
 
 
 def with_settings(table: Mapping[str, Any], settings: list[str] | Mapping[str, Any]) -> dict[str, Any]:

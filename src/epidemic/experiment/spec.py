@@ -71,15 +71,18 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How it is computed. Nothing here but the strategy (in the last digits) has an influence on the results."""
+    """How it is computed. Strategy and device have an influence on the last digits of results; the threads have none."""
 
     device: str = "cpu"
+    """cpu, cuda, cuda:1, mps; auto: a GPU where there is one."""
     strategy: Literal["auto", "timed", "stacked", "per-node"] = "auto"
     """auto: by a rule, the same wherever it runs. timed: both are timed once and the faster one is taken, here and now."""
     threads: int = 0
     """0: one per core."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.device, str):
+            raise BadInput(f'runtime.device = {self.device!r} must be a text, for example "cpu" or "auto"')
         require_choice("runtime.strategy", self.strategy, CHOICES)
         require_int("runtime.threads", self.threads, 0, 4096)
 

@@ -24,12 +24,13 @@ from torch import Tensor
 
 from epidemic.algorithms import Rows
 from epidemic.errors import CallbackFailed, EpidemicError, Interrupted
+from epidemic.host.checkpoint import Progress
 from epidemic.host.counters import Counters
 from epidemic.host.findings import Clock, living_of, nodes_of, record_of, summary_of
 from epidemic.host.interrupt import Stop
 from epidemic.host.mixture import disagreement, mean_row
 from epidemic.host.population import Population, Positions
-from epidemic.host.store import Progress, Store
+from epidemic.host.store import Store
 from epidemic.learner import Evaluation, Learner
 from epidemic.record import Record, Summary
 from epidemic.workers import Workers
@@ -188,7 +189,9 @@ class Journal:
         if self.store is not None:
             nodes = nodes_of(self.setup, final, self.counters, self.ids)
             more = about()
-            self.store.finish(summary, [node | more for node in nodes], self.setup.task.layout, x)
+            state = host.population.state
+            models = [f"state.{name}" for name, rows in state.items() if rows is x] if self._who is None else None
+            self.store.finish(summary, [node | more for node in nodes], self.setup.task.layout, x, models)
         self.ear.finished(summary)
         return summary
 
@@ -231,7 +234,7 @@ class Journal:
 
     def restore(self) -> Extra | None:
         """Go on from the checkpoint; what the host had added to it, or None if there is none."""
-        found = None if self.store is None else self.store.restore()
+        found = None if self.store is None else self.store.restore(self.setup.task.layout)
         if found is None or self.store is None:
             return None
         progress, tensors = found

@@ -16,6 +16,8 @@ from epidemic.data import Dataset, Partition, Samples, stratified
 from epidemic.errors import BadInput, EpidemicError
 from epidemic.experiment import Experiment
 from epidemic.host.batches import Batches
+from epidemic.host.devices import choose_device
+from epidemic.host.sizes import check_model_size, check_sizes, outputs_of
 from epidemic.learner import LOSSES, SGD, Choice, Learner, Loss, Metric, Task, accuracy, choose
 from epidemic.metrics import SHIPPED, Whole
 from epidemic.models import Model, PythonModel
@@ -49,16 +51,24 @@ class Setup:
 
 
 def prepare(
-    experiment: Experiment, seed: int, data: Dataset | None = None, places: Sequence[int] | None = None
+    experiment: Experiment,
+    seed: int,
+    data: Dataset | None = None,
+    places: Sequence[int] | None = None,
+    *,
+    begun_on: str | None = None,
 ) -> Setup:
-    """Load, split, build and check: for all nodes, or for those at these places."""
+    """Load, split, build and check: for all nodes, or for those at these places; of a run that goes on, on the device it was begun on."""
+    device = choose_device(experiment.runtime.device, begun_on)
     data = experiment.load_data() if data is None else data
     streams = Streams(seed)
+    check_model_size(experiment, data)
+    module = initial_module(experiment, data, streams)
+    check_sizes(experiment, module, data, experiment.nodes if places is None else len(places), device)
     hosted = np.arange(experiment.nodes) if places is None else np.array(places, dtype=np.int64)
     parts, sizes = _shares(experiment, data, streams, hosted)
-    module = initial_module(experiment, data, streams)
     metrics: dict[str, Metric] = {"accuracy": accuracy} if data.classes else {}
-    loss, own, device = experiment.loss_function(data), experiment.own_metrics(), _device(experiment)
+    loss, own = experiment.loss_function(data), experiment.own_metrics()
     task = Task(module, data, loss, {**metrics, **own}, device, _kind(experiment, data, loss, own, device))
     evaluated = task.tensors(evaluation_subset(data.evaluated, experiment))
     _check_model(task, data, experiment)
@@ -145,11 +155,10 @@ def make_learner(setup: Setup, workers: Workers, known: Choice | None = None) ->
 def initial_module(experiment: Experiment, data: Dataset, streams: Streams) -> nn.Module:
     """The model that everybody starts from, its weights drawn from the run's stream."""
     model = experiment.model
-    outputs = len(data.classes) or int(np.prod(data.train.targets.shape[1:], dtype=int))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(streams.key("init") % 2**63)
         if isinstance(model, Model):
-            return model.build(data.input_shape, outputs)
+            return model.build(data.input_shape, outputs_of(data))
         if isinstance(model, nn.Module):
             return copy.deepcopy(model)
         try:
@@ -167,16 +176,6 @@ def evaluation_subset(samples: Samples, experiment: Experiment) -> Samples:
     if size == "all" or size >= len(samples):
         return samples
     return samples.take(stratified(samples.targets, size, "evaluation"))
-
-
-def _device(experiment: Experiment) -> torch.device:
-    name = experiment.runtime.device
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise BadInput(f'runtime.device = "{name}" is not available here; use "cpu"') from None
-    return device
 
 
 def _check_model(task: Task, data: Dataset, experiment: Experiment) -> None:

@@ -5,7 +5,7 @@
                records.jsonl     a line per evaluated round; the same bytes for the same experiment and seed
                timings.jsonl     seconds per phase
                state.json        running, finished, stopped, or failed and why
-               checkpoint.safetensors   the state of an unfinished run
+               checkpoint.safetensors   the state to go on from; of a finished run, what its models do not hold
                nodes.json, summary.json, models.safetensors     when finished
 
 Files appear by renaming, so none is ever half-written; records are appended, and cut back to the checkpoint when going on.
@@ -26,7 +26,6 @@ import numpy as np
 import safetensors
 import safetensors.torch
 import torch
-from blake3 import blake3
 from torch import Tensor
 
 from epidemic import __version__
@@ -35,7 +34,19 @@ from epidemic.errors import BadInput, EpidemicError
 from epidemic.experiment import Experiment, changed_settings, load, same_experiment, to_toml
 from epidemic.files import full_disk, read_json, write_bytes, write_whole
 from epidemic.graph import IntArray
+from epidemic.host.checkpoint import (
+    CHECKPOINT,
+    MODELS,
+    Found,
+    Progress,
+    read_checkpoint,
+    thin_checkpoint,
+    write_checkpoint,
+)
 from epidemic.host.describe import describe_network
+from epidemic.host.longer import NODES, SUMMARY, check_longer, rounds_of, take_back_the_end
+from epidemic.host.longer import RECORDS as RECORDS
+from epidemic.host.longer import TIMINGS as TIMINGS
 from epidemic.learner import Choice, Layout
 from epidemic.record import Record, Summary, encode, read_records
 
@@ -48,7 +59,7 @@ WRITTEN = "# Written by epidemic"
 MOST_NAMES = 1000
 """Names of more classes than this are not written down."""
 
-CHECKPOINT, RECORDS, TIMINGS, STATE = "checkpoint.safetensors", "records.jsonl", "timings.jsonl", "state.json"
+STATE = "state.json"
 
 
 class RunState(msgspec.Struct, frozen=True):
@@ -95,16 +106,6 @@ def _nothing_yet(path: Path) -> bool:
     return not begun and not any((path / name).exists() for name in (CHECKPOINT, "summary.json"))
 
 
-class Progress(msgspec.Struct, kw_only=True):
-    """Where a run stands: goes into the checkpoint beside the tensors."""
-
-    round: int  # rounds done
-    recorded: int  # the last round that has a record; -1: none
-    records_bytes: int = 0
-    timings_bytes: int = 0
-    tallies: dict[str, int] = {}  # what a deployed node has counted, besides bytes
-
-
 class Store:
     """The directory of one seed."""
 
@@ -121,20 +122,38 @@ class Store:
 
     @property
     def finished(self) -> bool:
-        """Whether this seed has run to its end."""
-        return (self.path / "summary.json").is_file()
+        """Whether this seed has run to its end, with all the rounds that are wanted now."""
+        return self._ended and not self.behind
 
-    def check(self, *, resume: bool) -> None:
-        """Say why this directory cannot be taken. Nothing of another experiment is ever overwritten."""
+    @property
+    def _ended(self) -> bool:
+        return (self.path / SUMMARY).is_file()
+
+    @property
+    def behind(self) -> bool:
+        """Whether this seed was begun with fewer rounds than are wanted now."""
+        return rounds_of(self.run_info(), self.experiment.rounds) < self.experiment.rounds
+
+    def check(self, *, resume: bool, longer: bool = True) -> None:
+        """Say why this directory cannot be taken. Nothing of another experiment is ever overwritten.
+
+        `longer`: whether a run may go on with more rounds than it was begun with.
+        """
         for place in (self.root, *self.root.parents):
             if place.exists() and not place.is_dir():
                 raise BadInput(f"{place} is a file; choose a directory")
+        if (self.root / "run.json").is_file():
+            raise BadInput(f"{self.root} is the directory of one seed of a run; choose another directory")
         others = sorted(self.root.glob("seed-*/run.json"))
         if not others and not self._own_file():
             raise BadInput(f"{self.root} has an experiment.toml that is not of a run; choose another directory")
         for path in others:
             different = self._differences(path)
-            if different and not (resume and _nothing_yet(path.parent)):
+            if not different or (resume and _nothing_yet(path.parent)):
+                continue
+            if different == ["rounds"] and longer and (resume or path.parent == self.path):
+                check_longer(path.parent, rounds_of(read_json(path), 0), self.experiment.rounds)
+            else:
                 raise BadInput(
                     f"{path.parent} holds a different experiment (in {', '.join(different[:5])}); choose another directory"
                 )
@@ -142,7 +161,7 @@ class Store:
             if self.path.is_dir() and any(p.name != ".lock" and p.suffix != ".part" for p in self.path.iterdir()):
                 raise BadInput(f"{self.path} has files that are not of a run; choose another directory")
         elif not resume:
-            state = "a finished" if self.finished else "an unfinished"
+            state = "a finished" if self._ended else "an unfinished"
             raise BadInput(
                 f"{self.root} holds {state} run of this experiment;"
                 f" choose another directory, or go on with: {self.way_on(changed=True)}"
@@ -186,7 +205,7 @@ class Store:
                 ) from None
         for part in self.path.glob("*.part"):
             part.unlink()
-        if self.finished:
+        if self._ended and "node" in (self.run_info() or {}):
             (self.path / CHECKPOINT).unlink(missing_ok=True)
         elif _nothing_yet(self.path) and self._differences(self.path / "run.json"):
             (self.path / "run.json").unlink(missing_ok=True)
@@ -210,6 +229,7 @@ class Store:
         samples: IntArray | None = None,
         node: int | None = None,
         told: int | None = None,
+        device: str = "cpu",
     ) -> None:
         """Write down what is about to run: all nodes, or the one that is deployed here.
 
@@ -220,6 +240,7 @@ class Store:
             samples: How many training samples each node has, if that is known.   # (n,)
             node: The place of the deployed one.
             told: The number of samples that it tells the others.
+            device: The type of device that computes it.
         """
         info = {
             "experiment": self._table(),
@@ -230,6 +251,7 @@ class Store:
             "data": data,
             "classes": list(classes) if len(classes) <= MOST_NAMES else [],
             "network": describe_network(self.experiment, self.seed, samples),
+            "device": device,
             "strategy": choice.strategy,
             "strategy_reason": choice.reason,
             "draws_random_numbers": choice.draws_random_numbers,
@@ -241,7 +263,16 @@ class Store:
             },
             "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()},
         }
+        self._write_info(info)
+
+    def _write_info(self, info: dict[str, Any]) -> None:
         write_bytes(self.path / "run.json", msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
+
+    def lengthen(self, layout: Layout) -> None:
+        """Make this run, finished or not, an unfinished one of as many rounds as are wanted now."""
+        take_back_the_end(self.path, layout, self.experiment.eval.every)
+        self.mark("stopped", f"to go on to {self.experiment.rounds} rounds")
+        self._write_info({**(self.run_info() or {}), "experiment": self._table()})
 
     def _with_all_seeds(self) -> Experiment:
         """The experiment with the seeds that the directory holds already, so that none is forgotten."""
@@ -262,6 +293,15 @@ class Store:
                 return Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"])
         return None
 
+    def known_device(self) -> str | None:
+        """The type of device that this seed was begun on, or any other seed of the same directory."""
+        for path in [self.path, *sorted(self.root.glob("seed-*"))]:
+            info = read_json(path / "run.json")
+            if info is not None:
+                before = info.get("experiment", {}).get("runtime", {}).get("device", "cpu")  # of older runs
+                return str(info.get("device", before)).partition(":")[0]
+        return None
+
     def _table(self) -> dict[str, Any]:
         table: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self.experiment.table()))
         return table
@@ -274,20 +314,9 @@ class Store:
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
-    def restore(self) -> tuple[Progress, dict[str, Tensor]] | None:
+    def restore(self, layout: Layout) -> Found | None:
         """The checkpoint, with records and timings cut back to it; None to start from the beginning."""
-        path = self.path / CHECKPOINT
-        found = None
-        if path.is_file():
-            try:
-                with safetensors.safe_open(path, "pt") as file:
-                    said = file.metadata()
-                    progress = msgspec.json.decode(said["progress"], type=Progress)
-                    found = progress, {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
-                if _digest(said["progress"], found[1]) != said["digest"]:
-                    raise ValueError("its digest is another one")
-            except (safetensors.SafetensorError, msgspec.DecodeError, KeyError, TypeError, ValueError) as problem:
-                raise BadInput(f"{path} is damaged ({problem}); delete {self.path} to start this seed again") from None
+        found = read_checkpoint(self.path, layout)
         with full_disk(str(self.path), running=True):
             self._records = self._appending(RECORDS, found[0].records_bytes if found else 0)
             self._timings = self._appending(TIMINGS, found[0].timings_bytes if found else 0)
@@ -322,26 +351,28 @@ class Store:
         with full_disk(str(self.path), running=True):
             os.fsync(self._records.fileno())
         progress.records_bytes, progress.timings_bytes = self._records.tell(), self._timings.tell()
-        said = msgspec.json.encode(progress).decode()
-        plain: dict[str, Tensor] = {}
-        for key, value in tensors.items():  # one tensor under two names is saved twice
-            rows = value.detach().cpu().contiguous()
-            shared = any(
-                rows.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() for other in plain.values()
-            )
-            plain[key] = rows.clone() if shared else rows
-        metadata = {"progress": said, "digest": _digest(said, plain)}
-        write_whole(
-            self.path / CHECKPOINT, lambda part: safetensors.torch.save_file(plain, part, metadata), running=True
-        )
+        write_checkpoint(self.path, progress, tensors)
 
-    def finish(self, summary: Summary, nodes: list[dict[str, Any]], layout: Layout, x: Tensor) -> None:
-        """Write the results; the summary last, because it says that all is there."""
-        save_models(self.path / "models.safetensors", layout, x)
-        write_bytes(self.path / "nodes.json", msgspec.json.format(msgspec.json.encode(nodes), indent=1) + b"\n")
-        write_bytes(self.path / "summary.json", msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+    def finish(
+        self,
+        summary: Summary,
+        nodes: list[dict[str, Any]],
+        layout: Layout,
+        x: Tensor,
+        models: Sequence[str] | None = None,
+    ) -> None:
+        """Write the results; the summary last, because it says that all is there.
+
+        `models`: the tensors of the checkpoint that are these models, if it is to be kept for more rounds.
+        """
+        save_models(self.path / MODELS, layout, x)
+        write_bytes(self.path / NODES, msgspec.json.format(msgspec.json.encode(nodes), indent=1) + b"\n")
+        write_bytes(self.path / SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
         self.mark("finished", summary.ended_early)
-        (self.path / CHECKPOINT).unlink(missing_ok=True)
+        if models is None:
+            (self.path / CHECKPOINT).unlink(missing_ok=True)
+        elif self.has_checkpoint:
+            thin_checkpoint(self.path, summary.rounds, [] if layout.transient else models)
 
     def close(self) -> None:
         """Let go of the directory; where nothing began, nothing is left behind."""
@@ -357,21 +388,11 @@ class Store:
 
     def summary(self) -> Summary:
         """What came out of a finished seed."""
-        path = self.path / "summary.json"
+        path = self.path / SUMMARY
         try:
             return msgspec.json.decode(path.read_bytes(), type=Summary)
         except (OSError, msgspec.DecodeError) as problem:
             raise BadInput(f"{path} cannot be read ({problem}); delete {self.path} to run this seed again") from None
-
-
-def _digest(said: str, tensors: dict[str, Tensor]) -> str:
-    """Of everything in a checkpoint: flipped bytes must not be gone on with."""
-    digest = blake3(said.encode())
-    for key, value in sorted(tensors.items()):
-        digest.update(f"{key}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
-        raw: Any = value.reshape(-1).view(torch.uint8).numpy() if value.numel() else b""
-        digest.update(raw)
-    return digest.hexdigest()
 
 
 # -- models -----------------------------------------------------------------------------------------------------------

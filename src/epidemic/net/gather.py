@@ -68,7 +68,7 @@ def _write(store: Store, experiment: Experiment, runs: list[_Run]) -> Summary:
     setup = prepare(experiment, experiment.seeds[0])
     choice = Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"])
     store.begin(choice, info.get("data", ""), classes=info.get("classes", ()), samples=setup.sizes)
-    store.restore()
+    store.restore(setup.task.layout)
     workers = Workers(1)
     try:
         layout = setup.task.layout

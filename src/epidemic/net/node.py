@@ -69,7 +69,7 @@ def run_node(
     workers = Workers(1, inside=threads) if len(folders) == 1 else Workers(threads)
     try:
         for store in stores:
-            store.check(resume=True)
+            store.check(resume=True, longer=False)
             store.open()
         before = [store.finished for store in stores]
         for store in stores:
@@ -83,7 +83,8 @@ def run_node(
                 if data.note:
                     say(f"data: {plain(data.note, 500)}")
             say("preparing the model")
-            setup = prepare(experiment, seed, data, [identities[i].place for i in left])
+            places, begun_on = [identities[i].place for i in left], stores[left[0]].known_device()
+            setup = prepare(experiment, seed, data, places, begun_on=begun_on)
             with gentle_stop() as stop:
                 host = _hosting(setup, [stores[i] for i in left], workers, stop)
                 some = [(identities[i], stores[i]) for i in left]
@@ -108,8 +109,8 @@ def _hosting(setup: Setup, stores: Sequence[Store], workers: Workers, stop: Stop
     for store, place, own in zip(stores, setup.hosted.tolist(), setup.samples.tolist(), strict=True):
         told = own if setup.experiment.mixing_rule == "samples" else None
         if store in fresh:
-            classes, samples = setup.data.classes, setup.sizes
-            store.begin(choice, setup.data.note, classes=classes, samples=samples, node=place, told=told)
+            classes, samples, device = setup.data.classes, setup.sizes, setup.task.device.type
+            store.begin(choice, setup.data.note, classes=classes, samples=samples, node=place, told=told, device=device)
     return Host(Population(setup, learner), learner, workers, stop)
 
 

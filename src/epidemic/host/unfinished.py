@@ -1,0 +1,40 @@
+"""The models of a run that has not finished: those of its last checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from torch import Tensor
+
+from epidemic.errors import BadInput
+from epidemic.experiment import load
+from epidemic.files import read_json
+from epidemic.host.checkpoint import read_checkpoint
+from epidemic.host.setup import prepare
+from epidemic.learner import Layout
+
+
+def last_models(run: Path) -> tuple[int, Layout, Tensor]:
+    """After how many rounds the last checkpoint of this seed's directory was saved, and its models.   # (n, d)
+
+    A checkpoint holds the state of an algorithm as rows of numbers; what they mean follows from the experiment, which is set up for that.
+    """
+    info = read_json(run / "run.json") or {}
+    file = run.parent / "experiment.toml"
+    if not file.is_file():
+        raise BadInput(
+            f"{run} is not finished, and its experiment has objects of your own; go on with it in Python: simulate(..., resume=True)"
+        )
+    experiment = load(file)
+    on_cpu = msgspec.structs.replace(
+        experiment, runtime=msgspec.structs.replace(experiment.runtime, device="cpu", strategy="auto")
+    )
+    setup = prepare(on_cpu, int(info["seed"]), places=[int(info["node"])] if "node" in info else None)
+    layout = setup.task.layout
+    found = read_checkpoint(run, layout)
+    if found is None:
+        raise BadInput(f"{run} has no model yet: it has not finished, and saved no checkpoint (Ctrl-C saves one)")
+    progress, tensors = found
+    state = {key.removeprefix("state."): rows for key, rows in tensors.items() if key.startswith("state.")}
+    return progress.round, layout, experiment.algorithm.model(state)
