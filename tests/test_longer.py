@@ -12,9 +12,9 @@ from torch import nn
 
 import epidemic as ep
 from epidemic.cli import main
-from epidemic.compare import run_methods
 from epidemic.experiment import to_toml
 from epidemic.host import checkpoint, longer, store
+from epidemic.methods import run_methods
 
 SHORT = ep.Experiment(
     name="longer", nodes=8, rounds=10, topology=ep.ELLocal(3), data=ep.Digits(), partition=ep.IID(), model=ep.Logistic(),
