@@ -65,7 +65,7 @@ class Display(Callback):
         if self._quiet:
             return
         if self._bar is not None and setup.experiment.runtime.device == "auto":
-            self._warn(f"{self._name} is computed on {setup.task.device.type}", "note")
+            self._note(f"note: {self._name} is computed on {setup.task.device.type}", style="dim")
         apart = disconnection(setup.experiment, setup.seed)
         for line in [
             *([] if apart is None else [apart]),

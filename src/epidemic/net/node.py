@@ -108,9 +108,7 @@ def _hosting(setup: Setup, stores: Sequence[Store], workers: Workers, stop: Stop
         told = own if setup.experiment.mixing_rule == "samples" else None
         if store in fresh:
             classes, samples, device = setup.data.classes, setup.sizes, setup.task.device.type
-            store.begin(
-                choice, setup.data.note, classes=classes, samples=samples, node=place, told=told, device=device
-            )
+            store.begin(choice, setup.data.note, classes=classes, samples=samples, node=place, told=told, device=device)
     return Host(Population(setup, learner), learner, workers, stop)
 
 
