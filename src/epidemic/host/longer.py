@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from epidemic.errors import BadInput
+from epidemic.files import read_json
 from epidemic.host.checkpoint import CHECKPOINT, MODELS, read_checkpoint, write_checkpoint
 from epidemic.learner import Layout
 
@@ -27,6 +28,11 @@ def check_longer(path: Path, begun: int, wanted: int) -> None:
         raise BadInput(
             f"rounds = {wanted} is fewer than the {begun} of the run in {path};"
             f" go on with {begun} or more, or choose another directory"
+        )
+    early = (read_json(path / SUMMARY) or {}).get("ended_early")
+    if early:
+        raise BadInput(
+            f"{path} cannot go on to {wanted} rounds: it was ended early ({early}); choose another directory"
         )
     if begun and (path / SUMMARY).is_file() and not (path / CHECKPOINT).is_file():
         raise BadInput(

@@ -47,6 +47,9 @@ from epidemic.host.describe import describe_network
 from epidemic.host.longer import NODES, SUMMARY, check_longer, rounds_of, take_back_the_end
 from epidemic.host.longer import RECORDS as RECORDS
 from epidemic.host.longer import TIMINGS as TIMINGS
+from epidemic.host.state import STATE as STATE
+from epidemic.host.state import RunState as RunState
+from epidemic.host.state import read_state as read_state
 from epidemic.learner import Choice, Layout
 from epidemic.record import Record, Summary, encode, read_records
 
@@ -58,45 +61,6 @@ except ImportError:  # Windows
 WRITTEN = "# Written by epidemic"
 MOST_NAMES = 1000
 """Names of more classes than this are not written down."""
-
-STATE = "state.json"
-
-
-class RunState(msgspec.Struct, frozen=True):
-    """How a run is: running, finished, stopped, failed; gone, if its process ended without a word; unknown, if nothing says."""
-
-    state: str
-    why: str = ""
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing will happen any more unless somebody goes on with it."""
-        return self.state not in ("running", "unknown")
-
-
-def read_state(path: Path) -> RunState:
-    """How the run in the directory of a seed is."""
-    try:
-        found = msgspec.json.decode((path / STATE).read_bytes(), type=RunState)
-    except (OSError, msgspec.MsgspecError):
-        return RunState("unknown")
-    if found.state == "running" and not _held(path / ".lock"):
-        return RunState("gone", "its process ended without a word; going on starts from its last checkpoint")
-    return found
-
-
-def _held(lock: Path) -> bool:
-    """Whether a process holds the lock of a directory; where that cannot be told, it is taken to."""
-    try:
-        with lock.open("rb") as file:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return False
-    except BlockingIOError:
-        pass
-    except OSError:
-        return not lock.is_file()
-    return True
 
 
 def _nothing_yet(path: Path) -> bool:
@@ -287,20 +251,18 @@ class Store:
 
     def known_choice(self) -> Choice | None:
         """The strategy of this seed, or of any other seed of the same directory."""
-        for path in [self.path, *sorted(self.root.glob("seed-*"))]:
-            info = read_json(path / "run.json")
-            if info is not None:
-                return Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"])
-        return None
+        info = self._known()
+        return None if info is None else Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"])
 
     def known_device(self) -> str | None:
         """The type of device that this seed was begun on, or any other seed of the same directory."""
-        for path in [self.path, *sorted(self.root.glob("seed-*"))]:
-            info = read_json(path / "run.json")
-            if info is not None:
-                before = info.get("experiment", {}).get("runtime", {}).get("device", "cpu")  # of older runs
-                return str(info.get("device", before)).partition(":")[0]
-        return None
+        info = self._known()
+        device = None if info is None else info.get("device", info["experiment"]["runtime"]["device"])  # of older runs
+        return None if device is None else str(device).partition(":")[0]
+
+    def _known(self) -> dict[str, Any] | None:
+        places = [self.path, *sorted(self.root.glob("seed-*"))]
+        return next((info for path in places if (info := read_json(path / "run.json")) is not None), None)
 
     def _table(self) -> dict[str, Any]:
         table: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self.experiment.table()))

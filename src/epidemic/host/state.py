@@ -1,0 +1,51 @@
+"""How a run is, as its directory says: running, finished, stopped, failed and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+STATE = "state.json"
+
+
+class RunState(msgspec.Struct, frozen=True):
+    """How a run is: running, finished, stopped, failed; gone, if its process ended without a word; unknown, if nothing says."""
+
+    state: str
+    why: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will happen any more unless somebody goes on with it."""
+        return self.state not in ("running", "unknown")
+
+
+def read_state(path: Path) -> RunState:
+    """How the run in the directory of a seed is."""
+    try:
+        found = msgspec.json.decode((path / STATE).read_bytes(), type=RunState)
+    except (OSError, msgspec.MsgspecError):
+        return RunState("unknown")
+    if found.state == "running" and not _held(path / ".lock"):
+        return RunState("gone", "its process ended without a word; going on starts from its last checkpoint")
+    return found
+
+
+def _held(lock: Path) -> bool:
+    """Whether a process holds the lock of a directory; where that cannot be told, it is taken to."""
+    try:
+        with lock.open("rb") as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return False
+    except BlockingIOError:
+        pass
+    except OSError:
+        return not lock.is_file()
+    return True
