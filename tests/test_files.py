@@ -8,6 +8,7 @@ import safetensors.torch
 import torch
 
 import epidemic as ep
+from epidemic.cli.app import main
 from epidemic.errors import BadInput
 from epidemic.files import write_bytes, write_whole
 from epidemic.net.folders import make_cluster
@@ -18,6 +19,14 @@ def umask(request):
     before = os.umask(request.param)
     yield request.param
     os.umask(before)
+
+
+def small(**changes):
+    fields = {
+        "nodes": 2, "rounds": 1, "topology": ep.Ring(), "data": ep.Digits(), "partition": ep.IID(), "model": ep.Logistic(),
+        "eval": ep.Eval(every=1, samples=10), "runtime": ep.Runtime(strategy="per-node"), "algorithm": ep.LocalSGD(batch_size=4),
+    }  # fmt: skip
+    return ep.Experiment(**{**fields, **changes})
 
 
 def mode(path):
@@ -38,14 +47,10 @@ def test_files_have_the_mode_of_the_umask_whoever_writes_them(tmp_path, umask):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
 
 
-def test_a_run_and_its_models_can_be_read_by_whom_the_umask_lets(tmp_path, monkeypatch):
+def test_a_run_and_its_models_can_be_read_by_whom_the_umask_lets(tmp_path):
     before = os.umask(0o022)
     try:
-        what = ep.Experiment(
-            nodes=2, rounds=1, topology=ep.Ring(), data=ep.Digits(), partition=ep.IID(), model=ep.Logistic(),
-            eval=ep.Eval(every=1, samples=10), runtime=ep.Runtime(strategy="per-node"), algorithm=ep.LocalSGD(batch_size=4),
-        )  # fmt: skip
-        ep.simulate(what, tmp_path / "run")
+        ep.simulate(small(), tmp_path / "run")
     finally:
         os.umask(before)
     written = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
@@ -62,6 +67,22 @@ def test_private_keys_stay_private(tmp_path, umask):
     assert len(keys) == 4  # the authority's, two nodes', the observer's
     assert {mode(path) for path in keys} == {0o600}
     assert mode(folders[0] / "experiment.toml") == 0o666 & ~umask
+
+
+def export(folder, output):
+    return main(["export", str(folder), "--mean", "-o", str(output)])
+
+
+def test_a_deployed_nodes_folder_can_be_exported_as_it_is(tmp_path, capsys):
+    folder, output = tmp_path / "node-3", tmp_path / "model.safetensors"
+    folder.mkdir()
+    (folder / "node.toml").write_text("")
+    assert export(folder, output) == 2  # it has not been run yet
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    run = ep.simulate(small(nodes=1, topology=ep.Isolated()), folder / "run")
+    assert export(folder, output) == 0
+    found = safetensors.torch.load_file(output)
+    assert all(torch.equal(found[key], value) for key, value in run.models[0].items())
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path):

@@ -221,6 +221,9 @@ def export_command(
     if not output.absolute().parent.is_dir():
         raise BadInput(f"{output}: the directory {output.absolute().parent} does not exist; create it first")
 
+    if (directory / "node.toml").is_file() and (directory / "run").is_dir():  # a deployed node's folder
+        directory = directory / "run"
+
     import safetensors.torch
 
     from epidemic.files import write_whole
