@@ -12,7 +12,8 @@ import pytest
 from torch import nn
 
 import epidemic as ep
-from epidemic.report.charts import DASHES, Axis, Look, Series, line_chart
+from epidemic.report.charts import Axis, Look, Series, line_chart
+from epidemic.report.looks import DASHES
 from epidemic.report.page import page
 from epidemic.report.results import read_results
 
@@ -123,7 +124,7 @@ def test_runs_of_one_kind_have_one_colour_and_other_dashes(text):
 def test_every_method_has_a_colour_in_light_and_dark():
     from importlib.resources import files
 
-    from epidemic.report.charts import KINDS
+    from epidemic.report.looks import KINDS
     from epidemic.topology import TOPOLOGIES
 
     style = (files("epidemic.report") / "page.css").read_text()

@@ -37,6 +37,7 @@ def test_every_record_of_every_seed_is_read(runs):
     assert [run.kind for run in found.runs] == ["el-local", "ring"]
     assert [[s.seed for s in run.seeds] for run in found.runs] == [[1, 2], [1, 2]]
     assert found.notes == []
+    assert found.runs[0].seeds[0].info.classes == [str(k) for k in range(10)]
     again = ep.simulate(ep.Experiment(**BASE, name="local", topology=ep.ELLocal(3)), runs / "local", resume=True)
     assert found.runs[0].by_seed == [seed.records for seed in again.seeds]
     assert found.runs[0].seeds[0].nodes[3].received == sum(

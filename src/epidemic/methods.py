@@ -16,7 +16,7 @@ from epidemic.experiment import Experiment, experiment_from, merged
 from epidemic.files import directory_name
 from epidemic.host.store import Store
 from epidemic.record import Record
-from epidemic.report.curves import Line
+from epidemic.report.curves import Line, lines_of
 from epidemic.report.statistics import Interval, accuracy_of, best, first_reaching
 from epidemic.shown import interval, percent
 from epidemic.topology import is_static, kind_of
@@ -205,8 +205,8 @@ def check_target(target: float) -> None:
 
 
 def lines(methods: Mapping[str, Experiment], records: Mapping[str, list[list[Record]]]) -> list[Line]:
-    """The methods as lines of a figure."""
-    return [Line(name, kind_of(methods[name].topology), by_seed) for name, by_seed in records.items()]
+    """The methods as lines of a figure, coloured by what differs between them."""
+    return lines_of([(name, methods[name].table(), by_seed) for name, by_seed in records.items()])
 
 
 def _top(records: list[Record]) -> float:

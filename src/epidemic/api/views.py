@@ -11,10 +11,9 @@ import msgspec
 from epidemic.data.images import need
 from epidemic.engine import Run, SeedRun
 from epidemic.errors import BadInput, require_choice
-from epidemic.report.curves import Line, learning_figure
+from epidemic.report.curves import Line, learning_figure, lines_of
 from epidemic.report.results import Result, Results, RunInfo, SeedResult
 from epidemic.report.style import check_picture, save
-from epidemic.topology import kind_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,16 +62,5 @@ def figure_of(
 
 
 def _lines(runs: Mapping[str, Run]) -> list[Line]:
-    """Each run in the colour of its method or, where several are of one method, in a colour of its own."""
-    kinds = [kind_of(run.experiment.topology) for run in runs.values()]
-    by_seed = {name: [seed.records for seed in run.seeds] for name, run in runs.items()}
-    if len(set(kinds)) == len(kinds):
-        return [Line(name, kind, by_seed[name]) for name, kind in zip(runs, kinds, strict=True)]
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    scale = colormaps["viridis"]
-    return [
-        Line(name, kind, by_seed[name], i % 3, to_hex(scale(0.85 * i / max(len(runs) - 1, 1))))
-        for i, (name, kind) in enumerate(zip(runs, kinds, strict=True))
-    ]
+    """Each run in the colour of its method or, where settings differ, of their values."""
+    return lines_of([(name, run.experiment.table(), [s.records for s in run.seeds]) for name, run in runs.items()])

@@ -11,16 +11,19 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from epidemic.cli.show import percent, plain_table, size
+from epidemic.cli.show import plain_table, size
+from epidemic.report.numbers import shown
+from epidemic.report.schemes import looks_of
 from epidemic.report.statistics import curve
-from epidemic.report.style import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, YELLOW, line
+from epidemic.report.style import BLUE, GREEN, ORANGE, ORDERED, PURPLE, RED, SKY, YELLOW, line_of
 
 if TYPE_CHECKING:
     from epidemic.report.results import Result, Results
 
 COLOURS = {
-    "#000000": "bright_white"
-}  # black cannot be seen on a dark terminal, white not on a light one: use the brightest
+    "#000000": "bright_white",
+    ORDERED[0]: "#8467e6",
+}  # what is nearly black cannot be seen on a dark terminal
 PALETTE = (BLUE, RED, GREEN, ORANGE, PURPLE, SKY, YELLOW)
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille character, by row and column
 
@@ -35,7 +38,7 @@ def screen(results: Results, width: int, height: int) -> RenderableType:
     classes = all(r.accuracy is not None for run in runs for records in run.by_seed for r in records)
     what = "accuracy" if classes else "loss"
     columns = max(30, min(width, 110))
-    colours = _colours(runs)
+    colours = _colours(results)
     both = height >= TALL
     rows = max(6, min(18, (height - len(runs) - 8) // (2 if both else 1) - 2 * both))
     title = "accuracy over nodes (%) against rounds" if classes else "loss over nodes against rounds"
@@ -112,7 +115,7 @@ def _standing(runs: Sequence[Result], what: str, colours: dict[str, str]) -> Tab
         records = run.seeds[-1].records
         last = records[-1]
         value = curve(run.by_seed, what, partial=True).mean[-1]
-        found = percent(value) if what == "accuracy" else f"{value:.4f}"
+        found = f"{shown(100 * value)}%" if what == "accuracy" else shown(value, 4)
         seeds = len(run.experiment.get("seeds", [])) or len(run.seeds)
         ended = sum(seed.summary is not None for seed in run.seeds)
         now = next((seed.state.state for seed in run.seeds if seed.summary is None), "unknown")
@@ -130,11 +133,10 @@ def _standing(runs: Sequence[Result], what: str, colours: dict[str, str]) -> Tab
     return table
 
 
-def _colours(runs: Sequence[Result]) -> dict[str, str]:
-    """By label: the method's colour or, where several runs are of one method, another one for each."""
-    kinds = [run.kind for run in runs]
-    if len(set(kinds)) == len(kinds):
-        found = [str(line(kind)["color"]) for kind in kinds]
-    else:
+def _colours(results: Results) -> dict[str, str]:
+    """By label: the method's colour, that of a setting's value in a sweep or, where these are alike, another one for each."""
+    runs = results.runs
+    found = [str(line_of(look)["color"]) for look in looks_of([run.experiment for run in runs])]
+    if len(set(found)) < len(found) and results.design.comparison:
         found = [PALETTE[i % len(PALETTE)] for i in range(len(runs))]
     return {run.label: COLOURS.get(colour, colour) for run, colour in zip(runs, found, strict=True)}

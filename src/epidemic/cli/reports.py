@@ -145,11 +145,13 @@ def _complete(run: Any) -> bool:
 
 
 def _rows(results: Results) -> list[dict[str, Any]]:
+    from epidemic.report.shown import Shown
     from epidemic.report.statistics import best
 
+    shown = Shown(results)
     rows = []
-    for run in results.runs:
-        accuracy, loss = best(run.settled()[0].by_seed)
+    for run, settled in zip(results.runs, shown.runs, strict=True):
+        accuracy, loss = best(settled.by_seed)
         classes = run.by_seed[0][0].accuracy is not None
         rows.append(
             {
@@ -159,6 +161,7 @@ def _rows(results: Results) -> list[dict[str, Any]]:
                 "finished": run.finished,
                 "best_accuracy": accuracy if classes else None,
                 "best_loss": loss,
+                "final_metrics": {metric.name: shown.final(settled, metric) for metric in shown.metrics},
             }
         )
     return rows
@@ -167,14 +170,19 @@ def _rows(results: Results) -> list[dict[str, Any]]:
 def _print_results(results: Results, files: list[Path]) -> None:
     from rich.markup import escape
 
-    from epidemic.cli.show import interval, plain_table, show
+    from epidemic.cli.show import plain_table, show
+    from epidemic.report.numbers import shown_interval
 
-    table = plain_table("Best over rounds", "run", "seeds", "accuracy (%)", "loss")
-    for row in _rows(results):
-        accuracy = row["best_accuracy"]
-        shown = "-" if accuracy is None else interval(accuracy, 100, 2)
+    rows = _rows(results)
+    metrics = list(rows[0]["final_metrics"])
+    table = plain_table("Best over rounds", "run", "seeds", "accuracy (%)", "loss", *(f"final {m}" for m in metrics))
+    for row in rows:
+        accuracy = shown_interval(row["best_accuracy"], 100, between="±")
         name = row["run"] if row["finished"] else f"{row['run']} (unfinished)"
-        table.add_row(escape(name), str(row["seeds"]), shown, interval(row["best_loss"], digits=4))
+        own = [shown_interval(found, digits=4, between="±") for found in row["final_metrics"].values()]
+        table.add_row(
+            escape(name), str(row["seeds"]), accuracy, shown_interval(row["best_loss"], digits=4, between="±"), *own
+        )
     for note in results.notes:
         print(f"note: {note}", file=sys.stderr)
     show(table, f"wrote {escape(', '.join(map(str, files)))}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -9,8 +10,11 @@ from numpy.typing import NDArray
 
 from epidemic.errors import plain
 from epidemic.record import Record
-from epidemic.report.statistics import curve
-from epidemic.report.style import line, new_figure, polish
+from epidemic.report.looks import Look
+from epidemic.report.schemes import looks_of
+from epidemic.report.settings import method_of
+from epidemic.report.statistics import Interval, curve
+from epidemic.report.style import line_of, new_figure, polish
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,15 +26,33 @@ MIB = 2**20
 class Line:
     """One method in a figure: its name, the kind that decides its colour, and its records by seed.
 
-    Lines of the same kind have the same colour; `variant` 0, 1, ... tells them apart by dashes. A `colour` takes its place.
+    Lines of the same kind have the same colour; `variant` 0, 1, ... tells them apart by dashes. A `look` takes the place of both.
     """
 
     def __init__(
-        self, name: str, kind: str, by_seed: list[list[Record]], variant: int = 0, colour: str | None = None
+        self, name: str, kind: str, by_seed: list[list[Record]], variant: int = 0, look: Look | None = None
     ) -> None:
         self.name = name
         self.by_seed = by_seed
-        self.style = line(kind, variant) | ({} if colour is None else {"color": colour, "linewidth": 1.8})
+        self.style = line_of(look or Look(kind, variant))
+
+
+def lines_of(runs: Sequence[tuple[str, Mapping[str, Any], list[list[Record]]]]) -> list[Line]:
+    """Runs as lines of a figure, coloured by what differs between them, as in the report.
+
+    Args:
+        runs: For each its name, the tables of its experiment (`Experiment.table()`, or those of its file), and its records by seed.
+    """
+    scores = [Interval.of([_score(records[-1]) for records in by_seed]).mean for _, _, by_seed in runs]
+    found = looks_of([table for _, table, _ in runs], scores)
+    return [
+        Line(name, method_of(table), by_seed, look=look)
+        for (name, table, by_seed), look in zip(runs, found, strict=True)
+    ]
+
+
+def _score(record: Record) -> float:
+    return record.loss.mean if record.accuracy is None else record.accuracy.mean
 
 
 def learning_figure(

@@ -18,10 +18,10 @@ import msgspec
 
 from epidemic.data.images import need
 from epidemic.errors import BadInput
-from epidemic.experiment import decisive
 from epidemic.files import read_json
 from epidemic.host.store import RECORDS, TIMINGS, RunState, read_state
 from epidemic.record import Record, Spread, Summary, read_records
+from epidemic.report.settings import Design, differing, method_of, settings_of
 
 
 class RunInfo(msgspec.Struct, frozen=True):
@@ -87,8 +87,7 @@ class Result(msgspec.Struct, frozen=True):
     @property
     def kind(self) -> str:
         """The kind of its topology, which decides its colour."""
-        topology = self.experiment.get("topology")
-        return str(topology.get("kind", "own")) if isinstance(topology, dict) else "own"
+        return method_of(self.experiment)
 
     @property
     def disconnected(self) -> list[int]:
@@ -96,22 +95,30 @@ class Result(msgspec.Struct, frozen=True):
         return [seed.seed for seed in self.seeds if seed.info.network.get("connected") is False]
 
     def settled(self) -> tuple[Result, list[str]]:
-        """Only the seeds that have ended or come furthest, so that means are over the same; and notes on the others.
+        """The seeds that means are taken over, and which were left out: those that have ended, or else those that are furthest.
 
-        Seeds that ended early have fewer rounds: their best and final values count, and curves go as far as all seeds do.
+        A seed that ended early by itself counts: what it came to is its result.
         """
         furthest = max(seed.records[-1].round for seed in self.seeds)
-        kept = [seed for seed in self.seeds if seed.records[-1].round == furthest or seed.summary is not None]
-        notes = [
-            f"seed {seed.seed} of {self.label} is at round {seed.records[-1].round} of {furthest} and left out of the means"
+        ended = [seed for seed in self.seeds if seed.summary is not None]
+        kept = ended or [seed for seed in self.seeds if seed.records[-1].round == furthest]
+        left = [
+            f"seed {seed.seed} of {self.label} is at round {seed.records[-1].round} of"
+            f" {self.experiment['rounds'] if ended else furthest} and left out of the means"
             for seed in self.seeds
             if seed not in kept
         ]
         for seed in kept:
             if seed.summary is not None and seed.summary.ended_early:
-                ended = f"seed {seed.seed} of {self.label} ended early after round {seed.summary.rounds}"
-                notes.append(f"{ended}: {seed.summary.ended_early}")
-        return Result(self.label, self.path, self.experiment, kept), notes
+                early = f"seed {seed.seed} of {self.label} ended early after round {seed.summary.rounds}"
+                left.append(f"{early}: {seed.summary.ended_early}")
+        ends = sorted({seed.records[-1].round for seed in kept})
+        if len(ends) > 1:
+            left.append(
+                f"the seeds of {self.label} ended after {', '.join(map(str, ends))} rounds: its curves end with the first of them,"
+                " its results are of each seed's own end"
+            )
+        return Result(self.label, self.path, self.experiment, kept), left
 
     @property
     def by_seed(self) -> list[list[Record]]:
@@ -140,18 +147,21 @@ class Results(msgspec.Struct, frozen=True):
     @property
     def differing(self) -> list[str]:
         """The dotted settings in which the experiments differ; their names do not count."""
-        tables = [_settings(run.experiment) for run in self.runs]
-        keys = dict.fromkeys(key for table in tables for key in table)
-        return [key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables)]
+        return differing([settings_of(run.experiment) for run in self.runs])
+
+    @property
+    def design(self) -> Design:
+        """The settings that tell the runs apart, with their values in order."""
+        return Design.of([run.experiment for run in self.runs])
 
     def setting(self, run: Result, key: str) -> Any:
         """A setting of a run by its dotted key; None where it has none."""
-        return _settings(run.experiment).get(key)
+        return settings_of(run.experiment).get(key)
 
     def common(self) -> dict[str, Any]:
         """The dotted settings that all experiments share."""
         differing = self.differing
-        return {key: value for key, value in _settings(self.runs[0].experiment).items() if key not in differing}
+        return {key: value for key, value in settings_of(self.runs[0].experiment).items() if key not in differing}
 
     def rows(self) -> list[dict[str, Any]]:
         """The tidy table: one row for each run, seed and evaluated round."""
@@ -239,7 +249,7 @@ def _read_seed(path: Path, notes: list[str]) -> SeedResult | None:
         raise BadInput(f"{path / 'run.json'} is not that of a run: {problem}") from None
     ended = (path / "summary.json").is_file()
     if not (path / RECORDS).is_file() and not ended:
-        notes.append(f"{path} has no records yet and was left out")
+        notes.append(f"{path} has no records yet{_how(read_state(path))} and was left out")
         return None
     records, cut = read_records(path / RECORDS)
     if cut:
@@ -249,14 +259,19 @@ def _read_seed(path: Path, notes: list[str]) -> SeedResult | None:
         what = "has rounds twice or out of order" if rounds else "is empty although the run is finished"
         raise BadInput(f"{path / RECORDS} is damaged: it {what}; delete {path} to run this seed again")
     if not records:
-        notes.append(f"{path} has no record yet and was left out")
+        notes.append(f"{path} has no record yet{_how(read_state(path))} and was left out")
         return None
     summary, nodes = _optional(path / "summary.json", Summary), _optional(path / "nodes.json", list[NodeResult])
     state = read_state(path)
     if summary is None:
-        how = f", {state.state}: {state.why}" if state.over and state.why else ""
-        notes.append(f"{path} is not finished: round {records[-1].round} of {info.experiment['rounds']}{how}")
+        where = f"round {records[-1].round} of {info.experiment['rounds']}"
+        notes.append(f"{path} is not finished: {where}{_how(state)}")
     return SeedResult(path, info, records, cut, summary, nodes, _seconds(path / TIMINGS), state)
+
+
+def _how(state: RunState) -> str:
+    """Why nothing more will come, if that is known."""
+    return f", {state.state}: {state.why}" if state.over and state.why else ""
 
 
 class _Timing(msgspec.Struct):
@@ -294,10 +309,6 @@ def _labels(names: dict[Path, str]) -> dict[Path, str]:
             depth += 1
         labels |= {path: f"{name} ({'/'.join(p[-depth:])})" for path, p in parts.items()}
     return labels
-
-
-def _settings(experiment: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in decisive(experiment).items() if k not in ("name", "format")}
 
 
 def _cell(value: Any) -> Any:

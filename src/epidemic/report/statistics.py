@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import msgspec
 import numpy as np
@@ -27,7 +28,13 @@ class Interval(msgspec.Struct, frozen=True):
         if m == 1:
             return Interval(mean, None, 1)
         sd = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (m - 1))
-        return Interval(mean, float(scipy.special.stdtrit(m - 1, 0.975)) * sd / math.sqrt(m), m)
+        return Interval(mean, _quantile(m - 1) * sd / math.sqrt(m), m)
+
+
+@cache
+def _quantile(freedom: int) -> float:
+    """Student's t that 97.5 % stay below."""
+    return float(scipy.special.stdtrit(freedom, 0.975))
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -48,11 +55,18 @@ def disagreement_of(record: Record) -> float:
     return math.nan if record.disagreement is None else record.disagreement
 
 
-def curve(by_seed: list[list[Record]], value: str, *, partial: bool = False) -> Curve:
-    """Of records by seed; `value` is accuracy, loss, their sd over nodes (accuracy_sd, loss_sd), disagreement or bytes.
+def metric_of(record: Record, name: str) -> float:
+    """A user's own metric, mean over nodes; not a number where it has no value."""
+    found = record.metrics.get(name)
+    return math.nan if found is None or found.mean is None else found.mean
 
+
+def curve(by_seed: list[list[Record]], value: str, *, partial: bool = False) -> Curve:
+    """Mean and interval of a quantity over seeds, from their records.
+
+    `value` is accuracy, loss, their sd over nodes (accuracy_sd, loss_sd), disagreement, bytes, or metric.NAME for a user's own.
     Rounds that not all seeds have are left out or, if `partial`, are the mean of those that have them. Rounds without a known
-    disagreement have none.
+    value have none.
     """
     read: dict[str, Callable[[Record], float]] = {
         "accuracy": accuracy_of,
@@ -62,8 +76,10 @@ def curve(by_seed: list[list[Record]], value: str, *, partial: bool = False) -> 
         "disagreement": disagreement_of,
         "bytes": lambda r: r.bytes.total.mean,
     }
-    tables = [{r.round: read[value](r) for r in records} for records in by_seed]
-    if value == "disagreement":
+    own = value.removeprefix("metric.")
+    one = read[value] if own == value else lambda r: metric_of(r, own)
+    tables = [{r.round: one(r) for r in records} for records in by_seed]
+    if own != value or value == "disagreement":
         tables = [{t: v for t, v in table.items() if not math.isnan(v)} for table in tables]
     rounds = sorted((set.union if partial else set.intersection)(*(set(table) for table in tables)))
     found = [Interval.of([table[t] for table in tables if t in table]) for t in rounds]

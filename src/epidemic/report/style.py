@@ -1,6 +1,7 @@
 """How figures look: the same colour and line for the same method everywhere, distinguishable to colour-blind readers.
 
-Colours are Okabe and Ito's; methods that share one differ in dashes. Importing this file does not import Matplotlib.
+Colours are Okabe and Ito's; methods that share one differ in dashes. Those of ordered values grow lighter from violet to orange,
+as in the report. Importing this file does not import Matplotlib.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epidemic.errors import BadInput
+from epidemic.report.looks import Look, between
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,6 +39,10 @@ METHODS: dict[str, tuple[str, Any, float]] = {  # kind: colour, dashes, line wid
     "none": (GREY, (0, (1, 2)), 1.4),
 }
 
+ORDERED = ("#2d1160", "#7b1f82", "#bd3a76", "#dd5a3c", "#de8a1c")
+"""Between these the colours of ordered values are mixed; the same are --q0 to --q4 in page.css."""
+WORDS = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
+
 FORMATS = (".png", ".pdf", ".svg")
 
 
@@ -52,6 +58,24 @@ def line(kind: str, variant: int = 0) -> dict[str, Any]:
         "linestyle": dashes if variant == 0 else VARIANTS[(variant - 1) % len(VARIANTS)],
         "linewidth": width,
     }
+
+
+def line_of(look: Look) -> dict[str, Any]:
+    """The same for a run that looks like this on the page too."""
+    if look.place is None and look.word is None:
+        return line(look.kind, look.variant)
+    if look.place is not None:
+        step, share = between(look.place)
+        colour = _mixed(ORDERED[step], ORDERED[step + 1], share)
+    else:
+        colour = WORDS[(look.word or 0) % len(WORDS)]
+    dashes: Any = ("-", *VARIANTS)[look.variant % (1 + len(VARIANTS))]
+    return {"color": colour, "linestyle": dashes, "linewidth": 1.8}
+
+
+def _mixed(first: str, second: str, share: float) -> str:
+    pairs = [(int(first[i : i + 2], 16), int(second[i : i + 2], 16)) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in pairs)
 
 
 def new_figure(width: float, height: float) -> Figure:

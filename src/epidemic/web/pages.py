@@ -16,6 +16,7 @@ from epidemic.experiment import flat
 from epidemic.record import Record
 from epidemic.report import charts
 from epidemic.report.charts import Look, Series
+from epidemic.report.schemes import looks_of
 from epidemic.report.statistics import curve
 from epidemic.web.seeds import Seed
 from epidemic.web.view import View, badge, block, row, size, spark, table, tiles
@@ -238,8 +239,7 @@ def group_page(catalogue: Catalogue, path: Path, runs: list[Run]) -> View:
     """A sweep, a comparison, or whatever runs a directory holds: a line for each, the mean over seeds."""
     begun = [run for run in runs if run.by_seed]
     drawn = chosen(begun)
-    kinds = [charts.colour_name(run.kind) for run in drawn]
-    looks = [Look(run.kind, kinds[:i].count(kinds[i])) for i, run in enumerate(drawn)]
+    looks = looks_of([run.experiment for run in drawn]) if drawn else []
     series = [(name, look, run.by_seed) for run, name, look in zip(drawn, labels(drawn), looks, strict=True)]
     counts = Counter(run.state.state for run in runs)
     few = (

@@ -1,0 +1,173 @@
+"""What differs between runs: which settings, their values in order, and how much each of them matters.
+
+Found from the tables of the experiments alone, so any set of runs will do, not only those of one sweep.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+import msgspec
+
+from epidemic.experiment import decisive
+
+METHOD = "topology.kind"
+"""The setting that names a method of the paper; methods have colours of their own."""
+
+FULL = 0.6
+"""The share of a grid's points from which runs count as a grid."""
+
+Value = str | int | float | None
+
+
+def settings_of(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an experiment that decide its result, by dotted keys."""
+    return {k: v for k, v in decisive(experiment).items() if k not in ("name", "format")}
+
+
+def method_of(experiment: Mapping[str, Any]) -> str:
+    """The kind of its topology; "own" for a user's own object."""
+    topology = experiment.get("topology")
+    return str(topology.get("kind", "own")) if isinstance(topology, Mapping) else "own"
+
+
+def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys in which tables of settings differ, in the order of their first appearance."""
+    keys = dict.fromkeys(key for table in tables for key in table)
+    return [key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables)]
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """A setting in which runs differ."""
+
+    key: str  # dotted, as in the experiment's file
+    name: str  # its last word, where that is clear
+    values: list[Value]  # numbers from small to large, words as they first appear
+    ordered: bool  # whether all values are numbers
+    together: list[str] = []  # settings that change whenever this one does, and only then
+
+    @property
+    def log(self) -> bool:
+        """Whether the values are spread over decades, so that a logarithm shows them more evenly."""
+        if not self.ordered or len(self.values) < 2:
+            return False
+        numbers = [float(v) for v in self.values if v is not None]
+        if numbers[0] <= 0 or numbers[-1] < 10 * numbers[0]:
+            return False
+        return _unevenness([math.log(v) for v in numbers]) <= _unevenness(numbers)
+
+    def index(self, value: Value) -> int:
+        """Which of the values this is."""
+        return self.values.index(value)
+
+    def place(self, value: Value) -> float:
+        """Where a value is among the others, from 0 to 1."""
+        return self.index(value) / max(len(self.values) - 1, 1)
+
+
+class Design(msgspec.Struct, frozen=True):
+    """The settings that tell runs apart, and the value of each in every run."""
+
+    settings: list[Setting]
+    points: list[tuple[Value, ...]]  # by run
+
+    @staticmethod
+    def of(experiments: Sequence[Mapping[str, Any]]) -> Design:
+        """Of the experiments' tables, one for each run."""
+        tables = [settings_of(experiment) for experiment in experiments]
+        columns = {key: [_plain(table.get(key)) for table in tables] for key in differing(tables)}
+        telling = _telling(columns)
+        last = [key.rpartition(".")[2] for key in columns]
+        settings = []
+        for key, together in telling.items():
+            name = key.rpartition(".")[2]
+            values = list(dict.fromkeys(columns[key]))
+            ordered = all(isinstance(value, int | float) for value in values)
+            settings.append(
+                Setting(
+                    key,
+                    name if last.count(name) == 1 and name != "kind" else key,
+                    sorted(values, key=float) if ordered else values,  # type: ignore[arg-type]
+                    ordered,
+                    together,
+                )
+            )
+        return Design(settings, [tuple(columns[key][i] for key in telling) for i in range(len(tables))])
+
+    @property
+    def grid(self) -> bool:
+        """Whether most combinations of the values were run."""
+        cells = math.prod(len(setting.values) for setting in self.settings)
+        return bool(self.settings) and len(set(self.points)) >= FULL * cells
+
+    @property
+    def comparison(self) -> bool:
+        """Whether the runs are methods side by side, or nothing tells them apart, rather than points of a sweep."""
+        keys = [setting.key for setting in self.settings]
+        return not keys or keys == [METHOD] or (METHOD in keys and not self.grid)
+
+    def column(self, setting: Setting) -> list[Value]:
+        """The value of a setting in every run."""
+        i = self.settings.index(setting)
+        return [point[i] for point in self.points]
+
+    def effects(self, scores: Sequence[float]) -> list[float]:
+        """For each setting: by how much the mean of the runs' scores changes between its values, at most.
+
+        Not a number for a setting most of whose values were run once only: it cannot be told from the others' effects.
+        """
+        return [self._effect(setting, scores) for setting in self.settings]
+
+    def _effect(self, setting: Setting, scores: Sequence[float]) -> float:
+        groups: dict[Value, list[float]] = {}
+        for value, score in zip(self.column(setting), scores, strict=True):
+            if math.isfinite(score):
+                groups.setdefault(value, []).append(score)
+        if len(self.settings) > 1 and sum(map(len, groups.values())) < 2 * len(groups):
+            return math.nan
+        means = [fmean(group) for group in groups.values()]
+        return max(means) - min(means) if means else math.nan
+
+
+def _plain(value: Any) -> Value:
+    """A value that can be compared and written: truth and lists as they are in the file."""
+    if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
+        return value
+    return msgspec.json.encode(value).decode()
+
+
+def _telling(columns: Mapping[str, Sequence[Value]]) -> dict[str, list[str]]:
+    """The settings that are needed to tell the runs apart, each with those that follow from it. Kinds come first."""
+    kept: dict[str, list[str]] = {}
+    for key in sorted(columns, key=lambda k: (k != METHOD, not k.endswith(".kind"))):
+        leader = next((k for k in kept if _follows(columns[key], columns[k], kind=k.endswith(".kind"))), None)
+        if leader is None:
+            kept[key] = []
+        else:
+            kept[leader].append(key)
+    return {key: kept[key] for key in columns if key in kept}
+
+
+def _follows(values: Sequence[Value], leader: Sequence[Value], *, kind: bool) -> bool:
+    """Whether one setting says nothing that the other does not: given by its kind, or always changing with it."""
+    pairs = set(zip(leader, values, strict=True))
+    if len(pairs) != len(set(leader)):
+        return False
+    if kind:
+        return True
+    if len(pairs) != len(set(values)):
+        return False
+    numbers = [(a, b) for a, b in pairs if isinstance(a, int | float) and isinstance(b, int | float)]
+    if len(numbers) < len(pairs):
+        return True
+    seconds = [b for _, b in sorted(numbers)]
+    return seconds in (sorted(seconds), sorted(seconds, reverse=True))
+
+
+def _unevenness(values: Sequence[float]) -> float:
+    gaps = [b - a for a, b in itertools.pairwise(values)]
+    return pstdev(gaps) / fmean(gaps)
