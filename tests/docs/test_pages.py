@@ -91,7 +91,7 @@ FILES = {
         nodes = 4
         topology = {kind = "el-local", s = 2}
         data = {kind = "arrays", path = "/srv/private/scans.npz"}
-        network = {data = "own"}
+        partition = {kind = "iid"}
     """,
 }
 
