@@ -261,18 +261,16 @@ class Store:
         return None if device is None else str(device).partition(":")[0]
 
     def _known(self) -> dict[str, Any] | None:
-        places = [self.path, *sorted(self.root.glob("seed-*"))]
-        return next((info for path in places if (info := read_json(path / "run.json")) is not None), None)
+        files = [self.path / "run.json", *sorted(self.root.glob("seed-*/run.json"))]
+        return next((info for file in files if (info := read_json(file)) is not None), None)
 
     def _table(self) -> dict[str, Any]:
-        table: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self.experiment.table()))
-        return table
+        return msgspec.json.decode(msgspec.json.encode(self.experiment.table()), type=dict[str, Any])
 
     def mark(self, state: str, why: str = "") -> None:
         """Say how the run is: running, finished, stopped or failed."""
-        found = RunState(state, why)
         with suppress(EpidemicError):  # a full disk has been reported, or will be
-            write_bytes(self.path / STATE, msgspec.json.encode(found) + b"\n")
+            write_bytes(self.path / STATE, msgspec.json.encode(RunState(state, why)) + b"\n")
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
