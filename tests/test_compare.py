@@ -256,9 +256,9 @@ def test_directories_are_checked_before_anything_is_trained(tmp_path, capsys):
     assert main(["compare", str(file), "--out", str(out), "--quiet"]) == 0
     before = sorted(out.rglob("*"))
     capsys.readouterr()
-    changed = ["compare", str(file), "--out", str(out), "--quiet", "--resume", "--set", "algorithm.lr=0.2"]
+    changed = ["compare", str(file), "--out", str(out), "--quiet", "--resume", "--set", "eval.samples=33"]
     assert main(changed) == 2
-    assert "holds a different experiment (in algorithm.lr)" in capsys.readouterr().err
+    assert "holds a different experiment (in eval.samples)" in capsys.readouterr().err
     assert sorted(out.rglob("*")) == before
 
 
