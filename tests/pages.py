@@ -123,12 +123,13 @@ def smaller():
     """From here on, experiments of this process have few rounds, seeds and local steps; nodes and names stay as they are.
 
     Done twice it changes nothing, so that files which are written and read again mean the same. More rounds stay more rounds.
+    What is given back makes experiments what they were.
     """
     from epidemic.experiment.spec import Experiment
 
     rule = Experiment.mixing_rule
     if hasattr(rule.fget, "smaller"):
-        return
+        return lambda: None
 
     def shrink(self):  # asked for whenever an experiment is made
         change = msgspec.structs.force_setattr
@@ -142,6 +143,7 @@ def smaller():
 
     shrink.smaller = True
     Experiment.mixing_rule = property(shrink)
+    return functools.partial(setattr, Experiment, "mixing_rule", rule)
 
 
 @functools.cache
@@ -205,7 +207,7 @@ class Desk:
         os.chdir(self.directory)
         sys.path.insert(0, str(self.directory))
         os.environ |= {"HOME": str(self.directory / "home"), "MPLBACKEND": "Agg", "EPIDEMIC_DEBUG": "1"}
-        smaller()
+        self._as_before = smaller()
         return self
 
     def __exit__(self, kind, *_):
@@ -218,6 +220,7 @@ class Desk:
         os.environ.clear()
         os.environ.update(environment)
         sys.path[:] = path
+        self._as_before()
         self._forget()
 
     def _forget(self):
