@@ -201,8 +201,8 @@ def test_a_sweep_gives_a_run_for_every_point():
     assert set(frame["topology.s"]) == {1, 2}
     assert set(frame["algorithm.lr"]) == {0.01, 0.1}
     assert set(frame["directory"]) == {""}
-    colours = {line.get_color() for line in found.plot().axes[0].lines}
-    assert len(colours) == 4
+    looks = {(line.get_color(), str(line.get_linestyle())) for line in found.plot().axes[0].lines}
+    assert len(looks) == 4
     assert len(found["s=1,lr=0.1"].models) == 6
     place = found["s=1,lr=0.1"].seeds[0].path
     assert place.is_dir()
