@@ -455,6 +455,8 @@ def supply(directory):
         train_x=random.normal(size=(60, 8)), train_y=np.arange(60) % 3,
         test_x=random.normal(size=(30, 8)), test_y=np.arange(30) % 3,
     )  # fmt: skip
+    rows = [f"{30 + i % 50},{1 + i % 7},{'malignant' if i % 3 else 'benign'}" for i in range(60)]
+    (directory / "patients.csv").write_text("\n".join(["age,dose,outcome", *rows]) + "\n")
     (directory / "home" / "data" / "cifar10").mkdir(parents=True)
 
 

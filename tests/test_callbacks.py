@@ -168,7 +168,7 @@ def test_early_stopping_that_makes_no_sense_is_refused(arguments, message):
 
 
 def test_a_metric_that_nobody_records_is_refused_by_name():
-    with pytest.raises(BadInput, match="EarlyStopping: metric = 'f1' is not in the records; known: accuracy"):
+    with pytest.raises(ep.RunFailed, match="EarlyStopping: metric = 'f1' is not in the records; known: accuracy"):
         ep.simulate(EXPERIMENT, callbacks=EarlyStopping("f1", patience=2, mode="max"))
 
 
@@ -189,7 +189,9 @@ def test_a_callback_that_raises_is_named_and_the_run_can_go_on(ended, tmp_path, 
     with pytest.raises(RunFailed) as caught:
         ep.simulate(EXPERIMENT, tmp_path / "run", callbacks=[stopping, Broken(where)])
     assert str(caught.value).startswith(f"callback Broken failed in {where}(): ValueError: not today; ")
-    saved = "seed 1 itself is finished" if where == "finished" else "go on with: epidemic run --resume"
+    saved = (
+        "seed 1 itself is finished" if where == "finished" else "go on with: simulate(..., resume=True) with the same"
+    )
     assert saved in str(caught.value)
     state = json.loads((tmp_path / "run" / "seed-1" / "state.json").read_text())
     assert state["state"] == ("finished" if where == "finished" else "failed")
@@ -388,3 +390,24 @@ def test_weights_and_biases_goes_on_with_what_is_not_known_there(tmp_path):
     assert new.settings["id"] == "first-1"
     assert new.settings["resume"] == "allow"
     assert [step for step, _ in new.logged] == [0, 4, 8]
+
+
+def test_our_own_errors_in_a_callback_name_it_and_keep_the_run(tmp_path):
+    class Full(Callback):
+        def recorded(self, record):
+            if record.round == 4:
+                raise ep.BadInput("the disk is full")
+
+    with pytest.raises(ep.RunFailed, match=r"callback Full failed in recorded\(\): the disk is full; stopped at seed"):
+        ep.simulate(EXPERIMENT, tmp_path / "run", callbacks=Full())
+    assert list(tmp_path.rglob("checkpoint.safetensors"))
+
+
+def test_where_a_callback_decides_the_way_on_is_with_it(tmp_path):
+    class Stop(Callback):
+        def advanced(self, rounds_done, x):
+            if rounds_done == 3:
+                raise KeyboardInterrupt
+
+    with pytest.raises(ep.Interrupted, match=r"go on with: simulate\(\.\.\., resume=True\) with the same callbacks"):
+        ep.simulate(EXPERIMENT, tmp_path / "run", callbacks=[Stop(), ep.callbacks.EarlyStopping(patience=3)])

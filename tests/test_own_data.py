@@ -567,3 +567,37 @@ def test_a_note_on_the_data_is_said_when_a_run_starts(tmp_path, monkeypatch, cap
     )
     assert main(["run", "e.toml", "--out", "out"]) == 0
     assert 'warning: data: no sample is of the class "1" (of 3)' in capsys.readouterr().err
+
+
+# -- labels that look like something else -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "wanted"),
+    [([1, 2, 1, 2], ("1", "2", "3+"), [0, 1, 0, 1]), ([-1, 1, 1, -1], ("-1", "1"), [0, 1, 1, 0])],
+)
+def test_labels_are_found_by_name_where_a_name_is_a_number(labels, classes, wanted):
+    x, y = np.zeros((4, 2), np.float32), np.array(labels)
+    assert as_dataset(((x, y), (x, y)), "data", classes).train.targets.tolist() == wanted
+
+
+def test_a_label_that_is_no_name_is_refused_where_a_name_is_a_number():
+    x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
+    assert "has the label '0', which is not among data.classes" in refused(((x, y), (x, y)), ("1", "2", "3+"))
+
+
+@pytest.mark.parametrize("names", [["a", "a"], ["", "a"]])
+def test_names_that_the_data_brings_along_are_checked(names):
+    pictures = Pictures([0, 1, 0, 1], classes=names)
+    assert "the classes of the data" in refused((pictures, pictures))
+
+
+def test_words_that_pandas_takes_for_nothing_are_classes(tmp_path):
+    rows = [f"{i},{['NA', 'None', 'x'][i % 3]}" for i in range(60)]
+    assert table(tmp_path, "\n".join(["a,y", *rows])).load().classes == ("NA", "None", "x")
+
+
+def test_rows_with_more_fields_than_names_are_refused(tmp_path):
+    rows = [f"{i},1.5,{i % 2}" for i in range(20)]
+    with pytest.raises(BadInput, match="has more fields in its rows than names in its first line"):
+        table(tmp_path, "\n".join(["a,y", *rows])).load()

@@ -262,3 +262,14 @@ def test_their_mistakes_are_one_line(folder, capsys, line, said):
     assert said in err
     assert err.count("\n") == 1
     assert not list(Path("run").glob("seed-*/run.json"))
+
+
+def test_one_that_ends_runs_is_refused_before_a_cluster_is_made(tmp_path):
+    from epidemic.net.terms import check_deployable
+
+    with pytest.raises(ep.BadInput, match="'EarlyStopping' ends runs early"):
+        check_deployable(
+            ep.Experiment(
+                nodes=4, topology=ep.ELLocal(2), callbacks=[{"use": "EarlyStopping", "options": {"patience": 3}}]
+            )
+        )

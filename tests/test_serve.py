@@ -74,10 +74,33 @@ def test_a_damaged_run_is_said_and_the_others_are_shown(runs):
     (broken.path / "records.jsonl").write_text("no record\n")
     (runs / "worse" / "seed-1").mkdir(parents=True)
     (runs / "worse" / "seed-1" / "run.json").write_text("{")
+    (runs / "bytes" / "seed-1").mkdir(parents=True)
+    (runs / "bytes" / "seed-1" / "run.json").write_bytes(b'{"experiment": {"name": "\xff", "rounds": 3}}')
+    for name in ("run.json", "state.json", "records.jsonl"):
+        (deep := Written(runs / f"deep-{name}")).path.joinpath(name).write_bytes(b"[" * 100_000 + b"\n")
     text = client(runs).get("/").text
     assert "good" in text
+    assert deep.path.is_dir()
     assert "records.jsonl is damaged" in text
     assert "run.json cannot be read" in text
+
+
+def test_what_cannot_be_shown_is_said_and_ends_nothing(runs, monkeypatch):
+    finished(runs / "good")
+    visitor = client(runs)
+    (address,) = links(visitor.get("/").text, "run")
+
+    def overflow(*_):
+        raise OverflowError("1e308")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("epidemic.web.pages.run_page", overflow)
+        assert "This cannot be shown" in visitor.get(address).text
+        patch.setattr("epidemic.web.app.page", overflow)
+        assert visitor.get("/report" + address).status_code == 409
+        patch.setattr(Catalogue, "_walk", overflow)
+        assert visitor.get("/").status_code == 200
+    assert visitor.get("/").status_code == 200
 
 
 def test_the_states_of_seeds_make_that_of_their_run(runs):

@@ -12,7 +12,7 @@ import re
 import sys
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,7 +64,10 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
     """A TOML document, or a message that says where it is broken."""
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
+    except (
+        ValueError,
+        RecursionError,
+    ) as problem:  # TOMLDecodeError is a ValueError; so are numbers of too many digits
         raise BadInput(f"{source} is not valid TOML: {problem}") from None
 
 
@@ -150,7 +153,6 @@ def look_beside(path: str | Path, *, first: bool = False) -> None:
     directory = str(Path(path).resolve().parent)
     _LOOKED.add(directory)
     if first:
-        look_here()
         sys.path.insert(0, directory)
     elif directory not in sys.path:
         sys.path.append(directory)
@@ -168,9 +170,9 @@ def look_here() -> None:
         sys.path.insert(0, here)
 
 
-def modules_found_in() -> list[str]:
-    """The directories, the current one or those beside files, in which this process has found modules that files name."""
-    return sorted(set(_FOUND.values()))
+def modules_found_in(modules: Iterable[str]) -> list[str]:
+    """The directories, the current one or those beside files, in which this process has found these modules."""
+    return sorted({_FOUND[module] for module in modules if module in _FOUND})
 
 
 def import_object(reference: str, where: str) -> Any:

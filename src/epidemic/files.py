@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import safetensors
 
-from epidemic.errors import BadInput, RunFailed
+from epidemic.errors import BadInput, RunFailed, plain
 
 _NOT_HERE = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOENT, errno.EEXIST, errno.EISDIR,
@@ -79,12 +79,27 @@ def write_bytes(path: Path, content: bytes) -> None:
     write_whole(path, write)
 
 
+LARGEST_JSON = 2**28
+"""Bytes of a JSON file; a larger one is none of ours."""
+UNREADABLE = (OSError, msgspec.MsgspecError, ValueError, RecursionError)
+"""What reading a JSON file raises that somebody else has written, whatever is in it."""
+
+
+def read_bounded(path: Path) -> bytes:
+    """What is in a file that is not too large to be one of ours."""
+    if path.stat().st_size > LARGEST_JSON:
+        raise ValueError(f"it has more than {LARGEST_JSON >> 20} MiB")
+    return path.read_bytes()
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """A small JSON file, or None if it is not there."""
     try:
-        found: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+        found = msgspec.json.decode(read_bounded(path))
+        if not isinstance(found, dict):
+            raise ValueError("it holds no table")
         return found
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, msgspec.DecodeError) as problem:
-        raise BadInput(f"{path} cannot be read: {problem}") from None
+    except UNREADABLE as problem:
+        raise BadInput(f"{path} cannot be read: {plain(str(problem))}") from None

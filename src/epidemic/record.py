@@ -155,5 +155,5 @@ def read_records(path: Path) -> tuple[list[Record], bool]:
     cut = lines.pop() != b""
     try:
         return [msgspec.json.decode(line, type=Record) for line in lines], cut
-    except msgspec.DecodeError as problem:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
         raise BadInput(f"{path} is not a file of records: {problem}") from None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from epidemic.errors import BadInput, CallbackFailed, EpidemicError
+from epidemic.errors import BadInput, CallbackFailed, EpidemicError, Interrupted, plain
 
 if TYPE_CHECKING:
     import numpy as np
@@ -142,13 +142,17 @@ class Callbacks(Callback):
 
 @contextmanager
 def _blamed(callback: Callback, what: str) -> Iterator[None]:
-    """Whatever goes wrong inside is the callback's failure, unless it says better itself what is wrong."""
+    """Whatever goes wrong inside is the callback's failure; before anything was done, what is wrong in its own words."""
     try:
         yield
-    except EpidemicError:
+    except (CallbackFailed, Interrupted):
         raise
     except Exception as problem:
-        reason = " ".join(f"{type(problem).__name__}: {problem}".split())
+        known = isinstance(problem, EpidemicError)
+        if known and what == "started":
+            raise
+        said = str(problem) if known else f"{type(problem).__name__}: {problem}"
+        reason = plain(" ".join(said.split()), 500)
         raise CallbackFailed(f"callback {type(callback).__name__} failed in {what}(): {reason}") from problem
 
 

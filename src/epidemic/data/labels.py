@@ -127,7 +127,8 @@ def numbered(
         named = [own[int(value)] for value in values]
         classes = tuple(declared or own)
         numbers = looked_up(named, classes, "data.classes") if declared else [int(v) for v in values]
-    elif declared is not None and all(name.isdecimal() for name in declared):
+    elif declared is not None and any(_is_whole(name) for name in declared):
+        # names that are numbers: a label is the class of that name, not of that place
         classes, numbers = tuple(declared), looked_up([str(v) for v in values], declared, "data.classes")
     elif declared is not None:
         classes, numbers = tuple(declared), counted(declared, "data.classes")
@@ -139,7 +140,9 @@ def numbered(
                 )
         classes = tuple(str(i) for i in range(int(values[-1]) + 1 if len(values) else 0))
         numbers = [int(value) for value in values]
-    if kind == "U" and not declared and not own:
+    if own is not None:
+        check_names(own, "the classes of the data")
+    elif kind == "U" and not declared:
         check_names(classes, "labels")
     every = np.asarray(numbers, dtype=np.int64)[where] if len(values) else np.zeros(0, np.int64)
     ends = np.cumsum([len(y) for y in labels])[:-1]
@@ -161,6 +164,11 @@ def as_declared(data: Dataset, declared: Sequence[str]) -> Dataset:
         data, train=changed[0], test=changed[1], validation=changed[2] if len(changed) > 2 else None,
         classes=found.classes, note="; ".join(filter(None, (data.note, found.note))),
     )  # fmt: skip
+
+
+def _is_whole(name: str) -> bool:
+    """Whether a name is a whole number."""
+    return name.removeprefix("-").isdecimal()
 
 
 _KINDS = {"b": "true or false", "i": "whole numbers", "U": "names"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -227,12 +228,20 @@ def _frame(path: Path, separator: str) -> Any:
     pandas = need("pandas", "Tables", "tables")
     try:
         if path.suffix.lower() == ".csv":
-            frame = pandas.read_csv(path, sep=separator, encoding="utf-8-sig", low_memory=False)
+            # an empty cell is missing; "NA" and "None" are words like others
+            options = {"keep_default_na": False, "na_values": [""], "low_memory": False, "index_col": False}
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pandas.errors.ParserWarning)  # more fields than names: pandas drops some
+                frame = pandas.read_csv(path, sep=separator, encoding="utf-8-sig", **options)
         else:
             need("pyarrow.parquet", "Parquet files", "tables")
             frame = pandas.read_parquet(path)
     except BadInput:
         raise
+    except Warning:
+        raise BadInput(
+            f"{path} has more fields in its rows than names in its first line; give every column a name"
+        ) from None
     except Exception as problem:
         raise BadInput(f"{path} cannot be read as a table: {plain(' '.join(str(problem).split()), 300)}") from None
     if not len(frame):

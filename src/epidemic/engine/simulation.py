@@ -47,7 +47,9 @@ def simulate(
     """
     experiment = as_experiment(experiment)
     experiment.check_names()
-    callback = Callbacks([*named_callbacks(experiment), *all_of(callbacks).those])
+    given = all_of(callbacks).those
+    deciding = any(type(one).stop is not Callback.stop for one in given)
+    callback = Callbacks([*named_callbacks(experiment), *given])
     root = None if out is None else Path(out)
     workers = Workers(experiment.runtime.threads)
     try:
@@ -77,9 +79,9 @@ def simulate(
                     store.begin(known, data.note, classes=data.classes, samples=setup.sizes, device=device)
                 with gentle_stop() as stop:
                     host = Host(Population(setup, learner), learner, workers, stop)
-                    results.append(_Simulation(host, store, callback, _go_on(store)).run())
+                    results.append(_Simulation(host, store, callback, _go_on(store, deciding)).run())
             except KeyboardInterrupt:
-                raise Interrupted(f"interrupted before seed {seed} began; {_go_on(store)}") from None
+                raise Interrupted(f"interrupted before seed {seed} began; {_go_on(store, deciding)}") from None
             finally:
                 if store is not None:
                     store.close()
@@ -88,9 +90,12 @@ def simulate(
         workers.close()
 
 
-def _go_on(store: Store | None) -> str:
-    """How to go on after an interrupt."""
-    return "nothing was saved, because no directory was given" if store is None else f"go on with: {store.way_on()}"
+def _go_on(store: Store | None, deciding: bool) -> str:
+    """How to go on after an interrupt; `deciding`: callbacks that no file names may end a seed."""
+    if store is None:
+        return "nothing was saved, because no directory was given"
+    way = "simulate(..., resume=True) with the same callbacks" if deciding else store.way_on()
+    return f"go on with: {way}"
 
 
 def _saved_models(experiment: Experiment, seed: int, path: Path, data: Dataset | None) -> Models:

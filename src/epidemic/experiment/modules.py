@@ -81,9 +81,11 @@ class OwnModule:
 
 def own_modules(table: Mapping[str, Any]) -> list[OwnModule]:
     """The own modules that an experiment's table needs: those that it names, and those that these import."""
+    waiting = [(reference.partition(".")[0].partition(":")[0], where) for where, reference in references(table).items()]
+    if not waiting:
+        return []
     look_here()
     importlib.invalidate_caches()
-    waiting = [(reference.partition(".")[0].partition(":")[0], where) for where, reference in references(table).items()]
     found: dict[str, OwnModule] = {}
     while waiting:
         name, needed_by = waiting.pop(0)

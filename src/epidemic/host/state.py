@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from epidemic.files import UNREADABLE, read_bounded
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -29,8 +31,8 @@ class RunState(msgspec.Struct, frozen=True):
 def read_state(path: Path) -> RunState:
     """How the run in the directory of a seed is."""
     try:
-        found = msgspec.json.decode((path / STATE).read_bytes(), type=RunState)
-    except (OSError, msgspec.MsgspecError):
+        found = msgspec.json.decode(read_bounded(path / STATE), type=RunState)
+    except UNREADABLE:
         return RunState("unknown")
     if found.state == "running" and not _held(path / ".lock"):
         return RunState("gone", "its process ended without a word; going on starts from its last checkpoint")

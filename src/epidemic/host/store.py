@@ -31,7 +31,7 @@ from torch import Tensor
 from epidemic import __version__
 from epidemic.config import modules_found_in
 from epidemic.errors import BadInput, EpidemicError
-from epidemic.experiment import Experiment, changed_settings, load, same_experiment, to_toml
+from epidemic.experiment import Experiment, changed_settings, load, references, same_experiment, to_toml
 from epidemic.files import full_disk, read_json, write_bytes, write_whole
 from epidemic.graph import IntArray
 from epidemic.host.checkpoint import (
@@ -144,6 +144,10 @@ class Store:
         words = ["epidemic", "run", "--resume", str(self.root)]
         return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
 
+    def _modules(self) -> list[str]:
+        """Where the user's own modules were found that the experiment names."""
+        return modules_found_in(one.partition(":")[0] for one in references(self._table()).values())
+
     def _own_file(self) -> bool:
         """Whether experiment.toml is not there or was written by us."""
         try:
@@ -211,7 +215,7 @@ class Store:
             "seed": self.seed,
             **({} if node is None else {"node": node}),
             **({} if told is None else {"samples": told}),
-            **({"modules": modules} if (modules := modules_found_in()) else {}),
+            **({"modules": modules} if (modules := self._modules()) else {}),
             "data": data,
             "classes": list(classes) if len(classes) <= MOST_NAMES else [],
             "network": describe_network(self.experiment, self.seed, samples),

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from epidemic.errors import BadInput, EpidemicError, RunFailed
+from epidemic.errors import BadInput, CallbackFailed, EpidemicError, RunFailed
 from epidemic.host.journal import Host
 from epidemic.net.desk import Desk
 from epidemic.net.hello import LARGEST_BUNDLE, Hello, seal_hellos
@@ -110,7 +110,11 @@ class Process:
                 if isinstance(found, EpidemicError):
                     self.learning.save_all()
                     raise found
-                self.learning.compute(found)
+                try:
+                    self.learning.compute(found)
+                except CallbackFailed:
+                    self.learning.save_all()
+                    raise
         finally:
             self._desk.close()
             self._outbox.close()

@@ -18,7 +18,7 @@ import msgspec
 
 from epidemic.data.images import need
 from epidemic.errors import BadInput
-from epidemic.files import read_json
+from epidemic.files import UNREADABLE, read_bounded, read_json
 from epidemic.host.store import RECORDS, TIMINGS, RunState, read_state
 from epidemic.record import Record, Spread, Summary, read_records
 from epidemic.report.settings import Design, differing, method_of, settings_of
@@ -294,8 +294,8 @@ def _optional(path: Path, kind: Any) -> Any:
     if not path.is_file():
         return None
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError) as problem:
+        return msgspec.json.decode(read_bounded(path), type=kind)
+    except UNREADABLE as problem:
         raise BadInput(f"{path} cannot be read: {problem}; delete {path.parent} to run this seed again") from None
 
 

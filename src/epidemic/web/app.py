@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from epidemic.errors import EpidemicError
+from epidemic.errors import EpidemicError, plain
 from epidemic.report.page import page
 from epidemic.report.results import read_results
 from epidemic.web import pages
@@ -86,7 +87,7 @@ class Live:
         if kept is not None and kept.look == self._looks:
             return kept.view
         stamp = self._stamp(kind, key)
-        view = kept.view if kept is not None and kept.stamp == stamp else self._make(kind, key)
+        view = kept.view if kept is not None and kept.stamp == stamp else self._made(kind, key)
         while len(self._views) >= MOST_VIEWS:
             self._views.pop(next(iter(self._views)))
         self._views[kind, key] = _Kept(self._looks, stamp, view)
@@ -98,6 +99,15 @@ class Live:
             return self._looks
         stamps = tuple((run.key, run.stamp) for run in self.runs(kind, key))
         return stamps if kind != "index" else (stamps, self._cluster_counts(), list(self.catalogue.notes))
+
+    def _made(self, kind: str, key: str) -> View | None:
+        """A page; what files of somebody else hold may make that impossible, and must not end the server."""
+        try:
+            return self._make(kind, key)
+        except Exception as problem:
+            return View(
+                "cannot be shown - epidemic", [(None, f"<h1>This cannot be shown</h1><p>{escape(_wrong(problem))}</p>")]
+            )
 
     def _make(self, kind: str, key: str) -> View | None:
         runs = self.runs(kind, key)
@@ -130,7 +140,11 @@ class Live:
         return page(read_results(*seeds), title)
 
     def _look(self) -> None:
-        self.catalogue.look()
+        """See what is new; whatever is wrong with something on the disk is said, and the rest is looked at."""
+        try:
+            self.catalogue.look()
+        except Exception as problem:
+            self.catalogue.notes.append(_wrong(problem))
         self._looked = time.monotonic()
         self._looks += 1
         known = {folders.key: folders for folders in self.catalogue.clusters.values()}
@@ -140,7 +154,10 @@ class Live:
             kept = self._clusters.get(key)
             if kept is None or (kept.asker is None) != (folders.asker is None):
                 kept = self._clusters[key] = Cluster(folders, insecure=self._insecure)
-            kept.look(ask=time.monotonic() - self._watched.get(key, -1e9) < 3 * BREATH)
+            try:
+                kept.look(ask=time.monotonic() - self._watched.get(key, -1e9) < 3 * BREATH)
+            except Exception as problem:
+                self.catalogue.notes.append(f"{folders.title}: {_wrong(problem)}")
 
     def _cluster_counts(self) -> list[tuple[str, str, dict[str, int]]]:
         found = []
@@ -204,6 +221,10 @@ class Live:
             cluster.asker.close()
 
 
+def _wrong(problem: Exception) -> str:
+    return f"something cannot be shown: {plain(f'{type(problem).__name__}: {problem}')}"
+
+
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
@@ -252,8 +273,9 @@ def application(
         kind, key = _asked(request)
         try:
             text = await live.in_turn(lambda: live.report(kind, key))
-        except EpidemicError as problem:
-            return PlainTextResponse(f"{problem}\n", 409, headers=HEADERS)
+        except Exception as problem:  # whatever the files of somebody else hold
+            text = str(problem) if isinstance(problem, EpidemicError) else _wrong(problem)
+            return PlainTextResponse(f"{plain(text, 500)}\n", 409, headers=HEADERS)
         if text is None:
             return _missing()
         style = re.search(r"<style>(.*?)</style>", text, re.S)

@@ -107,8 +107,8 @@ class Asker:
                 try:
                     watcher = Watcher(self._folder, insecure=self._insecure) if watcher is None else watcher
                     found, problem = watcher.ask(1.0), ""
-                except EpidemicError as error:
-                    found, problem = [], plain(str(error))
+                except Exception as error:  # whatever the files of somebody else hold
+                    found, problem = [], plain(str(error) if isinstance(error, EpidemicError) else repr(error))
                 with self._lock:
                     self._problem = problem
                     now = time.monotonic()

@@ -93,7 +93,7 @@ class Records:
                 self.rows.append(msgspec.json.decode(line, type=Record))
                 self._last = line
                 self._end += len(line)
-        except msgspec.DecodeError as problem:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
             self.problem = f"{RECORDS} is damaged after {len(self.rows)} records: {problem}"
         return True
 

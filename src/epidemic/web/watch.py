@@ -231,8 +231,8 @@ class Catalogue:
                 yield from self._directories(path / name, depth + 1)
 
     def _seeds(self, path: Path, names: list[str]) -> list[Path]:
-        seeds = [path / name for name in names if _SEED.fullmatch(name) and (path / name / INFO).is_file()]
-        if path in self.roots and _SEED.fullmatch(path.name) and (path / INFO).is_file():
+        seeds = [path / name for name in names if _SEED.fullmatch(name) and plain_file(path / name / INFO)]
+        if path in self.roots and _SEED.fullmatch(path.name) and plain_file(path / INFO):
             seeds.append(path)
         return seeds
 
@@ -276,7 +276,10 @@ def _can_ask(folder: Path) -> bool:
 
 def plain_file(path: Path) -> bool:
     """Whether a file is there itself, not a link to one."""
-    return path.is_file() and not path.is_symlink() and not path.parent.is_symlink()
+    try:
+        return path.is_file() and not path.is_symlink() and not path.parent.is_symlink()
+    except OSError:  # a folder that this user may not enter
+        return False
 
 
 def natural(text: str) -> list[tuple[float, str]]:
