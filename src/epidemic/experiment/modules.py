@@ -114,8 +114,8 @@ def python_files(folder: Path) -> dict[str, bytes]:
     """The modules that were put into a node's folder, by their path in it."""
     found = {}
     for path in sorted(folder.rglob("*.py")):
-        top = path.relative_to(folder).parts[0].removesuffix(".py")
-        if top.isidentifier() and top not in TAKEN:
+        first, *rest = path.relative_to(folder).parts
+        if first.removesuffix(".py").isidentifier() and not (rest and first in TAKEN):
             found[path.relative_to(folder).as_posix()] = path.read_bytes()
     return found
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from epidemic.data.images import need
-from epidemic.errors import BadInput
+from epidemic.errors import BadInput, plain
 from epidemic.files import UNREADABLE, read_bounded, read_json
 from epidemic.host.store import RECORDS, TIMINGS, RunState, read_state
 from epidemic.record import Record, Spread, Summary, read_records
@@ -271,7 +271,7 @@ def _read_seed(path: Path, notes: list[str]) -> SeedResult | None:
 
 def _how(state: RunState) -> str:
     """Why nothing more will come, if that is known."""
-    return f", {state.state}: {state.why}" if state.over and state.why else ""
+    return f", {plain(state.state, 40)}: {plain(state.why, 500)}" if state.over and state.why else ""
 
 
 class _Timing(msgspec.Struct):
