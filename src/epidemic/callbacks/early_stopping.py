@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from epidemic.callbacks.base import Callback
-from epidemic.callbacks.scalars import BUILT_IN, Better, scalar
-from epidemic.errors import BadInput, require_choice, require_int, require_real
+from epidemic.callbacks.scalars import BUILT_IN, SHARES, Better, scalar
+from epidemic.errors import BadInput, require_choice, require_int, require_real, suggestion
 
 if TYPE_CHECKING:
     from epidemic.host.setup import Setup
@@ -22,11 +22,12 @@ class EarlyStopping(Callback):
     ends in the same round as one that was not.
 
     Args:
-        metric: accuracy, loss, mean_model_accuracy, mean_model_loss, train_loss, disagreement, or a metric of your own by name.
+        metric: accuracy, accuracy_min, accuracy_max, mean_model_accuracy, loss, loss_max, mean_model_loss, train_loss,
+            disagreement; or, with a `mode`, bytes, alive, or a metric of your own by name.
         patience: So many evaluations (not rounds) in a row without an improvement are too many. None: only `target` counts.
         min_delta: An improvement of at most this much is none.
-        target: A value that is good enough. None: only `patience` counts.
-        mode: "max" if more is better, "min" if less is; only for a metric of your own.
+        target: A value that is good enough; an accuracy is in [0, 1]. None: only `patience` counts.
+        mode: "max" if more is better, "min" if less is; needed where that is not known.
 
     Example:
         >>> run = ep.simulate(experiment, callbacks=[ep.callbacks.EarlyStopping(patience=5, target=0.9)])
@@ -42,18 +43,27 @@ class EarlyStopping(Callback):
         target: float | None = None,
         mode: Better | None = None,
     ) -> None:
+        if not isinstance(metric, str):
+            raise BadInput(f"EarlyStopping: metric = {metric!r} must be the name of a metric, for example 'accuracy'")
         if patience is None and target is None:
             raise BadInput("EarlyStopping needs patience=N (evaluations without an improvement), target=VALUE, or both")
         if patience is not None:
             require_int("EarlyStopping: patience", patience, 1)
         if target is not None:
             require_real("EarlyStopping: target", target)
+            if metric in SHARES and not 0 <= target <= 1:
+                meant = f"; {target:g} % is {target / 100:g}" if 1 < target <= 100 else ""
+                raise BadInput(f"EarlyStopping: target = {target} must be in [0, 1], as {metric} is{meant}")
         require_real("EarlyStopping: min_delta", min_delta, 0)
         if mode is not None:
             require_choice("EarlyStopping: mode", mode, ["max", "min"])
         better = BUILT_IN.get(metric) or mode
         if better is None:
-            raise BadInput(f"EarlyStopping: say which values of {metric!r} are better: mode = 'max' or mode = 'min'")
+            say = f"say which values of {metric!r} are better: mode = 'max' or mode = 'min'"
+            if metric in BUILT_IN:
+                raise BadInput(f"EarlyStopping: {say}")
+            near = suggestion(metric, BUILT_IN)
+            raise BadInput(f"EarlyStopping: metric = {metric!r} is not built in{near} (if it is your own, {say})")
         if mode is not None and mode != better:
             raise BadInput(f"EarlyStopping: mode = {mode!r} contradicts metric = {metric!r}; leave it out")
         self.metric, self.patience, self.min_delta, self.target = metric, patience, min_delta, target

@@ -25,6 +25,10 @@ BUILT_IN: dict[str, Better | None] = {
 """Every number that a record may have, and which of its values are the better ones; a user's own metrics come on top."""
 
 
+SHARES = ("accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy")
+"""Those that are shares of the samples, from 0 to 1."""
+
+
 def scalars(record: Record) -> dict[str, float | None]:
     """What a record knows, by name: accuracy and loss are means over nodes, bytes what a node has sent since the start.
 
@@ -61,4 +65,5 @@ def scalar(record: Record, name: str, where: str) -> float | None:
         return found[name]
     if name == "train_loss":  # nobody has trained before the first round
         return None
-    raise BadInput(f"{where}: metric = {name!r} is not in the records{suggestion(name, found)}")
+    known = {*found, "train_loss"}
+    raise BadInput(f"{where}: metric = {name!r} is not in the records{suggestion(name, known)}")
