@@ -1,9 +1,11 @@
 """What Python and notebooks use: progress for who looks, results to look at."""
 
 import ast
+import dataclasses
 import inspect
 import subprocess
 import sys
+from html import escape
 from pathlib import Path
 
 import msgspec
@@ -17,6 +19,7 @@ from epidemic.api import progress as showing
 from epidemic.callbacks import notebook
 from epidemic.cli import main
 from epidemic.errors import BadInput, RunFailed
+from epidemic.grid import experiment_jobs
 from epidemic.host.saved import load_models
 from epidemic.shown import html_table
 
@@ -69,6 +72,30 @@ def test_a_notebook_is_shown_one_table_that_is_rewritten(monkeypatch):
     shown.clear()
     ep.sweep(msgspec.structs.replace(EXPERIMENT, seeds=(1,)), {"rounds": [0, 1], "topology.s": [1, 2]})
     assert "4 of 4 runs" in shown[-1]
+
+
+def test_a_notebook_and_a_terminal_make_the_same_remarks(monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr(notebook.InPlace, "show", lambda self, html: shown.append(html))
+    data = ep.Digits().load()
+    data = dataclasses.replace(data, note="3 pictures were left out")
+    parts = ep.UEquiStatic(3)
+    apart = next(s for s in range(1, 100) if not parts.graph(40, 0, ep.Streams(s)).connected)
+    alone = ep.Experiment(
+        name="alone", nodes=40, rounds=0, seeds=[apart, apart + 1], topology=parts, data=data, model=ep.Logistic(),
+        algorithm=ep.LocalSGD(batch_size=900), eval=ep.Eval(samples=20),
+        runtime=ep.Runtime(device="auto", strategy="per-node", threads=1),
+    )  # fmt: skip
+    ep.simulate(alone, progress=True)
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("warning: ", "note: "))]
+    for part in ("warning: data: 3 pictures were left out", "900 (the fewest", "alone is computed on ", "disconnected"):
+        assert any(part in line for line in said), part
+    assert sum("the fewest" in line for line in said) == 1
+    assert sum("pictures" in line for line in said) == 1
+    monkeypatch.setattr(showing, "in_notebook", lambda: True)
+    ep.simulate(alone)
+    for line in said:
+        assert shown[-1].count(f"<div>{escape(line)}</div>") == 1
 
 
 # -- results ----------------------------------------------------------------------------------------------------------
@@ -128,6 +155,19 @@ def test_models_of_a_finished_run_are_read_back_bit_by_bit(kept):
     for one, other in ((run.models[3], again.models[3]), (run.models.mean, again.models.mean)):
         assert list(one) == list(other)
         assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_models_are_asked_for_by_the_number_of_a_node(kept):
+    models = kept[0].models
+    for node, message in [
+        (99, r"node 99: there are 6, from 0 to 5"),
+        (-1, r"node -1: there are 6, from 0 to 5"),
+        ("a", r"node 'a' must be the number of a node: there are 6, from 0 to 5"),
+    ]:
+        with pytest.raises(BadInput, match=message):
+            models[node]
+    assert torch.equal(models[np.int64(5)]["1.weight"], [*models][5]["1.weight"])
+    assert len([*models]) == 6
 
 
 def test_models_with_tied_frozen_and_forgotten_parts_are_read_back_too(tmp_path):
@@ -210,6 +250,29 @@ def test_a_sweep_gives_a_run_for_every_point():
     assert not place.exists()
 
 
+def test_models_of_a_sweep_can_be_read_as_long_as_anybody_holds_a_run():
+    run = ep.sweep(EXPERIMENT, {"topology.s": [1, 2]}, seeds=1)["s=1"]
+    seed, place = run.seeds[0], run.seeds[0].path
+    assert len(run.models) == 6
+    del run
+    assert place.is_dir()
+    del seed
+    assert not place.parent.exists()
+
+
+def test_a_metric_that_is_swept_leaves_the_others(tmp_path):
+    def own(outputs, targets):
+        return outputs.argmax(1).eq(targets).float()
+
+    both = msgspec.structs.replace(EXPERIMENT, metrics={"f1": "macro-f1", "p": "perplexity", "own": own, "is": own})
+    jobs = experiment_jobs(both, {"metrics.f1": ["macro-f1", "auc", own], "algorithm.lr": [0.2]}, tmp_path)
+    assert [job.experiment.metrics for job in jobs] == [
+        {"f1": first, "p": "perplexity", "own": own, "is": own} for first in ("macro-f1", "auc", own)
+    ]
+    whole = experiment_jobs(both, {"metrics": [{"f1": "auc"}]}, tmp_path)
+    assert whole[0].experiment.metrics == {"f1": "auc"}
+
+
 def test_a_sweep_takes_objects_and_goes_on_in_its_directory(tmp_path):
     own = msgspec.structs.replace(EXPERIMENT, model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), seeds=(1,))
     told = []
@@ -250,6 +313,7 @@ def test_a_point_that_fails_does_not_stop_the_others():
         ({"topology.s": [9]}, {}, "grid point s=9: topology.s = 9 must be at most nodes - 1 = 5"),
         ({"topology": [ep.Ring()], "topology.s": [1]}, {}, "contradict each other"),
         ({"nodes": [4, 4]}, {}, "is there twice"),
+        ({"nodes": [4]}, {"seeds": 10_001}, "seeds = 10001 must be at most 10000"),
         ({"nodes": [4]}, {"jobs": 0}, "jobs = 0 must be at least 1"),
         ({"nodes": [4]}, {"jobs": 2, "callbacks": ep.Callback()}, "callbacks are told of runs in one process only"),
     ],

@@ -85,7 +85,7 @@ def test_the_chosen_device_is_written_down_and_kept(tmp_path, capsys, monkeypatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert main(["run", str(tmp_path / "e.toml"), "--out", str(out)]) == 0
-    assert "stacked on cpu" in capsys.readouterr().err
+    assert "is computed on cpu" in capsys.readouterr().err
     assert read_json(out / "seed-1" / "run.json")["device"] == "cpu"
     assert ep.load(out / "experiment.toml").runtime.device == "auto"
     # Where there is a GPU, what was begun without one goes on without one.

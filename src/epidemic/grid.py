@@ -142,14 +142,16 @@ def _changes(experiment: Experiment, chosen: Mapping[str, Any]) -> dict[str, Any
             raise BadInput(f"{part} and {key} contradict each other; leave one out")
     if not dotted:
         return whole
-    table = {key: value for key, value in experiment.table().items() if key != "metrics"}
+    table = {key: value for key, value in experiment.table().items() if key != "metrics"}  # it only describes functions
     own = {key for key, value in table.items() if isinstance(value, dict) and "own" in value and "is" in value}
     for part, key in parts.items():
         if part in own and key in dotted:
             raise BadInput(f"{key} cannot be set in an object of your own; list whole ones: grid = {{{part!r}: [...]}}")
     named = {key: value for key, value in table.items() if key not in own}
     stand_in = {"topology": {"kind": "complete"}} if "topology" in own else {}  # only so that the tables are whole
-    there = experiment_from(with_settings({**named, **stand_in}, copy.deepcopy(dotted)))
+    metrics = {} if "metrics" in dotted else {"metrics": experiment.metrics}  # a whole table takes the place of all
+    changes = {key: copy.deepcopy(value) if isinstance(value, Mapping) else value for key, value in dotted.items()}
+    there = experiment_from(with_settings({**named, **stand_in, **metrics}, changes))
     return {**whole, **{key.split(".")[0]: getattr(there, key.split(".")[0]) for key in dotted}}
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,9 @@ from epidemic.api.runs import Run
 from epidemic.api.views import dataframe_of, figure_of
 from epidemic.batch import Job, run_batch
 from epidemic.callbacks import Callback, all_of
+from epidemic.engine.results import Models, SeedRun
 from epidemic.errors import BadInput, RunFailed, require_int
-from epidemic.experiment import Experiment
+from epidemic.experiment import Experiment, first_seeds
 from epidemic.files import directory_name
 from epidemic.grid import experiment_jobs
 from epidemic.shown import count, html_table, interval, size
@@ -221,29 +223,48 @@ def sweep(
         raise BadInput(f"grid = {grid!r} must have the values of each setting, for example {{'topology.s': [4, 7]}}")
     require_int("jobs", jobs, 1, MAX_JOBS)
     if isinstance(seeds, int):
-        require_int("seeds", seeds, 1, 10_000)
-        seeds = range(1, seeds + 1)
+        seeds = first_seeds(seeds)
     if seeds is not None:
         experiment = msgspec.structs.replace(experiment, seeds=tuple(seeds))
-    where = Path(tempfile.mkdtemp(prefix="epidemic-sweep-")) if out is None else Path(out)
+    place: _Place | None = None
+    if out is None:
+        place = _Place()
+        out = place.path
     try:
-        planned = experiment_jobs(experiment, grid, where)
+        planned = experiment_jobs(experiment, grid, Path(out))
         with batch_shown(planned, progress) as watcher:
             outcome = run_batch(planned, jobs, watcher, callbacks=callbacks)
         if len(outcome.failed) == len(planned):
             first, reason = next(iter(outcome.failed.items()))
             raise RunFailed(f"all {len(planned)} runs of the sweep failed; the first, {first}: {reason}")
-        found = Sweep(_read(planned, outcome.failed), outcome.failed, kept=out is not None)
+        return Sweep(_read(planned, outcome.failed, place), outcome.failed, kept=place is None)
     except BaseException:
-        if out is None:
-            shutil.rmtree(where, ignore_errors=True)
+        if place is not None:
+            place.remove()
         raise
-    if out is None:  # models are read from there when they are asked for
-        weakref.finalize(found, shutil.rmtree, where, ignore_errors=True)
+
+
+class _Place:
+    """A temporary directory that is there as long as anybody holds this."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="epidemic-sweep-"))
+        self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+def _read(jobs: Sequence[Job], failed: Mapping[str, str], place: _Place | None) -> dict[str, Run]:
+    """The finished runs, read back; each seed holds the place that its models are read from when they are asked for."""
+    found = {}
+    for job in jobs:
+        if job.name not in failed:
+            run = engine.simulate(job.experiment, job.path, resume=True)
+            found[job.name] = Run(run.experiment, [_holding(place, seed) for seed in run.seeds])
     return found
 
 
-def _read(jobs: Sequence[Job], failed: Mapping[str, str]) -> dict[str, Run]:
-    """The finished runs, read back."""
-    done = [job for job in jobs if job.name not in failed]
-    return {job.name: Run.of(engine.simulate(job.experiment, job.path, resume=True)) for job in done}
+def _holding(place: _Place | None, seed: SeedRun) -> SeedRun:
+    return replace(seed, read_models=partial(_read_held, place, seed.read_models))
+
+
+def _read_held(_: _Place | None, read: Callable[[], Models]) -> Models:
+    return read()

@@ -11,9 +11,8 @@ import time
 from html import escape
 from typing import Any
 
-from epidemic.algorithms import cautions
 from epidemic.callbacks.base import Callback
-from epidemic.host.describe import disconnection
+from epidemic.callbacks.remarks import remarks
 from epidemic.host.setup import Setup
 from epidemic.learner import Learner
 from epidemic.record import Record, Summary
@@ -54,6 +53,7 @@ class NotebookDisplay(Callback):
     def __init__(self) -> None:
         self._rows: list[dict[str, Any]] = []
         self._notes: list[str] = []
+        self._said: set[str] = set()
         self._place = InPlace()
         self._began = 0.0
 
@@ -71,12 +71,7 @@ class NotebookDisplay(Callback):
             {"name": name, "done": rounds_done, "rounds": setup.experiment.rounds, "found": "", "time": ""}
         )
         self._began = time.monotonic()
-        apart = disconnection(setup.experiment, setup.seed)
-        warnings = [
-            *([] if apart is None else [apart]),
-            *cautions(setup.experiment.algorithm, setup.experiment.topology),
-        ]
-        self._notes += [f"warning: {line}" for line in warnings if f"warning: {line}" not in self._notes]
+        self._notes += [f"{kind}: {line}" for kind, line in remarks(setup, self._said)]
         self._show()
 
     def advanced(self, rounds_done: int, x: Any) -> None:

@@ -9,12 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from epidemic.algorithms import cautions
 from epidemic.callbacks.base import Callback
-from epidemic.errors import plain
-from epidemic.host.describe import disconnection
+from epidemic.callbacks.remarks import remarks
 from epidemic.host.setup import Setup
-from epidemic.host.sizes import small_shares
 from epidemic.learner import Learner
 from epidemic.record import Record, Summary
 from epidemic.shown import percent, size
@@ -32,7 +29,7 @@ class Display(Callback):
         self._name = ""
         self._rounds = 0
         self._began = (0.0, 0)
-        self._said_few = False
+        self._said: set[str] = set()
 
     def __enter__(self) -> Display:
         return self
@@ -57,29 +54,14 @@ class Display(Callback):
             self._task = self._bar.add_task(self._name, total=self._rounds, completed=rounds_done, rate="", state="")
         elif not self._quiet:
             again = f", going on after round {rounds_done}" if rounds_done else ""
-            device = setup.task.device.type
-            where = "" if device == "cpu" and setup.experiment.runtime.device == "cpu" else f" on {device}"
+            where = "" if setup.experiment.runtime.device in ("cpu", "auto") else f" on {setup.task.device.type}"
             self._say(
                 f"{self._name}: {setup.experiment.nodes} nodes, {self._rounds} rounds, {learner.strategy}{where}{again}"
             )
         if self._quiet:
             return
-        if self._bar is not None and setup.experiment.runtime.device == "auto":
-            self._note(f"note: {self._name} is computed on {setup.task.device.type}", style="dim")
-        apart = disconnection(setup.experiment, setup.seed)
-        for line in [
-            *([] if apart is None else [apart]),
-            *([f"data: {plain(setup.data.note, 500)}"] if setup.data.note else []),
-            *cautions(setup.experiment.algorithm, setup.experiment.topology),
-        ]:
-            self._warn(line)
-        few = small_shares(setup.parts, setup.experiment.algorithm.batch_size)
-        if few is not None and not self._said_few:
-            self._said_few = True
-            self._note(f"note: {few}", style="dim")
-
-    def _warn(self, text: str) -> None:
-        self._note(f"warning: {text}", style="yellow")
+        for kind, line in remarks(setup, self._said):
+            self._note(f"{kind}: {line}", style="yellow" if kind == "warning" else "dim")
 
     def _note(self, text: str, style: str | None = None) -> None:
         if self._bar is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from torch import Tensor
 
+from epidemic.errors import BadInput
 from epidemic.experiment import Experiment
 from epidemic.learner import Layout
 from epidemic.record import Record, Summary
@@ -26,7 +28,17 @@ class Models:
         return len(self.rows)
 
     def __getitem__(self, node: int) -> dict[str, Tensor]:
-        return self.layout.state_dict(self.rows[node])
+        limit = f"there {'is' if len(self) == 1 else 'are'} {len(self)}, from 0 to {len(self) - 1}"
+        try:
+            number = operator.index(node)
+        except TypeError:
+            raise BadInput(f"node {node!r} must be the number of a node: {limit}") from None
+        if not 0 <= number < len(self):
+            raise BadInput(f"node {number}: {limit}")
+        return self.layout.state_dict(self.rows[number])
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        return (self[node] for node in range(len(self)))
 
     def __repr__(self) -> str:
         return f"Models({count(len(self), 'node')}, {self.rows.shape[1]:,} numbers each)"

@@ -18,6 +18,7 @@ from epidemic.experiment.differences import (
 from epidemic.experiment.files import (
     as_experiment,
     experiment_from,
+    first_seeds,
     load,
     merged,
     numbered_seeds,
@@ -48,6 +49,7 @@ __all__ = [
     "directory_name",
     "experiment_from",
     "fingerprint",
+    "first_seeds",
     "flat",
     "installed",
     "load",

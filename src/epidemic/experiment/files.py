@@ -23,6 +23,9 @@ from epidemic.metrics import named_metrics
 from epidemic.models import MODELS
 from epidemic.topology import topology_from
 
+MAX_SEEDS = 10_000
+"""More seeds than anybody has time for are a slip."""
+
 
 def experiment_from(table: Mapping[str, Any]) -> Experiment:
     """The experiment that the tables of a file describe."""
@@ -115,12 +118,18 @@ def as_experiment(given: Any) -> Experiment:
     )
 
 
+def first_seeds(count: int, name: str = "seeds") -> list[int]:
+    """The seeds 1 to `count`; `name` is what the user calls that number."""
+    require_int(name, count, 1, MAX_SEEDS)
+    return list(range(1, count + 1))
+
+
 def numbered_seeds(count: int, settings: list[str]) -> list[str]:
     """The settings with the seeds 1 to `count`, as the option --seeds asks for them."""
-    require_int("--seeds", count, 1, 10_000)
+    seeds = first_seeds(count, "--seeds")
     if any(parse_setting(text)[0] == "seeds" for text in settings):
         raise BadInput("--set seeds and --seeds contradict each other; leave one out")
-    return [*settings, f"seeds={list(range(1, count + 1))}"]
+    return [*settings, f"seeds={seeds}"]
 
 
 def with_settings(table: Mapping[str, Any], settings: list[str] | Mapping[str, Any]) -> dict[str, Any]:

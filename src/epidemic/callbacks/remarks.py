@@ -1,0 +1,34 @@
+"""What a user should know about a seed before it runs, for every display alike."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from epidemic.algorithms import cautions
+from epidemic.errors import plain
+from epidemic.host.describe import disconnection
+from epidemic.host.setup import Setup
+from epidemic.host.sizes import small_shares
+
+Kind = Literal["warning", "note"]
+
+
+def remarks(setup: Setup, said: set[str]) -> list[tuple[Kind, str]]:
+    """The lines on a seed, each with its kind. What is in `said` is left out, and what is given is added to it."""
+    experiment = setup.experiment
+    apart = disconnection(experiment, setup.seed)
+    few = small_shares(setup.parts, experiment.algorithm.batch_size)
+    found: list[tuple[Kind, str]] = []
+    if experiment.runtime.device == "auto":
+        found.append(("note", f"{experiment.name} is computed on {setup.task.device.type}"))
+    if apart is not None:
+        found.append(("warning", apart))
+    if setup.data.note:
+        found.append(("warning", f"data: {plain(setup.data.note, 500)}"))
+    found += [("warning", line) for line in cautions(experiment.algorithm, experiment.topology)]
+    if few is not None and "small shares" not in said:  # its numbers differ between seeds; once is enough
+        said.add("small shares")
+        found.append(("note", few))
+    new = [(kind, line) for kind, line in found if line not in said]
+    said.update(line for _, line in new)
+    return new
