@@ -45,11 +45,13 @@ def show(*parts: Any) -> None:
 
 def needed_width(table: Table, console: Console) -> int:
     """Give every column of a table the room that it must have, and say how wide that makes it."""
+    needed = 0
     endless = console.options.update(width=100_000)
     for column in table.columns:
         widths = [Measurement.get(console, endless, cell).maximum for cell in (column.header, *column.cells)]
         column.min_width = max(widths) if column.no_wrap else min(max(widths), NAMES)
-    return Measurement.get(console, endless, table).minimum
+        needed += column.min_width + table.padding[1] + table.padding[3]
+    return needed
 
 
 def print_json(value: Any) -> None:
