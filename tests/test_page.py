@@ -12,10 +12,12 @@ import pytest
 from torch import nn
 
 import epidemic as ep
+from epidemic.cli import main
 from epidemic.report.charts import Axis, Look, Series, line_chart
 from epidemic.report.looks import DASHES
 from epidemic.report.page import page
 from epidemic.report.results import read_results
+from written import finished
 
 HOSTILE = '<script>alert("x")</script><img src=http://example.org/a>'
 BROWSER = next(
@@ -156,11 +158,27 @@ def test_data_without_classes_is_shown_by_its_loss(tmp_path):
     Reader(text)
 
 
-def _regression():
+def test_classes_beside_quantities_keep_their_accuracy(tmp_path, capsys):
+    ep.simulate(_regression("amounts"), tmp_path / "amounts")
+    finished(tmp_path / "kinds", rounds=4)
+    text = page(read_results(tmp_path))
+    Reader(text)
+    assert "Accuracy against rounds" in text
+    assert "Time and bytes to target" in text
+    assert "the best mean of kinds" in text
+    assert "amounts predicts quantities" in text
+    assert "nan" not in re.sub("<style>.*?</style>", "", text, flags=re.S).lower()
+    assert main(["report", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert "note: amounts predicts quantities" in said.err
+    assert "90.00" in said.out
+
+
+def _regression(name="experiment"):
     x = np.random.default_rng(1).normal(size=(200, 4)).astype(np.float32)
     y = x @ np.ones((4, 1), dtype=np.float32)
     return ep.Experiment(
-        nodes=6, rounds=4, data=((x, y), (x[:50], y[:50])), model=lambda: nn.Linear(4, 1), topology=ep.ELLocal(2),
+        name=name, nodes=6, rounds=4, data=((x, y), (x[:50], y[:50])), model=lambda: nn.Linear(4, 1), topology=ep.ELLocal(2),
         partition=ep.IID(), eval=ep.Eval(every=2), algorithm=ep.LocalSGD(lr=0.01),
     )  # fmt: skip
 

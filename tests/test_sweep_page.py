@@ -7,6 +7,7 @@ import subprocess
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epidemic.cli import main
+from epidemic.cli.experiments import _print_run
 from epidemic.grid import grid_jobs, parse_grid
 from epidemic.record import MeanMax, OwnSpread, Record, Spread, Summary, Traffic, encode
 from epidemic.report import style
@@ -24,8 +26,9 @@ from epidemic.report.numbers import shown, shown_interval
 from epidemic.report.page import page
 from epidemic.report.results import read_results
 from epidemic.report.schemes import looks_of
-from epidemic.report.settings import Design
+from epidemic.report.settings import Design, differing, settings_of
 from epidemic.report.statistics import Interval
+from epidemic.shown import interval, percent
 from test_page import BROWSER, Reader, needs_browser
 
 TABLE = {"nodes": 8, "rounds": 100, "topology": {"kind": "el-local", "s": 3}, "data": {"kind": "digits"}}
@@ -110,7 +113,7 @@ def test_numbers_are_ordered_by_size_and_words_as_they_come():
         ("algorithm.lr", "lr", [0.01, 0.1, 0.3], True)
     ]
     words = Design.of(tables({"sampling": "replacement"}, {"sampling": "epoch"}, {"sampling": True}))
-    assert words.settings[0].values == [None, "epoch", "true"], "what its absence means too is absent"
+    assert words.settings[0].values == ["replacement", "epoch", "true"]
     assert not words.settings[0].ordered
 
 
@@ -364,6 +367,59 @@ def test_what_is_unknown_is_a_dash():
     assert shown_interval(Interval.of([0.1, 0.1, 0.1])) == "0.10 ± 0.00", "what rounding leaves is nothing"
 
 
+def test_the_terminal_follows_the_same_rule():
+    assert interval(Interval.of([1e-6, 2e-6]), digits=4) == "1.5e-06±6.35e-06"
+    assert interval(Interval.of([0.5, 0.5]), 100) == "50.00±0.00"
+    assert interval(Interval.of([0.25, 0.75]), 100, 1, signed=True).startswith("+50.0±")
+    assert interval(Interval.of([math.nan, math.nan])) == "-"
+    assert (percent(1e-6), percent(0.0), percent(1e-17), percent(0.5)) == ("0.0001%", "0.00%", "0.00%", "50.00%")
+
+
+def test_a_terminal_of_any_width_shows_all_digits_and_names(tmp_path, capsys, monkeypatch):
+    metrics = dict.fromkeys(["first-metric", "second-metric", "third-metric"], 11.2829)
+    for job in jobs(tmp_path / "s", "algorithm.lr=0.01,0.1", seeds=2):
+        write(job, 0.5, metrics=metrics)
+    for columns in ("30", "80"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert main(["report", str(tmp_path / "s")]) == 0
+        out = capsys.readouterr().out
+        assert out.count("11.2829±0.0000") == 6
+        assert "run " in out
+        assert "third-metric" in out
+        assert "lr=0.01 " in out
+        assert main(["watch", "--once", str(tmp_path / "s")]) == 0
+        out = capsys.readouterr().out
+        assert out.count("100/100") == 2
+        assert out.count("1.00e-03") == 2
+        assert out.count("finished") == 2
+
+
+def test_what_the_page_notes_is_said_in_the_terminal_with_the_rounds(tmp_path, capsys):
+    first, second = jobs(tmp_path / "s", "algorithm.lr=0.01,0.1")
+    write(first, 0.6, ends=lambda seed: 20 + 20 * seed)
+    write(second, 0.6)
+    assert main(["report", str(tmp_path / "s")]) == 0
+    said = capsys.readouterr()
+    assert "ended after 40, 60, 80 rounds" in said.err
+    assert "40 to 80 of 100" in said.out
+    assert "rounds" in said.out.splitlines()[1]
+    assert main(["report", str(second.path)]) == 0
+    assert "rounds" not in capsys.readouterr().out.splitlines()[1]
+
+
+def test_a_default_that_files_may_leave_out_has_its_name(tmp_path):
+    for job in jobs(tmp_path, "algorithm.kind=local-sgd,push-sum", "algorithm.sampling=replacement,epoch", seeds=1):
+        write(job, 0.5)
+    results = read_results(tmp_path)
+    assert {(row["algorithm.kind"], row["algorithm.sampling"]) for row in results.rows()} == {
+        (kind, sampling) for kind in ("local-sgd", "push-sum") for sampling in ("replacement", "epoch")
+    }
+    assert "<td>local-sgd</td>" in section(page(results), "What differs")
+    old, new, own = ({"algorithm": {"lr": 0.1, **more}} for more in ({}, {"kind": "local-sgd"}, {"kind": "python"}))
+    assert differing([settings_of(old), settings_of(new)]) == []
+    assert "algorithm.sampling" not in settings_of(own), "its code decides"
+
+
 def test_classes_have_their_names(grid):
     chart = figure(grid, "Classes on the nodes")
     assert ">T-shirt</text>" in chart
@@ -417,3 +473,15 @@ def test_nothing_is_cut_off_on_a_phone(grid, tmp_path):
                f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", "--dump-dom", probe.as_uri()]  # fmt: skip
     dom = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
     assert json.loads(re.search(r"<title>(.*?)</title>", dom)[1]) == [0, []]
+
+
+def test_the_table_of_a_run_says_the_rounds_that_there_were(tmp_path, capsys):
+    job = jobs(tmp_path, "algorithm.lr=0.01", seeds=2)[0]
+    write(job, 0.6, ends=lambda seed: 20 * seed)
+    seeds = read_results(tmp_path).runs[0].seeds
+    _print_run(SimpleNamespace(experiment=job.experiment, seeds=seeds), tmp_path)
+    out = capsys.readouterr().out
+    assert "20 to 40 of 100 rounds" in " ".join(out.split())
+    assert out.splitlines()[1].split()[:2] == ["seed", "rounds"]
+    _print_run(SimpleNamespace(experiment=job.experiment, seeds=seeds[:1]), tmp_path)
+    assert "20 of 100 rounds" in " ".join(capsys.readouterr().out.split())

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Protocol
+
+ROUNDING = 1e-12
+"""What is so much smaller than its neighbours is left by rounding, and shown as 0."""
 
 
 class MeanOfSeeds(Protocol):
@@ -46,13 +50,33 @@ def number(value: float | None) -> str:
 
 def percent(value: float | None) -> str:
     """A share for people."""
-    return "-" if value is None else f"{100 * value:.2f}%"
+    return "-" if value is None else f"{decimals(100 * value if abs(value) > ROUNDING else 0.0)}%"
 
 
-def interval(value: MeanOfSeeds, factor: float = 1.0, digits: int = 2, *, signed: bool = False) -> str:
-    """Mean and half-width for people."""
-    mean = f"{factor * value.mean:{'+' if signed else ''}.{digits}f}"
-    return mean if value.half_width is None else f"{mean}±{factor * value.half_width:.{digits}f}"
+def decimals(value: float | None, digits: int = 2, *, signed: bool = False) -> str:
+    """With so many digits after the point; three significant ones where these would all be zeros. None and NaN are a dash."""
+    if value is None or math.isnan(value):
+        return "-"
+    sign = "+" if signed else ""
+    small = value != 0 and abs(value) < 0.5 * 10.0**-digits
+    return f"{value:{sign}.3g}" if small or abs(value) >= 1e7 else f"{value:{sign}.{digits}f}"
+
+
+def interval(
+    value: MeanOfSeeds | None, factor: float = 1.0, digits: int = 2, *, signed: bool = False, between: str = "±"
+) -> str:
+    """Mean and half-width for people; the mean alone for a single seed, a dash where there is none."""
+    if value is None or math.isnan(value.mean):
+        return "-"
+    rounding = abs(value.mean) <= ROUNDING * (value.half_width or 0.0)
+    mean = decimals(0.0 if rounding else factor * value.mean, digits, signed=signed)
+    return mean if value.half_width is None else f"{mean}{between}{half_width(value, factor, digits)}"
+
+
+def half_width(value: MeanOfSeeds, factor: float = 1.0, digits: int = 2) -> str:
+    """The half-width alone; nothing but rounding is 0."""
+    half = value.half_width or 0.0
+    return decimals(0.0 if half <= ROUNDING * abs(value.mean) else factor * half, digits)
 
 
 def count(how_many: int, what: str) -> str:

@@ -276,18 +276,35 @@ def _way_on(experiment: Experiment, file: Path | None, where: Path, settings: li
 def _print_run(run: Run, where: Path) -> None:
     from rich.markup import escape
 
-    from epidemic.cli.show import number, percent, plain_table, show, size
+    from epidemic.cli.show import decimals, number, percent, plain_table, show, size
 
     experiment = run.experiment
-    title = f"{experiment.name}: {experiment.nodes} nodes, {experiment.rounds} rounds, on the full test set"
-    table = plain_table(title, "seed", "accuracy", "sd", "min", "max", "averaged", "loss", "D(X)", "sent")
+    ends = sorted({seed.summary.rounds for seed in run.seeds})
+    rounds = str(ends[0]) if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
+    rounds += "" if ends == [experiment.rounds] else f" of {experiment.rounds}"
+    title = f"{experiment.name}: {experiment.nodes} nodes, {rounds} rounds, on the full test set"
+    differ = len(ends) > 1
+    table = plain_table(
+        title,
+        "seed",
+        *(["rounds"] if differ else []),
+        "accuracy",
+        "sd",
+        "min",
+        "max",
+        "averaged",
+        "loss",
+        "D(X)",
+        "sent",
+    )
     more = plain_table("Metrics over nodes, on the full test set", "seed", "metric", "mean", "sd", "min", "max")
     for seed in run.seeds:
         s = seed.summary
         a = s.final_accuracy
         spread = [percent(v) for v in (a.mean, a.sd, a.min, a.max)] if a is not None else ["-"] * 4
         table.add_row(
-            str(seed.seed), *spread, percent(s.final_mean_model_accuracy), f"{s.final_loss.mean:.4f}",
+            str(seed.seed), *([str(s.rounds)] if differ else []), *spread, percent(s.final_mean_model_accuracy),
+            decimals(s.final_loss.mean, 4),
             f"{s.final_disagreement:.3g}", size(s.bytes.total.mean),
         )  # fmt: skip
         for name, found in s.final_metrics.items():

@@ -32,7 +32,7 @@ TALL = 40
 """Lines of a terminal from which disagreement is drawn as well."""
 
 
-def screen(results: Results, width: int, height: int) -> RenderableType:
+def screen(results: Results, width: int, height: int) -> Group:
     """Accuracy (or loss) against rounds, disagreement where there is room, and a table of where each run stands."""
     runs = results.runs
     classes = all(r.accuracy is not None for run in runs for records in run.by_seed for r in records)
@@ -111,6 +111,7 @@ def _trace(
 
 def _standing(runs: Sequence[Result], what: str, colours: dict[str, str]) -> Table:
     table = plain_table("", "run", "round", what, "D(X)", "sent per node", "state")
+    table.columns[-1].no_wrap = False
     for run in runs:
         records = run.seeds[-1].records
         last = records[-1]

@@ -13,7 +13,7 @@ from epidemic.cli.experiments import Json
 from epidemic.errors import BadInput, require_real
 
 if TYPE_CHECKING:
-    from epidemic.report.results import Results
+    from epidemic.report.shown import Shown
 
 SUFFIXES = (".html", ".csv", ".parquet")
 PATIENCE = 30.0
@@ -70,6 +70,7 @@ def report_command(
     from epidemic.files import write_bytes, write_whole
     from epidemic.report.page import page
     from epidemic.report.results import read_results, to_csv, write_parquet
+    from epidemic.report.shown import Shown
 
     if target is not None:
         require_real("--target", target, 0, 1)
@@ -88,9 +89,10 @@ def report_command(
             write_bytes(path, to_csv(results.rows()).encode())
         else:
             write_whole(path, lambda part: write_parquet(results.rows(), part))
+    shown = Shown(results)
     if as_json:
-        return print_json({"files": [str(path) for path in files], "notes": results.notes, "runs": _rows(results)})
-    _print_results(results, files)
+        return print_json({"files": [str(path) for path in files], "notes": shown.notes, "runs": _rows(shown)})
+    _print_results(shown, files)
 
 
 def watch_command(
@@ -113,12 +115,13 @@ def watch_command(
     from rich.text import Text
 
     from epidemic.cli.plot import screen
+    from epidemic.cli.show import show
     from epidemic.report.results import NothingYet, read_results
 
     require_real("--every", every, 0.1, 3600)
     console = Console()
     if once or not console.is_terminal:
-        console.print(screen(read_results(*directories), console.width, console.height))
+        show(*screen(read_results(*directories), console.width, console.height).renderables)
         return
     quiet, began = 0, time.monotonic()
     with Live(console=console, screen=False, auto_refresh=False) as live:
@@ -144,22 +147,20 @@ def _complete(run: Any) -> bool:
     return broken or set(run.experiment.get("seeds", [])) <= ended
 
 
-def _rows(results: Results) -> list[dict[str, Any]]:
-    from epidemic.report.shown import Shown
+def _rows(shown: Shown) -> list[dict[str, Any]]:
+    from epidemic.report.shown import has_accuracy
     from epidemic.report.statistics import best
 
-    shown = Shown(results)
     rows = []
-    for run, settled in zip(results.runs, shown.runs, strict=True):
+    for run, settled in zip(shown.all, shown.runs, strict=True):
         accuracy, loss = best(settled.by_seed)
-        classes = run.by_seed[0][0].accuracy is not None
         rows.append(
             {
                 "run": run.label,
                 "directory": str(run.path),
                 "seeds": len(run.seeds),
                 "finished": run.finished,
-                "best_accuracy": accuracy if classes else None,
+                "best_accuracy": accuracy if has_accuracy(settled) else None,
                 "best_loss": loss,
                 "final_metrics": {metric.name: shown.final(settled, metric) for metric in shown.metrics},
             }
@@ -167,22 +168,21 @@ def _rows(results: Results) -> list[dict[str, Any]]:
     return rows
 
 
-def _print_results(results: Results, files: list[Path]) -> None:
+def _print_results(shown: Shown, files: list[Path]) -> None:
     from rich.markup import escape
 
-    from epidemic.cli.show import plain_table, show
-    from epidemic.report.numbers import shown_interval
+    from epidemic.cli.show import interval, plain_table, show
+    from epidemic.report.sections import rounds_of
 
-    rows = _rows(results)
-    metrics = list(rows[0]["final_metrics"])
-    table = plain_table("Best over rounds", "run", "seeds", "accuracy (%)", "loss", *(f"final {m}" for m in metrics))
-    for row in rows:
-        accuracy = shown_interval(row["best_accuracy"], 100, between="±")
+    ends = [rounds_of(run) for run in shown.runs]
+    planned = {str(run.experiment["rounds"]) for run in shown.runs}
+    heads = ["run", "seeds", *(["rounds"] if len({*ends} | planned) > 1 else []), "accuracy (%)", "loss"]
+    table = plain_table("Best over rounds", *heads, *(f"final {metric.name}" for metric in shown.metrics))
+    for row, end in zip(_rows(shown), ends, strict=True):
         name = row["run"] if row["finished"] else f"{row['run']} (unfinished)"
-        own = [shown_interval(found, digits=4, between="±") for found in row["final_metrics"].values()]
-        table.add_row(
-            escape(name), str(row["seeds"]), accuracy, shown_interval(row["best_loss"], digits=4, between="±"), *own
-        )
-    for note in results.notes:
+        cells = [str(row["seeds"]), *([end] if "rounds" in heads else []), interval(row["best_accuracy"], 100)]
+        own = [interval(found, digits=4) for found in (row["best_loss"], *row["final_metrics"].values())]
+        table.add_row(escape(name), *cells, *own)
+    for note in shown.notes:
         print(f"note: {note}", file=sys.stderr)
     show(table, f"wrote {escape(', '.join(map(str, files)))}")

@@ -7,12 +7,16 @@ from typing import Any
 import msgspec
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from epidemic.shown import duration, interval, number, percent, size
+from epidemic.shown import decimals, duration, interval, number, percent, size
 
-__all__ = ["duration", "interval", "number", "percent", "plain_table", "print_json", "show", "size"]
+__all__ = ["decimals", "duration", "interval", "number", "percent", "plain_table", "print_json", "show", "size"]
+
+NAMES = 12
+"""Columns of words are at least so wide, if they have so long words."""
 
 
 def plain_table(title: str, *columns: str | Text) -> Table:
@@ -32,10 +36,22 @@ def plain_table(title: str, *columns: str | Text) -> Table:
 
 
 def show(*parts: Any) -> None:
-    """Print to standard output."""
+    """Print to standard output. A table that needs more room than there is becomes wider: no number is ever cut."""
     console = Console()
     for part in parts:
-        console.print(part)
+        needed = needed_width(part, console) if isinstance(part, Table) else 0
+        (console if needed <= console.width else Console(width=needed)).print(part)
+
+
+def needed_width(table: Table, console: Console) -> int:
+    """Give every column of a table the room that it must have, and say how wide that makes it."""
+    needed = 0
+    endless = console.options.update(width=100_000)
+    for column in table.columns:
+        widths = [Measurement.get(console, endless, cell).maximum for cell in (column.header, *column.cells)]
+        column.min_width = max(widths) if column.no_wrap else min(max(widths), NAMES)
+        needed += column.min_width + table.padding[1] + table.padding[3]
+    return needed
 
 
 def print_json(value: Any) -> None:

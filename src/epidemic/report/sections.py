@@ -17,7 +17,7 @@ from epidemic.report.numbers import shown as number
 from epidemic.report.numbers import shown_interval
 from epidemic.report.parts import figure, legend, section, swatch, table, value_text
 from epidemic.report.results import NodeResult, Result, SeedResult
-from epidemic.report.shown import LOSS, Quantity, Shown
+from epidemic.report.shown import LOSS, Quantity, Shown, has_accuracy
 from epidemic.report.statistics import Interval, best, disagreement_of, first_reaching, mean_reaching
 from epidemic.report.sweeps import far_apart
 
@@ -39,7 +39,7 @@ def summary(shown: Shown) -> str:
     for whole, run, look in zip(shown.all, shown.runs, shown.looks, strict=True):
         top, low = best(run.by_seed)
         done = [seed.summary for seed in run.seeds if seed.summary is not None]
-        cells = [_seeds(whole, run), _rounds(run)]
+        cells = [_seeds(whole, run), rounds_of(run)]
         if shown.classes:
             final = [s.final_accuracy.mean for s in done if s.final_accuracy is not None]
             mean = [s.final_mean_model_accuracy for s in done if s.final_mean_model_accuracy is not None]
@@ -65,7 +65,10 @@ def learning(shown: Shown) -> str:
     label = f"{what.name} over nodes ({what.unit})" if what.unit else f"{what.name} over nodes"
     found, sent = shown.curves(what.key), shown.curves("bytes")
     level = None if shown.target is None else 100 * shown.target.accuracy
-    by_bytes = shown.series([[b / shown.unit for b in s.mean] for s in sent], found, what.factor)
+    paid = [dict(zip(s.rounds, s.mean, strict=True)) for s in sent]
+    by_bytes = shown.series(
+        [[p[t] / shown.unit for t in c.rounds] for p, c in zip(paid, found, strict=True)], found, what.factor
+    )
     figures = [_figure("rounds", f"{what.name.title()} against rounds", shown.by_round(what.key, what.factor), "round", label,
                        target=level, log_y=_log(shown, what))]  # fmt: skip
     if what != LOSS:
@@ -108,6 +111,9 @@ def cost(shown: Shown) -> str:
     bars_rounds: list[tuple[str, Look, float | None]] = []
     bars_bytes: list[tuple[str, Look, float | None]] = []
     for whole, run, look in zip(shown.all, shown.runs, shown.looks, strict=True):
+        if not has_accuracy(run):
+            rows.append([_name(whole, look), *["-"] * 4])
+            continue
         alone = sum(first_reaching(seed.records, shown.target.accuracy) is not None for seed in run.seeds)
         found = mean_reaching(run.by_seed, shown.target.accuracy)
         rounds, sent = (None, None) if found is None else (found[0], found[1] / shown.unit)
@@ -121,7 +127,8 @@ def cost(shown: Shown) -> str:
         rows.append([_name(whole, look), *cells, f"{alone} of {len(run.seeds)}"])
         bars_rounds.append((run.label, look, rounds))
         bars_bytes.append((run.label, look, sent))
-    kept = _foremost(shown)
+    charted = [i for i, run in enumerate(shown.runs) if has_accuracy(run)]
+    kept = [charted.index(i) for i in _foremost(shown) if i in charted]
     bars_rounds, bars_bytes = [bars_rounds[i] for i in kept], [bars_bytes[i] for i in kept]
     said = "; ".join(f"{n}: {'not reached' if v is None else f'{v:.0f} rounds'}" for n, _, v in bars_rounds)
     paid = "; ".join(
@@ -270,7 +277,7 @@ def _seeds(whole: Result, kept: Result) -> str:
     return str(asked) if len(kept.seeds) == asked else f"{len(kept.seeds)} of {asked}"
 
 
-def _rounds(run: Result) -> str:
+def rounds_of(run: Result) -> str:
     """How many rounds there were; of how many, if a run did not come to its end."""
     ends = [records[-1].round for records in run.by_seed]
     planned = run.experiment["rounds"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from epidemic.experiment import decisive
+from epidemic.experiment.differences import BETWEEN_RUNS, MEANT, among, flat
 
 METHOD = "topology.kind"
 """The setting that names a method of the paper; methods have colours of their own."""
@@ -25,8 +25,11 @@ Value = str | int | float | None
 
 
 def settings_of(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of an experiment that decide its result, by dotted keys."""
-    return {k: v for k, v in decisive(experiment).items() if k not in ("name", "format")}
+    """The settings of an experiment that decide its result, by dotted keys, with what a file means that leaves them out."""
+    table = flat(experiment)
+    if isinstance(experiment.get("algorithm"), Mapping) and table.get("algorithm.kind") != "python":
+        table = table | {k: v for k, v in MEANT.items() if k.startswith("algorithm.") and k not in table}
+    return {k: v for k, v in table.items() if k not in ("name", "format") and not among(k, BETWEEN_RUNS)}
 
 
 def method_of(experiment: Mapping[str, Any]) -> str:

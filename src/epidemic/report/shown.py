@@ -55,7 +55,9 @@ class Shown:
         self.runs = [run for run, _ in settled]
         self.notes = [*results.notes, *(note for _, left in settled for note in left)]
         self.notes += [_disconnected(run) for run in results.runs if run.disconnected]
-        self.classes = all(r.accuracy is not None for run in self.runs for records in run.by_seed for r in records)
+        self.classes = any(map(has_accuracy, self.runs))
+        if self.classes:
+            self.notes += [_quantities(run) for run in self.runs if not has_accuracy(run)]
         self.ended = all(seed.summary is not None for run in self.runs for seed in run.seeds)
         own = dict.fromkeys(n for run in self.runs for records in run.by_seed for r in records for n in r.metrics)
         self.metrics = [Quantity(f"metric.{name}", name) for name in own]
@@ -132,7 +134,8 @@ class Shown:
     def _target(self, given: float | None) -> Target:
         if given is not None:
             return Target(given, "given")
-        static = [run for run in self.runs if run.kind == "regular"] or self.runs[:1]
+        known = [run for run in self.runs if has_accuracy(run)]
+        static = [run for run in known if run.kind == "regular"] or known[:1]
         tops = [(max(curve(run.by_seed, "accuracy").mean), run.label) for run in static]
         return Target(max(tops)[0], f"the best mean of {max(tops)[1]}")
 
@@ -155,6 +158,17 @@ def _of(seed: SeedResult, what: Quantity) -> float:
     if what.key == "accuracy":
         return accuracy_of(last)
     return last.loss.mean if what.key == "loss" else metric_of(last, what.name)
+
+
+def has_accuracy(run: Result) -> bool:
+    """Whether it predicts classes."""
+    return all(r.accuracy is not None for records in run.by_seed for r in records)
+
+
+def _quantities(run: Result) -> str:
+    return (
+        f"{run.label} predicts quantities: it has no accuracy, and its loss is not to be compared with that of classes"
+    )
 
 
 def _disconnected(run: Result) -> str:

@@ -79,7 +79,7 @@ def curve(by_seed: list[list[Record]], value: str, *, partial: bool = False) -> 
     own = value.removeprefix("metric.")
     one = read[value] if own == value else lambda r: metric_of(r, own)
     tables = [{r.round: one(r) for r in records} for records in by_seed]
-    if own != value or value == "disagreement":
+    if own != value or value in ("accuracy", "accuracy_sd", "disagreement"):
         tables = [{t: v for t, v in table.items() if not math.isnan(v)} for table in tables]
     rounds = sorted((set.union if partial else set.intersection)(*(set(table) for table in tables)))
     found = [Interval.of([table[t] for table in tables if t in table]) for t in rounds]
@@ -94,8 +94,8 @@ def first_reaching(records: list[Record], target: float) -> Record | None:
 def mean_reaching(by_seed: list[list[Record]], target: float) -> tuple[int, float] | None:
     """Round and bytes sent per node at the first evaluation whose mean over seeds reaches the target."""
     found, sent = curve(by_seed, "accuracy"), curve(by_seed, "bytes")
-    reached = next((i for i, a in enumerate(found.mean) if a >= target - 1e-12), None)
-    return None if reached is None else (found.rounds[reached], sent.mean[reached])
+    reached = next((t for t, a in zip(found.rounds, found.mean, strict=True) if a >= target - 1e-12), None)
+    return None if reached is None else (reached, sent.mean[sent.rounds.index(reached)])
 
 
 def best(by_seed: list[list[Record]]) -> tuple[Interval, Interval]:
