@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import msgspec
+
 from epidemic import callbacks
 from epidemic.callbacks.base import Callback
 from epidemic.config import call_own, import_object
@@ -26,6 +28,12 @@ def listeners(experiment: Experiment) -> list[Callback]:
                 " leave it out of what is deployed"
             )
     return found
+
+
+def check_shipped(experiment: Experiment) -> None:
+    """Refuse those of our own that no deployed node can have; a user's modules may be where the nodes are, and not here."""
+    shipped = [one for one in experiment.callbacks if ":" not in cast(CallbackName, one).use]
+    listeners(msgspec.structs.replace(experiment, callbacks=shipped))
 
 
 def _made(one: CallbackName) -> Callback:

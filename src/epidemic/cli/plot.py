@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from epidemic.cli.show import plain_table, size
+from epidemic.errors import plain
 from epidemic.report.numbers import shown
 from epidemic.report.schemes import looks_of
 from epidemic.report.statistics import curve
@@ -52,7 +53,7 @@ def screen(results: Results, width: int, height: int) -> Group:
             Text("disagreement D(X), power of ten", style="bold"),
             plot([a for a in apart if a[0]], columns, rows),
         ]
-    return Group(*parts, _standing(runs, what, colours))
+    return Group(*parts, _standing(runs, what, colours), *_reasons(runs))
 
 
 def _line(
@@ -132,6 +133,16 @@ def _standing(runs: Sequence[Result], what: str, colours: dict[str, str]) -> Tab
             state,
         )
     return table
+
+
+def _reasons(runs: Sequence[Result]) -> list[Text]:
+    """Why seeds ended that did not finish, a line each."""
+    return [
+        Text(f"{run.label}, seed {seed.seed} {plain(seed.state.state, 40)}: {plain(seed.state.why, 300)}", style="red")
+        for run in runs
+        for seed in run.seeds
+        if seed.summary is None and seed.state.over and seed.state.why
+    ]
 
 
 def _colours(results: Results) -> dict[str, str]:

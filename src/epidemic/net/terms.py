@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from epidemic import __version__
-from epidemic.callbacks.named import listeners
+from epidemic.callbacks.named import check_shipped
 from epidemic.data import Source
 from epidemic.errors import BadInput, plain
 from epidemic.experiment import Experiment, node_terms, own_modules
@@ -160,7 +160,7 @@ def check_deployable(experiment: Experiment) -> None:
         raise BadInput(
             'an experiment with objects of your own cannot be deployed; name them in the file (kind = "python")'
         )
-    listeners(experiment)  # refuses those that end runs
+    check_shipped(experiment)
     if len(experiment.seeds) != 1:
         raise BadInput(
             f"seeds = {list(experiment.seeds)}: a deployed run has one seed; use --set 'seeds=[{experiment.seeds[0]}]'"
