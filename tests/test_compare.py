@@ -193,7 +193,7 @@ def test_init_run_and_show(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "classes.png").read_bytes().startswith(b"\x89PNG")
     assert "share of the largest class" in capsys.readouterr().out
     assert main(["data", "show", "first.toml"]) == 0
-    assert "classes 0 to 9" in capsys.readouterr().out
+    assert "ankle boot (800)" in capsys.readouterr().out
 
 
 def test_data_commands(capsys, tmp_path, monkeypatch):
