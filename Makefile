@@ -18,7 +18,8 @@ test-net: $(READY)  ## deployed nodes: real processes, real connections, crashes
 	$(BIN)/pytest -n 2 --dist loadfile tests/net || $(BIN)/pytest --last-failed tests/net
 
 test-docs: $(READY)  ## every command and block of code of README.md, docs/ and --help, as written
-	$(BIN)/pytest -n auto --dist worksteal tests/docs
+	# real processes, as in test-net: what fails beside others must pass alone
+	$(BIN)/pytest -n auto --dist worksteal tests/docs || $(BIN)/pytest --last-failed tests/docs
 
 test-wheel: $(READY)  ## the wheel, in an environment that has nothing else
 	rm -rf build/wheel && mkdir -p build/wheel

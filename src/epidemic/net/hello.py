@@ -60,6 +60,11 @@ def seal_hellos(hellos: Iterable[tuple[Hello, Identity]], terms: Terms) -> bytes
     return msgspec.msgpack.encode(_Bundle(signed, msgspec.json.encode(terms)))
 
 
+# Made here, in one thread: msgspec learns a type when it is first asked for, and crashes where two threads ask at the same moment.
+_BUNDLES, _HELLOS = msgspec.msgpack.Decoder(_Bundle), msgspec.msgpack.Decoder(Hello)
+_TERMS = msgspec.json.Decoder(Terms)
+
+
 class Known(msgspec.Struct, frozen=True):
     """A hello that is in order, and what its certificate says."""
 
@@ -80,13 +85,13 @@ def open_hellos(raw: bytes, identity: Identity, nodes: int) -> tuple[list[Known]
     if len(raw) > LARGEST_BUNDLE:
         return [], ["oversized"]
     try:
-        bundle = msgspec.msgpack.decode(raw, type=_Bundle)
+        bundle = _BUNDLES.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return [], ["malformed"]
     if len(bundle.hellos) > nodes or len(bundle.terms) > LARGEST_TERMS:
         return [], ["oversized"]
     try:
-        terms = msgspec.json.decode(bundle.terms, type=Terms)
+        terms = _TERMS.decode(bundle.terms)
         run = terms.run
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError):
         terms, run = None, b""
@@ -107,7 +112,7 @@ def _open(signed: _Signed, identity: Identity, terms: Terms | None, run: bytes) 
     if len(signed.content) > LARGEST_HELLO:
         raise Refused("oversized")
     try:
-        hello = msgspec.msgpack.decode(signed.content, type=Hello)
+        hello = _HELLOS.decode(signed.content)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise Refused("malformed") from None
     name, key, expires = identity.recognise(hello.certificate)

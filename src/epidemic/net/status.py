@@ -55,6 +55,10 @@ class _Signed(msgspec.Struct, frozen=True, array_like=True):
     signature: bytes
 
 
+# made once, in one thread: see `hello`
+_BUNDLES, _STATUSES = msgspec.msgpack.Decoder(list[_Signed]), msgspec.json.Decoder(Status)
+
+
 def seal_statuses(statuses: Iterable[tuple[Status, Identity]]) -> bytes:
     """How the nodes of a process are, each signed by its own node."""
     signed = []
@@ -67,7 +71,7 @@ def seal_statuses(statuses: Iterable[tuple[Status, Identity]]) -> bytes:
 def open_statuses(raw: bytes, identity: Identity, nodes: int) -> list[Status]:
     """What the nodes of a process say of themselves; what is not signed by the node that it is about is left out."""
     try:
-        bundle = msgspec.msgpack.decode(raw, type=list[_Signed])
+        bundle = _BUNDLES.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return []
     found = {}
@@ -84,7 +88,7 @@ def open_statuses(raw: bytes, identity: Identity, nodes: int) -> list[Status]:
 def read_status(raw: bytes, place: int | None) -> Status | None:
     """What the node at `place` says of itself, fit to be shown; None if that is not a status, or of somebody else."""
     try:
-        status = msgspec.json.decode(raw, type=Status)
+        status = _STATUSES.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     if len(raw) > LARGEST_STATUS or status.place != place:

@@ -200,6 +200,11 @@ def _sealed(header: Header | Offer, size: int, key: Ed25519PrivateKey) -> bytes:
     return front + key.sign(front)
 
 
+_DECODERS: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Header, CountedHeader, Offer)
+}  # made once, in one thread: see `hello`
+
+
 def _parsed(raw: bytes, size: int, kind: type[Any]) -> tuple[Any, bytes, bytes]:
     """Header, the signed bytes, the signature."""
     front = raw[: size - SIGNATURE_BYTES]
@@ -209,7 +214,7 @@ def _parsed(raw: bytes, size: int, kind: type[Any]) -> tuple[Any, bytes, bytes]:
     if end > len(front) or any(front[end:]):
         raise Refused("malformed")
     try:
-        header = msgspec.msgpack.decode(front[6:end], type=kind)
+        header = _DECODERS[kind].decode(front[6:end])
     except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError):
         raise Refused("malformed") from None
     return header, front, raw[size - SIGNATURE_BYTES : size]
