@@ -19,7 +19,7 @@ test-net: $(READY)  ## deployed nodes: real processes, real connections, crashes
 
 test-docs: $(READY)  ## every command and block of code of README.md, docs/ and --help, as written
 	# real processes, as in test-net: what fails beside others must pass alone
-	$(BIN)/pytest -n auto --dist worksteal tests/docs || $(BIN)/pytest --last-failed tests/docs
+	$(BIN)/pytest -n auto --dist worksteal $(DOCS) tests/docs || $(BIN)/pytest --last-failed $(DOCS) tests/docs
 
 test-wheel: $(READY)  ## the wheel, in an environment that has nothing else
 	rm -rf build/wheel && mkdir -p build/wheel

@@ -52,7 +52,7 @@ NOT_DONE = {
 LONG = ("node", "relay", "serve", "cluster up")
 """Commands of epidemic that get a process of their own; those without an end are stopped when the page is done."""
 
-PATIENCE = 150.0
+PATIENCE = 400.0
 """Seconds that a process may take until it does what it is started for."""
 
 
