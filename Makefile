@@ -4,22 +4,30 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-net test-docs test-wheel docs soak lint bench format clean
+.PHONY: demo test test-net test-ranks test-slurm test-docs test-wheel docs soak lint bench format clean
 
 demo: $(READY)  ## six methods, 96 nodes, three seeds, on the embedded data: about a minute
 	rm -rf runs/demo
 	$(BIN)/epidemic compare --out runs/demo
 
 test: $(READY)  ## run the tests
-	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --ignore tests/net --ignore tests/docs
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --ignore tests/net --ignore tests/ranks --ignore tests/slurm --ignore tests/docs
 
 test-net: $(READY)  ## deployed nodes: real processes, real connections, crashes, attackers
 	# real processes on a busy machine: what fails beside others must pass alone
 	$(BIN)/pytest -n 2 --dist loadfile tests/net || $(BIN)/pytest --last-failed tests/net
 
+test-ranks: $(READY)  ## one simulation on several processes: the same bytes, killed ranks, refusals
+	# real processes, as in test-net: what fails beside others must pass alone
+	$(BIN)/pytest tests/ranks || $(BIN)/pytest --last-failed tests/ranks
+
+test-slurm: $(READY)  ## runs on a Slurm of this machine, which the tests start; root and Debian's slurm-wlm and munge are needed
+	# real processes, as in test-net: what fails beside others must pass alone
+	$(BIN)/pytest tests/slurm || $(BIN)/pytest --last-failed tests/slurm
+
 test-docs: $(READY)  ## every command and block of code of README.md, docs/ and --help, as written
 	# real processes, as in test-net: what fails beside others must pass alone
-	$(BIN)/pytest -n auto --dist worksteal $(DOCS) tests/docs || $(BIN)/pytest --last-failed $(DOCS) tests/docs
+	$(BIN)/pytest -n auto --dist worksteal tests/docs || $(BIN)/pytest --last-failed tests/docs
 
 test-wheel: $(READY)  ## the wheel, in an environment that has nothing else
 	rm -rf build/wheel && mkdir -p build/wheel

@@ -5,7 +5,19 @@ from __future__ import annotations
 import importlib
 import sys
 
-ALL = ["drawing", "training", "small_models", "scaling", "memory", "loading", "network"]
+ALL = [
+    "drawing",
+    "training",
+    "small_models",
+    "views",
+    "compression",
+    "scaling",
+    "clock",
+    "memory",
+    "loading",
+    "network",
+    "ranks",
+]
 
 
 def main() -> int:

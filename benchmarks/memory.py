@@ -18,7 +18,7 @@ from benchmarks.timing import verdict
 from epidemic.data import Dataset, Samples
 
 
-def _peak_gigabytes() -> float:
+def peak_gigabytes() -> float:
     """Of this process alone; getrusage would count the parent that it was forked from, too."""
     status = Path("/proc/self/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024 / 1e9
@@ -70,4 +70,4 @@ if __name__ == "__main__":
     data = experiment.load_data()
     test = Samples(data.test.inputs[:100], data.test.targets[:100])  # the full test set costs time, not memory
     ep.simulate(experiment, data=Dataset(data.train, test, data.classes, data.scale, data.shift))
-    print(_peak_gigabytes())
+    print(peak_gigabytes())

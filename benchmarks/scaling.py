@@ -37,7 +37,7 @@ def run() -> bool:
         index = torch.from_numpy(setup.batches.index(setup.streams, 0))
 
         def train(learner=learner, x=x, index=index, experiment=experiment, n=n) -> None:
-            learner.sgd(x, None, index, experiment.algorithm.step, [0] * n)
+            learner.sgd(x, {}, index, experiment.algorithm.step, [0] * n)
 
         def rest(experiment=experiment, setup=setup, x=x, out=out, rounds=rounds) -> None:
             t = next(rounds)

@@ -57,13 +57,13 @@ def _many() -> bool:
     index = torch.from_numpy(setup.batches.index(setup.streams, 0))
 
     def train() -> None:
-        learner.sgd(x, None, index, step, [0] * NODES)
+        learner.sgd(x, {}, index, step, [0] * NODES)
 
     def whole_round() -> None:
         t = next(rounds)
         plan = plan_round(experiment, setup.streams, t)
         drawn = torch.from_numpy(setup.batches.index(setup.streams, t))
-        learner.sgd(x, None, drawn, step, [0] * NODES)
+        learner.sgd(x, {}, drawn, step, [0] * NODES)
         mix(plan.weights, x, workers, out)
 
     train()
@@ -103,7 +103,7 @@ def _rounds(workers: Workers) -> Callable[[], object]:
         t = next(rounds)
         plan = plan_round(experiment, setup.streams, t)
         index = torch.from_numpy(setup.batches.index(setup.streams, t))
-        learner.sgd(x, None, index, experiment.algorithm.step, [0] * FEW)
+        learner.sgd(x, {}, index, experiment.algorithm.step, [0] * FEW)
         x.copy_(mix(plan.weights, x, workers, out))
 
     one()

@@ -55,7 +55,7 @@ def run() -> bool:
             torch.set_num_threads(1)
 
         def train(x=x, index=index, learner=learner, step=step) -> None:
-            learner.sgd(x, None, index, step, [0] * NODES)
+            learner.sgd(x, {}, index, step, [0] * NODES)
 
         def rest(experiment=experiment, setup=setup, x=x, out=out, counters=counters, rounds=rounds) -> None:
             t = next(rounds)

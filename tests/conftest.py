@@ -36,7 +36,7 @@ def pytest_terminal_summary(terminalreporter):
     reasons = {
         report.longrepr[2]
         for report in terminalreporter.stats.get("skipped", [])
-        if "NO BROWSER" in str(report.longrepr)
+        if "NO BROWSER" in str(report.longrepr) or "NO SLURM" in str(report.longrepr)
     }
     for reason in reasons:
         terminalreporter.section("NOT TESTED", sep="!", red=True, bold=True)

@@ -44,8 +44,12 @@ NOT_DONE = {
     "make": "the tests are run by it; its target must exist",
     "pip": "installs from the network; its extras must exist, and 'make test-wheel' installs the wheel",
     "source": "the tests run in the environment already",
+    "torchrun": "starts ranks on several machines; tests/ranks does it on loopback",
     "podman": "a container is not built by tests",
     "epidemic data fetch": "downloads",
+    "epidemic sweep --on slurm": "needs a cluster, which tests/slurm has; its options must exist",
+    "epidemic compare --on slurm": "the same",
+    "epidemic reproduce --on slurm": "the same",
 }
 """Commands that are not executed, by how they begin."""
 
@@ -301,7 +305,8 @@ class Desk:
             self._epidemic(words[1:], background, self._host(host[1]) if host else self.directory)
         elif words[0] == "scp":
             self._start_held()
-            self._wait_for_nodes()
+            if ":" in words[-2]:  # what nodes have written is fetched when they are done
+                self._wait_for_nodes()
             source, target = (self._remote(word) for word in words[-2:])
             target = target / source.name if target.is_dir() else target
             shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)

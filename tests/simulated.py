@@ -28,7 +28,7 @@ from random import Random
 from epidemic.protocol import events as e
 from epidemic.protocol.rounds import Rounds, Rules, View
 from epidemic.rng import Streams
-from epidemic.topology import ELLocal, ELOracle, Ring
+from epidemic.topology import Base, ELLocal, ELOracle, Matcha, Periodic, Ring
 
 SECOND = e.SECOND
 LEASE = 5 * SECOND  # until a silent connection counts as dead
@@ -41,7 +41,10 @@ LIES = ("progress", "letters", "questions", "answers", "tokens", "carrier", "dif
 @lru_cache(maxsize=4096)
 def views(kind, n, s, seed, round):
     """Every node's view of a round."""
-    topology = {"el-local": ELLocal(s), "el-oracle": ELOracle(s), "ring": Ring()}[kind]
+    topology = {
+        "el-local": ELLocal(s), "el-oracle": ELOracle(s), "ring": Ring(),
+        "base": Base(s), "matcha": Matcha(Ring(), 0.4, "uniform"), "periodic": Periodic(Base(s), 3),
+    }[kind]  # fmt: skip
     graph = topology.graph(n, round, Streams(seed))
     digest = bytes([round % 251]) * 8
     return tuple(View(tuple(graph.out_of(i).tolist()), frozenset(graph.into(i).tolist()), digest) for i in range(n))
@@ -754,11 +757,13 @@ def held(thing):
     return size
 
 
-def run(seed, protocol=Rounds):
-    """Play the schedule of a seed and check the laws; what came out."""
+def run(seed, protocol=Rounds, topology=None):
+    """Play the schedule of a seed, perhaps over another topology, and check the laws; what came out."""
     gc.disable()  # looking for cycles of references takes a third of the time
     try:
         schedule = drawn(seed)
+        if topology is not None:
+            schedule = replace(schedule, topology=topology, private=False)
         world = World(schedule, protocol).play()
         world.check()
         if schedule.honest_but_one:

@@ -1,7 +1,7 @@
 """Each law of the simulated schedules has teeth: protocols that are broken on purpose are caught within a few hundred schedules."""
 
 import simulated
-from epidemic.protocol import people, rounds
+from epidemic.protocol import member, people, rounds
 from epidemic.protocol.mailbox import Mailbox, closed
 from epidemic.protocol.pace import Pace
 from epidemic.protocol.questions import Questions
@@ -155,7 +155,7 @@ def test_late_letters_that_move_the_pace_again_and_again_are_caught():
 
 
 def test_saying_only_once_that_one_has_finished_is_caught(monkeypatch):
-    monkeypatch.setattr(rounds, "TELL_END", 10**15)
+    monkeypatch.setattr(member, "TELL_END", 10**15)
     assert caught(words="hangs in lingering")
 
 

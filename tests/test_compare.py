@@ -99,6 +99,7 @@ def test_compare_from_a_file(tmp_path, capsys):
         (("[[methods]]", "[[method]]"), "compare needs [[methods]]"),
         (('name = "EL local"\n', ""), "methods[1].name is missing"),
         (('"EL local"', '"everybody"'), "occurs twice"),
+        (('"EL local"', r'"EL\nlocal"'), r"method 'EL\nlocal' has a line break or a control character in its name"),
         (("s = 3", "s = 30"), "method 'EL local': topology.s = 30 must be at most nodes - 1 = 11"),
         (('algorithm.lr = 0.02', 'seeds = [5, 6]'), "has other data or seeds"),
         (('algorithm.lr = 0.02', 'algorithm.rate = 0.02'), "method 'ring, slow': algorithm.rate is not a known key"),

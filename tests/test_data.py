@@ -282,7 +282,7 @@ def test_cifar_parquet(tmp_path):
     assert CIFAR10(path=str(tmp_path)).load().note == "", "PNG loses nothing"
     path = folder / "train-00000-of-00001.parquet"
     path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(BadInput, match="cannot be read as CIFAR-10 parquet"):
+    with pytest.raises(BadInput, match="is not a readable Parquet file"):
         CIFAR10(path=str(tmp_path)).load()
     path.unlink()
     with pytest.raises(BadInput, match=r"has no train-\*\.parquet"):
@@ -634,6 +634,8 @@ def test_every_kind_of_data_runs_end_to_end(kind, tmp_path, monkeypatch, capsys,
             "training inputs are of type uint8",
         ),
         (((np.ones((2, 1)), np.array([np.nan, 1.0])),) * 2, "targets that are not finite"),
+        (((np.array([[1.0], [-1e39]]), np.zeros(2)),) * 2, "train_x: sample 1 has the number -1e+39; the largest"),
+        (((np.ones((2, 1)), np.array([0.5, 1e300])),) * 2, "train_y: sample 1 has the number 1e+300; the largest"),
     ],
 )
 def test_wrong_arrays_are_named(data, message):

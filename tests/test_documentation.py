@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 import unicodedata
 
@@ -162,6 +164,18 @@ def test_a_name_in_toml_that_no_module_has_is_found(tmp_path):
         desk.do(pages.Block("p.md", 5, "toml", 'data = {kind = "python", function = "mine:laod"}'))
         with pytest.raises(ep.BadInput, match="laod"):
             desk.finish()
+
+
+def test_only_fetching_from_another_machine_waits_for_its_nodes(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "PATIENCE", 0.05)
+    (tmp_path / "relay").mkdir()
+    with pages.Desk(tmp_path) as desk:
+        lone = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        desk.children.append((lone, ["node", "node-0"], tmp_path / "output"))
+        desk.command("scp -r relay relay.example:")
+        assert lone.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            desk.command("scp -r relay.example:relay back")
 
 
 def test_a_site_that_loads_from_elsewhere_or_leads_nowhere_is_refused(tmp_path):

@@ -447,8 +447,11 @@ def test_regression():
 @pytest.mark.parametrize("kind", TOPOLOGIES)
 def test_every_topology_runs(kind):
     extra = {"el-oracle": {"s": 4}, "el-local": {"s": 4}, "regular": {"s": 4}, "unlucky": {"s": 4}, "d-equistatic": {"m": 3},
-             "u-equistatic": {"m": 3}, "every": {"inner": {"kind": "el-local", "s": 2}, "period": 2}, "python": {"factory": "epidemic.topology:Ring"}}  # fmt: skip
-    run = ep.simulate(small(topology=topology_from({"kind": kind, **extra.get(kind, {})})))
+             "u-equistatic": {"m": 3}, "every": {"inner": {"kind": "el-local", "s": 2}, "period": 2}, "python": {"factory": "epidemic.topology:Ring"},
+             "matcha": {"inner": {"kind": "ring"}}, "periodic": {"inner": {"kind": "base"}, "period": 3}, "peer-swap": {"s": 4}, "pull": {"s": 4},
+             "fragments": {"inner": {"kind": "el-local", "s": 4}}}  # fmt: skip
+    nodes = 8 if kind == "hypercube" else 12
+    run = ep.simulate(small(nodes=nodes, topology=topology_from({"kind": kind, **extra.get(kind, {})})))
     assert run.records[-1].accuracy.mean > run.records[0].accuracy.mean
 
 
@@ -710,7 +713,7 @@ class MonteCarlo(nn.Module):
 @pytest.mark.parametrize("module", [Tied, Scalar, InPlace, Recurrent, MonteCarlo])
 def test_all_sorts_of_modules_run_export_and_load(module, tmp_path):
     """auto run -> export -> strict load into the plain module -> the outputs of the row."""
-    from epidemic.host.store import export_model
+    from epidemic.host.saved import export_model
     from epidemic.learner import PerNode
 
     x, y = (

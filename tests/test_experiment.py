@@ -57,11 +57,14 @@ def test_the_template_shows_every_key(tmp_path):
 
 
 def test_kinds_named_in_the_template_are_all_there_are():
+    from epidemic.algorithms import ALGORITHMS
+    from epidemic.algorithms.optimisers import OPTIMIZERS
+    from epidemic.algorithms.schedules import SCHEDULES
     from epidemic.data import PARTITIONS, SOURCES
     from epidemic.models import MODELS
     from epidemic.topology import TOPOLOGIES
 
-    for kinds in (TOPOLOGIES, SOURCES, PARTITIONS):
+    for kinds in (TOPOLOGIES, ALGORITHMS, OPTIMIZERS, SCHEDULES, SOURCES, PARTITIONS):
         for kind in kinds:
             assert kind in TEMPLATE
     for kind in MODELS:

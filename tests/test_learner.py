@@ -81,8 +81,7 @@ def test_the_strategies_agree(kind, dtype, tolerance, step):
     results = []
     for strategy in (Stacked(task, WORKERS), PerNode(task, WORKERS)):
         x = _rows(task, 5)
-        velocity = torch.zeros_like(x) if step.momentum else None
-        loss = strategy.sgd(x, velocity, _index(5, 3, 6), step, [0] * 5)
+        loss = strategy.sgd(x, step.memory(x), _index(5, 3, 6), step, [0] * 5)
         judged = strategy.evaluate(x, *task.tensors(_data().test))
         results.append(
             (x, loss, judged.loss, judged.metrics["accuracy"], *strategy.gradients(x, _index(5, 1, 6)[:, 0], [0] * 5))
@@ -98,8 +97,8 @@ def test_sgd_is_that_of_pytorch(strategy):
     task = _task(module)
     x, index = _rows(task, 3), _index(3, 4, 6)
     start = x.clone()
-    velocity = torch.zeros_like(x)
-    strategy(task, WORKERS).sgd(x, velocity, index, SGD(0.1, 0.9, 0.01), [0] * 3)
+    step = SGD(0.1, 0.9, 0.01)
+    strategy(task, WORKERS).sgd(x, step.memory(x), index, step, [0] * 3)
     for i in range(3):
         plain = copy.deepcopy(module)
         plain.load_state_dict(task.layout.state_dict(start[i]))
@@ -121,7 +120,7 @@ def test_results_do_not_depend_on_the_number_of_threads(strategy, kind):
     for threads in (1, 2, 5):
         workers = Workers(threads)
         x = _rows(task, 101)
-        loss = strategy(task, workers).sgd(x, None, _index(101, 2, 6), SGD(0.1), [0] * 101)
+        loss = strategy(task, workers).sgd(x, {}, _index(101, 2, 6), SGD(0.1), [0] * 101)
         judged = strategy(task, workers).evaluate(x, *task.tensors(_data().test))
         found.append((x, loss, judged.loss))
         workers.close()
@@ -134,8 +133,8 @@ def test_rows_do_not_depend_on_their_neighbours():
     task = _task(_module("mlp", torch.float64))
     x, index = _rows(task, 6), _index(6, 2, 5)
     together, alone = x.clone(), x[3:4].clone()
-    Stacked(task, WORKERS).sgd(together, None, index, SGD(0.1), [0] * 6)
-    Stacked(task, WORKERS).sgd(alone, None, index[3:4], SGD(0.1), [0])
+    Stacked(task, WORKERS).sgd(together, {}, index, SGD(0.1), [0] * 6)
+    Stacked(task, WORKERS).sgd(alone, {}, index[3:4], SGD(0.1), [0])
     torch.testing.assert_close(together[3:4], alone, atol=1e-12, rtol=1e-12)
 
 
@@ -185,7 +184,7 @@ def test_batchnorm_runs_per_node_and_its_statistics_are_in_the_row():
     assert "buffers" in _obstacle(task)
     x = task.layout.row(task.module).repeat(4, 1)
     before = x[:, task.layout.trainable :].clone()
-    PerNode(task, WORKERS).sgd(x, None, _index(4, 2, 6), SGD(0.1), [0] * 4)
+    PerNode(task, WORKERS).sgd(x, {}, _index(4, 2, 6), SGD(0.1), [0] * 4)
     after = x[:, task.layout.trainable :]
     assert (after != before).all()
     plain = _Odd()
@@ -213,7 +212,7 @@ def test_dropout_is_seeded_by_node_and_does_not_depend_on_threads():
     for threads in (1, 3):
         x = task.layout.row(task.module).repeat(6, 1)
         same = _index(1, 2, 6).expand(6, 2, 6)
-        PerNode(task, Workers(threads), draws_random_numbers=True).sgd(x, None, same, SGD(0.1), [5, 5, 7, 8, 9, 10])
+        PerNode(task, Workers(threads), draws_random_numbers=True).sgd(x, {}, same, SGD(0.1), [5, 5, 7, 8, 9, 10])
         found.append(x)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0][0], found[0][1])  # the same seed
@@ -432,6 +431,6 @@ def test_learner_forwards_to_its_strategy():
         a, b = _rows(task, 3), _rows(task, 3)
         assert torch.equal(
             learner.sgd(a, _index(3, 2, 4), SGD(0.1), [0] * 3),
-            cls(task, WORKERS).sgd(b, None, _index(3, 2, 4), SGD(0.1), [0] * 3),
+            cls(task, WORKERS).sgd(b, {}, _index(3, 2, 4), SGD(0.1), [0] * 3),
         )
         assert torch.equal(a, b)

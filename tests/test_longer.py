@@ -203,6 +203,40 @@ def test_a_comparison_goes_on_with_more_rounds(tmp_path):
         assert outcome(tmp_path / "parts" / kind) == outcome(tmp_path / "whole" / kind)
 
 
+class _Enough(ep.Callback):
+    """Ends the second seed after the record of round 7."""
+
+    def started(self, setup, learner, rounds_done):
+        self.seed = setup.seed
+
+    def recorded(self, record):
+        self.round = record.round
+
+    def stop(self):
+        return "enough" if self.seed == 2 and self.round >= 7 else None
+
+
+def test_a_seed_that_ended_early_stays_and_the_others_go_on(tmp_path, capsys):
+    def swept(rounds, out, **options):
+        return ep.sweep(of(rounds, seeds=(1, 2)), {"topology.s": [2, 3]}, tmp_path / out, **options)
+
+    swept(10, "parts", callbacks=_Enough())
+    for _ in range(2):
+        found = swept(20, "parts")
+        assert [run.summary.rounds for run in found.values()] == [(20, 7), (20, 7)]
+    swept(20, "whole", callbacks=_Enough())
+    for point in found:
+        assert outcome(tmp_path / "parts" / point, 1) == outcome(tmp_path / "whole" / point, 1)
+        assert outcome(tmp_path / "parts" / point, 2) == outcome(tmp_path / "whole" / point, 2)
+    assert {run.experiment["rounds"] for run in ep.read_results(tmp_path / "parts").runs} == {20}
+
+    one = tmp_path / "one"
+    ep.simulate(of(10, seeds=(2,)), one, callbacks=_Enough())
+    assert main(["run", "--resume", str(one), "--set", "rounds=20"]) == 0
+    assert "seed 2 ended early after round 7: enough" in capsys.readouterr().out
+    assert ep.load(one / "experiment.toml").rounds == 20
+
+
 def test_a_finished_run_does_not_hold_its_models_twice(tmp_path):
     ep.simulate(of(3, algorithm=ep.LocalSGD()), tmp_path)
     models, kept = (tmp_path / "seed-1" / name for name in ("models.safetensors", "checkpoint.safetensors"))

@@ -8,6 +8,7 @@ import pytest
 
 import epidemic as ep
 from epidemic import config
+from epidemic.cli import main
 from epidemic.errors import BadInput
 from epidemic.experiment import installed, load, own_modules, python_files, references
 from epidemic.experiment import modules as rules
@@ -61,7 +62,7 @@ def beside(tmp_path, monkeypatch):
     }.items():  # fmt: skip
         (where / name).write_text(content)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(config, "_LOOKED", set())
+    monkeypatch.setattr(config, "_LOOKED", {})
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     yield where
@@ -189,3 +190,21 @@ def test_more_hosts_than_nodes_are_refused_with_the_way_out(tmp_path):
         refusal.value
     )
     assert not (tmp_path / "c").exists()
+
+
+def test_a_run_interrupted_before_its_first_seed_remembers_where_its_modules_are(beside, tmp_path, monkeypatch):
+    from epidemic.host import setup
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    looked, path = dict(config._LOOKED), list(sys.path)
+    with monkeypatch.context() as patch:
+        patch.setattr(setup, "choose", interrupted)
+        with pytest.raises(ep.Interrupted, match="before seed 1 began"):
+            ep.simulate(beside / "experiment.toml", tmp_path / "run")
+    monkeypatch.setattr(config, "_LOOKED", looked)  # as another process knows nothing
+    monkeypatch.setattr(sys, "path", path)
+    for name in [name for name in sys.modules if name.startswith("own_")]:
+        del sys.modules[name]
+    assert main(["run", "--resume", str(tmp_path / "run"), "--quiet"]) == 0

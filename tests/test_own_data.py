@@ -2,6 +2,7 @@
 
 import io
 import json
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 import epidemic as ep
 from epidemic.cli import main
-from epidemic.data import as_dataset
+from epidemic.data import as_dataset, parquet
 from epidemic.errors import BadInput
 from epidemic.learner.task import squared_error
 from epidemic.rng import Streams
@@ -64,6 +65,12 @@ def test_a_sample_set_names_its_classes_and_a_part_of_it_has_the_same():
     assert "train has the classes" in refused((whole, Pictures([0, 1], classes=["yes", "no"])))
     assert "training sample 0 has the label '2'" in refused((Pictures([2, 0], classes=["no", "yes"]), whole))
     assert "'no', which is not among data.classes" in refused((whole, whole), ("yes", "perhaps"))
+
+
+def test_numbers_that_a_model_cannot_take_are_named():
+    double = TensorDataset(torch.tensor([[1.0], [1e39]], dtype=torch.float64), torch.tensor([0, 1]))
+    assert "sample 1 of" in refused((double, double))
+    assert "has the number 1e+39; the largest that a model can take is 3.4e+38" in refused((double, double))
 
 
 def test_tensors_run_from_end_to_end_and_are_told_apart():
@@ -348,6 +355,8 @@ def test_a_folder_with_a_table_for_training_and_one_for_testing(tmp_path):
         ("a,bb,y\n1,2,0\n", {"features": ["bbb"]}, "has no column 'bbb'; did you mean 'bb'?"),
         ("a,b,y\n1,2,u\n1,2,w\n", {"classes": ["u", "v"]}, "row 2 has the label 'w', which is not among data.classes"),
         ("a,b,y\n1,inf,0\n", {}, "row 1 has inf in column 'b'"),
+        ("a,b,y\n1,1e39,0\n", {}, "row 1 has 1e+39 in column 'b'; use numbers up to 3.4e+38"),
+        ("a,y\n1,0.5\n1,1e39\n", {}, "row 2 has the number 1e+39; the largest that a model can take is 3.4e+38"),
         ("a;b;y\n1;2;0\n", {}, 'if columns are not separated by ",", set data.separator'),
         (",a,y\n0,1,0\n1,1,1\n", {}, "a column without a name (a saved index?)"),
         ("a,y\n", {}, "has no rows"),
@@ -367,6 +376,26 @@ def test_wrong_tables_are_named(tmp_path, text, settings, message):
         table(tmp_path, text, **settings).load()
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_decimals_of_a_parquet_table_are_numbers(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    prices = [Decimal(f"{i}.25") for i in range(10)]
+    kinds = [Decimal(i % 2) for i in range(10)]
+    made = pa.table({"price": pa.array(prices, pa.decimal128(9, 2)), "kind": pa.array(kinds, pa.decimal128(9, 0))})
+    pyarrow.parquet.write_table(made, tmp_path / "t.parquet")
+    path = str(tmp_path / "t.parquet")
+    data = ep.Table(path=path, target="kind", normalise=False).load()
+    assert data.classes == ("0", "1")
+    assert sorted(data.train.inputs[:, 0].tolist() + data.test.inputs[:, 0].tolist()) == [i + 0.25 for i in range(10)]
+    quantity = ep.Table(path=path, target="price").load()
+    assert (quantity.classes, quantity.train.targets.dtype) == ((), np.float32)
+    gaps = pa.table({"price": pa.array([*prices[:9], None], pa.decimal128(9, 2)), "kind": made["kind"]})
+    pyarrow.parquet.write_table(gaps, tmp_path / "t.parquet")
+    with pytest.raises(BadInput, match="row 10 has no value in column 'price'"):
+        ep.Table(path=path, target="kind").load()
 
 
 def test_check_says_what_a_table_holds_and_how_to_give_its_scale(tmp_path, capsys):
@@ -470,8 +499,16 @@ def test_pictures_without_metadata_and_in_one_file(tmp_path):
     ("written", "settings", "message"),
     [
         ({"labels": [0, 1], "pictures": [{"bytes": png(0)}, {"bytes": png(1, (5, 4))}]}, {}, "all must be 4 x 6"),
-        ({"labels": [0, 1], "pictures": [{"bytes": png(0)}, {"bytes": b"x"}]}, {}, "broken picture"),
-        ({"labels": [0, 1], "pictures": [{"bytes": png(0)}, {"path": "x.png"}]}, {}, "a path alone is not enough"),
+        (
+            {"labels": [0, 1], "pictures": [{"bytes": png(0)}, {"bytes": b"x"}]},
+            {},
+            "train.parquet: row 2 holds a broken picture (cannot identify image file)",
+        ),
+        (
+            {"labels": [0, 1], "pictures": [{"bytes": png(0)}, {"path": "x.png"}]},
+            {},
+            "row 2 has no picture in column 'image' (a path alone is not enough)",
+        ),
         ({"labels": [0, -1], "names": ["a", "b"]}, {}, "has the label '-1', but the classes of the data"),
         ({"labels": [0, None]}, {}, "rows without a label"),
         ({"labels": [0.5, 1.0]}, {}, "holds no labels but double"),
@@ -487,6 +524,20 @@ def test_wrong_tables_of_pictures_are_named(tmp_path, written, settings, message
         ep.ImageTable(path=str(tmp_path), **settings).load()
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_rows_are_counted_over_all_batches_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "BATCH", 4)
+    monkeypatch.setattr(parquet, "BLOCK", 2)
+    stored = [{"bytes": png(i)} for i in range(11)]
+    write_pictures(tmp_path / "train.parquet", [0, 1] * 5 + [0], pictures=stored)
+    write_pictures(tmp_path / "test.parquet", [0, 1])
+    data = ep.ImageTable(path=str(tmp_path)).load()
+    assert data.train.inputs[:, 0, 0, 0].tolist() == list(range(11))
+    for what, wrong in (("holds a broken picture", {"bytes": b"x"}), ("has no picture", {"bytes": None})):
+        write_pictures(tmp_path / "train.parquet", [0, 1] * 5 + [0], pictures=[*stored[:9], wrong, stored[10]])
+        with pytest.raises(BadInput, match=rf"train\.parquet: row 10 {what}"):
+            ep.ImageTable(path=str(tmp_path)).load()
 
 
 def test_a_damaged_table_of_pictures_is_named(tmp_path):

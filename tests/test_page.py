@@ -132,7 +132,7 @@ def test_every_method_has_a_colour_in_light_and_dark():
     style = (files("epidemic.report") / "page.css").read_text()
     for kind in KINDS:
         assert style.count(f"--m-{kind}:") == 2
-    assert set(TOPOLOGIES) - {"every", "python"} == set(KINDS)
+    assert set(TOPOLOGIES) - {"every", "fragments", "python"} == set(KINDS)
 
 
 def test_numbers_of_the_summary_are_those_of_the_records(tmp_path):

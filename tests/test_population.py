@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import epidemic as ep
-from epidemic.host.inbox import Exchange
+from epidemic.host.inbox import Exchange, Post, Received
 from epidemic.host.population import Population
 from epidemic.host.setup import make_learner, prepare
 from epidemic.mixing import weights
@@ -19,12 +19,17 @@ ALGORITHMS = [
     ep.LocalSGD(lr=0.1, local_steps=2, batch_size=4, momentum=0.5),
     ep.LocalSGD(lr=0.1, batch_size=4, order="combine-then-adapt"),
     ep.PushSum(lr=0.1, batch_size=4, momentum=0.5),
+    ep.LocalSGD(lr=0.01, local_steps=2, batch_size=4, optimizer="adam", clip=1.0, schedule=ep.StepDecay(rounds=1)),
+    ep.QGMomentum(lr=0.1, batch_size=4),
+    ep.ExactDiffusion(lr=0.1, batch_size=4),
+    ep.GradientTracking(lr=0.1, local_steps=2, batch_size=4),
+    ep.PushPull(lr=0.1, batch_size=4),
 ]
 
 
 def population(algorithm, strategy="per-node", **changes):
     fields = {
-        "nodes": N, "topology": ep.ELLocal(4), "data": ep.Digits(), "partition": ep.IID(), "model": ep.Logistic(),
+        "nodes": N, "topology": ep.ELOracle(4), "data": ep.Digits(), "partition": ep.IID(), "model": ep.Logistic(),
         "algorithm": algorithm, "runtime": ep.Runtime(strategy=strategy),
     }  # fmt: skip
     setup = prepare(ep.Experiment(**{**fields, **changes}), 1)
@@ -83,6 +88,28 @@ def test_parts_train_as_the_whole_does(algorithm):
     assert same(parts.state, whole.state)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: type(a).__name__)
+def test_those_who_trained_together_may_mix_one_after_the_other(algorithm):
+    """As places of one process do, whose letters come at other times."""
+    whole, parts = population(algorithm), population(algorithm)
+    for nodes in (whole, parts):
+        play(nodes)
+    message, _ = whole.emit(2, np.full(N, 2))
+    parts.emit(2, np.full(N, 2))
+    sent = copy(message)
+    graph = ep.Graph.from_edges(N, np.arange(N), (np.arange(N) + 3) % N)
+    w = weights("uniform", graph)
+    whole.absorb(Exchange(message, w, whole.ids, WORKERS, whole.memory))
+    for who in (SOME, OTHERS):
+        own = {name: rows[who] for name, rows in sent.items()}
+        heard = [(int(i) - 3) % N for i in who]
+        received = [Received([j], [{name: rows[j] for name, rows in sent.items()}], np.full(2, 0.5)) for j in heard]
+        parts.absorb(Post(own, received, WORKERS), who)
+    assert parts.state.keys() == whole.state.keys()
+    for name, rows in whole.state.items():
+        torch.testing.assert_close(parts.state[name], rows, rtol=0, atol=1e-6)
+
+
 class Twice(ep.Defaults):
     """Keeps one tensor under two names, of which it trains one, and one whose rows are all the same memory."""
 
@@ -127,7 +154,7 @@ def test_a_snapshot_is_a_copy_that_can_be_put_back(algorithm):
     nodes.emit(2, np.full(N, 3))
     nodes.restore(SOME, some)
     nodes.restore(OTHERS, {name: rows[OTHERS] for name, rows in whole.items()})
-    assert {n: r for n, r in nodes.state.items() if n != "learnt"}.keys() == whole.keys()
+    assert {n: r for n, r in nodes.state.items() if n not in ("learnt", "gamma")}.keys() == whole.keys()
     assert all(torch.equal(nodes.state[name], rows) for name, rows in whole.items())
     some["x"].zero_()
     assert torch.equal(nodes.state["x"], whole["x"])

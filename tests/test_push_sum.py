@@ -14,7 +14,7 @@ import epidemic as ep
 from epidemic.algorithms import cautions
 from epidemic.callbacks import Callback
 from epidemic.cli import main
-from epidemic.engine.simulation import _Simulation
+from epidemic.engine.round import InRounds
 from epidemic.errors import Interrupted
 from epidemic.experiment import load, to_toml
 from epidemic.faults import Crash, Faults, RandomCrashes
@@ -71,7 +71,7 @@ class Engine:
         self.learner, _ = make_learner(setup, workers)
         self.population = Population(setup, self.learner)
         self.seen = Plans()
-        self._simulation = _Simulation(Host(self.population, self.learner, workers, stop), None, self.seen, "")
+        self._simulation = InRounds(Host(self.population, self.learner, workers, stop), None, self.seen, "")
         if start is not None:
             self.population.state["x"] = torch.as_tensor(start, dtype=torch.float64).clone()
 
@@ -251,6 +251,13 @@ def test_the_exact_factor_by_enumerating_all_targets(n, known):
         adjacency = weights("uniform", graph).ones.dense().astype(int)
         squares += sum(sum(int(a) * v / 2 for a, v in zip(row, x, strict=True)) ** 2 for row in adjacency)
     assert squares / len(outcomes) / sum(v * v for v in x) == known == factor(n, 1)
+
+
+@pytest.mark.parametrize(
+    ("n", "s", "known"), [(96, 1, 0.4921330), (96, 4, 0.1899657), (96, 14, 0.0562837), (1000, 10, 0.0899172)]
+)
+def test_the_factor_at_other_sizes(n, s, known):
+    assert float(factor(n, s)) == pytest.approx(known, abs=5e-8)
 
 
 def test_the_factor_at_96_nodes_that_send_to_7():

@@ -225,6 +225,7 @@ def test_methods_are_compared_in_memory_as_in_a_directory(comparison, tmp_path):
         ([EXPERIMENT], {}, "compare needs experiments by name"),
         ({"a": ep.Ring()}, {}, r"compare: 'a': Ring\(\) must be an Experiment"),
         ({"a": EXPERIMENT, "b": msgspec.structs.replace(EXPERIMENT, seeds=(3,))}, {}, "'b' has other data or seeds"),
+        ({"a": EXPERIMENT, "b\x1b[2J": EXPERIMENT}, {}, r"method 'b\\x1b\[2J' has a line break or a control character"),
         ({"a": EXPERIMENT}, {"target": 2}, "target = 2 must be at most 1"),
     ],
 )
@@ -260,17 +261,13 @@ def test_models_of_a_sweep_can_be_read_as_long_as_anybody_holds_a_run():
     assert not place.parent.exists()
 
 
-def test_a_metric_that_is_swept_leaves_the_others(tmp_path):
+def test_a_sweep_leaves_the_metrics_as_they_are(tmp_path):
     def own(outputs, targets):
         return outputs.argmax(1).eq(targets).float()
 
-    both = msgspec.structs.replace(EXPERIMENT, metrics={"f1": "macro-f1", "p": "perplexity", "own": own, "is": own})
-    jobs = experiment_jobs(both, {"metrics.f1": ["macro-f1", "auc", own], "algorithm.lr": [0.2]}, tmp_path)
-    assert [job.experiment.metrics for job in jobs] == [
-        {"f1": first, "p": "perplexity", "own": own, "is": own} for first in ("macro-f1", "auc", own)
-    ]
-    whole = experiment_jobs(both, {"metrics": [{"f1": "auc"}]}, tmp_path)
-    assert whole[0].experiment.metrics == {"f1": "auc"}
+    both = msgspec.structs.replace(EXPERIMENT, metrics={"f1": "macro-f1", "own": own})
+    jobs = experiment_jobs(both, {"algorithm.lr": [0.2, 0.3]}, tmp_path)
+    assert [job.experiment.metrics for job in jobs] == [{"f1": "macro-f1", "own": own}] * 2
 
 
 def test_a_sweep_takes_objects_and_goes_on_in_its_directory(tmp_path):
@@ -305,7 +302,9 @@ def test_a_point_that_fails_does_not_stop_the_others():
     ("grid", "options", "message"),
     [
         ({}, {}, "at least one setting"),
-        ({"seeds": [1]}, {}, "grid: seeds makes no sense; use seeds="),
+        ({"seeds": [1]}, {}, "grid: seeds makes no sense: .*; use seeds="),
+        ({"metrics": [{"f1": "auc"}]}, {}, "grid: metrics makes no sense"),
+        ({"callbacks": [(), ("EarlyStopping",)]}, {}, "grid: callbacks makes no sense"),
         ({"nodes": 5}, {}, "grid: nodes = 5 must be a list of values"),
         ({"nodes": []}, {}, "grid: nodes has no value"),
         ({"topologie.s": [1]}, {}, "topologie.s is not a known key; did you mean 'topology'"),
@@ -314,6 +313,8 @@ def test_a_point_that_fails_does_not_stop_the_others():
         ({"topology": [ep.Ring()], "topology.s": [1]}, {}, "contradict each other"),
         ({"nodes": [4, 4]}, {}, "is there twice"),
         ({"nodes": [4]}, {"seeds": 10_001}, "seeds = 10001 must be at most 10000"),
+        ({"nodes": [4]}, {"seeds": 2.5}, "seeds = 2.5 must be a whole number, or a list of whole numbers"),
+        ({"nodes": [4]}, {"seeds": [2.5]}, "seeds = 2.5 must be a whole number"),
         ({"nodes": [4]}, {"jobs": 0}, "jobs = 0 must be at least 1"),
         ({"nodes": [4]}, {"jobs": 2, "callbacks": ep.Callback()}, "callbacks are told of runs in one process only"),
     ],

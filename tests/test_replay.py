@@ -48,7 +48,8 @@ class Replay:
         self.where = {int(i): (p, at) for p in self.populations for at, i in enumerate(p.ids)}
         self.columns = self.populations[0].columns
         self.keys = [Ed25519PrivateKey.generate() for _ in self.where]
-        self.format = Format(bytes(16), self.columns, largest=experiment.network.largest)
+        self.coder = self.populations[0].coder
+        self.format = Format(bytes(16), self.columns, largest=experiment.network.largest, coder=self.coder)
         self.boxes = [Mailbox() for _ in self.where]
         self.workers = Workers(1)
         self.sent = np.zeros(len(self.where), dtype=int)
@@ -91,14 +92,14 @@ class Replay:
                 received = [
                     Received(
                         list(letters[place]),
-                        [rows_of(letter, self.columns) for letter in letters[place].values()],
+                        [rows_of(letter, self.columns, self.coder) for letter in letters[place].values()],
                         shares(self.experiment, seen[place], place, list(letters[place])),
                     )
                     for place in places
                 ]
-                own = {c.name: torch.cat([messages[place][c.name] for place in places]) for c in self.columns}
+                own = {name: torch.cat([messages[place][name] for place in places]) for name in messages[places[0]]}
                 who = np.array([self.where[place][1] for place in places])
-                population.absorb(Post(own, received, self.workers), who)
+                population.absorb(Post(own, received, self.workers, self.coder), who)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -146,6 +147,40 @@ def test_deployed_nodes_replay_the_golden_transcript(name, size):
         assert sum(box.tally["duplicate"] for box in replay.boxes) >= len(flying)
     assert int(replay.sent.max()) == golden["bytes"]["model"] + golden["bytes"]["header"]
     assert replay.format.frame_bytes == HEADER_BYTES + models.shape[1] * 4
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        ep.PushSum(lr=0.1),
+        ep.GradientTracking(lr=0.1, local_steps=2),
+        ep.PushPull(lr=0.1),
+        ep.ExactDiffusion(lr=0.1),
+        ep.QGMomentum(lr=0.1),
+        ep.LocalSGD(lr=0.01, optimizer="adamw", weight_decay=0.1, clip=1.0, schedule=ep.CosineDecay(rounds=5, warmup=2)),
+    ],
+    ids=lambda algorithm: algorithm.called,
+)  # fmt: skip
+def test_every_algorithm_is_that_of_the_simulator_letter_by_letter(algorithm, size):
+    """Whatever its columns are; only what is declared goes through the frames."""
+    topology = ep.ELOracle(4) if algorithm.balanced else ep.ELLocal(4)
+    experiment = ep.Experiment(
+        nodes=7, rounds=5, topology=topology, data=ep.Digits(), partition=ep.IID(), model=ep.Logistic(), algorithm=algorithm,
+        runtime=ep.Runtime(strategy="per-node", threads=1), eval=ep.Eval(every=5, samples=10),
+    )  # fmt: skip
+    replay = Replay(experiment, size)
+    for t in range(5):
+        seen = views(experiment, t)
+        messages = replay.emit(t, seen, np.ones(7, dtype=bool))
+        frames = {
+            i: replay.sealed(t, i, seen[i].digest, {n: rows[0] for n, rows in m.items()}) for i, m in messages.items()
+        }
+        letters = {j: {i: replay.opened(frames[i]) for i in sorted(seen[j].expected)} for j in range(7)}
+        replay.absorb(seen, messages, letters)
+    models = torch.cat([population.models for population in replay.populations])
+    torch.testing.assert_close(models, ep.simulate(experiment).models.rows, rtol=0, atol=1e-6)
+    assert replay.format.frame_bytes == HEADER_BYTES + replay.populations[0].letter_bytes
 
 
 @pytest.mark.parametrize("name", ["el-local", "el-oracle"])

@@ -5,21 +5,33 @@ import json
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 import scipy.stats
 
 from epidemic import theory
 from epidemic.cli import main
 from epidemic.experiment import load, same_experiment
+from epidemic.record import read_records
 from epidemic.report.statistics import Interval
-from epidemic.reproduce import ITEMS, PAPER, Request, items_named, learning, planned
+from epidemic.reproduce import ITEMS, Request, items_named, learning, planned
 from epidemic.reproduce import studies as st
 from epidemic.reproduce.base import ahead, measured, near
+from epidemic.reproduce.races import AD_PSGD, DIVSHARE, METHODS, RACES
+from epidemic.reproduce.rivalry import ORACLE, RIVALRIES, RIVALS
 from epidemic.reproduce.structure import received, worst_deviation
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short():
+    """All rivals run, for a few rounds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RIVALRIES, "smoke", msgspec.structs.replace(RIVALRIES["smoke"], rounds=4))
+        yield
+
+
 @pytest.fixture(scope="module")
-def out(tmp_path_factory):
+def out(short, tmp_path_factory):
     directory = tmp_path_factory.mktemp("reproduce") / "out"
     assert main(["reproduce", "all", "--scale", "smoke", "--out", str(directory), "--quiet"]) == 0
     return directory
@@ -56,7 +68,7 @@ def test_every_item_writes_its_figure_data_and_verdicts(out, item):
     assert checks(out, item)
 
 
-@pytest.mark.parametrize("item", [item.name for item in PAPER if item.trains])
+@pytest.mark.parametrize("item", [item.name for item in ITEMS.values() if item.trains])
 def test_the_experiment_files_are_those_that_ran(out, item):
     request = Request("smoke", out)
     jobs = ITEMS[item].planned(request)
@@ -254,11 +266,135 @@ def test_cap_has_the_known_numbers(out):
 
 
 def test_spectra_have_the_known_numbers(out):
+    from epidemic.measure import ALL_REDUCE, NOT_COMPARED
+    from epidemic.topology import TOPOLOGIES
+
     found = {row["kind"]: row for row in rows(out, "spectra")}
     assert float(found["ring"]["p"]) == pytest.approx(0.0028527316, rel=1e-7)
     assert float(found["torus"]["gap"]) == pytest.approx(0.0535898385, rel=1e-8)
-    assert len(found) == 15
+    assert set(found) == {*TOPOLOGIES, ALL_REDUCE} - {*NOT_COMPARED, "hypercube"}  # 96 is no power of two
     assert {check["verdict"] for check in checks(out, "spectra").values()} == {"agrees"}
+
+
+# -- values: simulated time -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def raced(out):
+    """The records of every method of `async` by seed."""
+    request = Request("smoke", out)
+    jobs = {method: RACES["smoke"].job(method, request) for method in METHODS}
+    return {m: [read_records(job.path / f"seed-{s}/records.jsonl")[0] for s in (1, 2)] for m, job in jobs.items()}
+
+
+def test_async_says_when_each_method_reaches_the_target(out, raced):
+    curve = [sum(r.accuracy.mean for r in pair) / 2 for pair in zip(*raced[AD_PSGD], strict=True)]
+    target = 0.9 * max(curve)
+    found = {row["method"]: row for row in rows(out, "async")}
+    assert list(found) == list(METHODS)
+    times = {}
+    for method, by_seed in raced.items():
+        row = found[method]
+        firsts = [next((r for r in records if r.accuracy.mean >= target), None) for records in by_seed]
+        times[method] = [None if r is None else r.time.seconds for r in firsts]
+        assert float(row["target"]) == pytest.approx(target)
+        assert int(row["seeds_reaching_target"]) == sum(r is not None for r in firsts)
+        tops = [max(r.accuracy.mean for r in records) for records in by_seed]
+        assert float(row["best_accuracy"]) == pytest.approx(sum(tops) / 2)
+        assert float(row["best_accuracy_half_width"]) == pytest.approx(12.7062 * abs(tops[0] - tops[1]) / 2, rel=1e-4)
+        if None in firsts:
+            assert row["seconds_to_target"] == row["mib_to_target"] == row["times_faster_than_ad_psgd"] == ""
+            continue
+        assert float(row["seconds_to_target"]) == pytest.approx(sum(times[method]) / 2)
+        assert float(row["steps_to_target"]) == pytest.approx(sum(r.time.steps for r in firsts) / 2)
+        assert float(row["mib_to_target"]) == pytest.approx(sum(r.bytes.total.mean for r in firsts) / 2 / 2**20)
+    assert None not in times[AD_PSGD] + times[DIVSHARE], "a test of nothing, else"
+    pairs = list(zip(times[AD_PSGD], times[DIVSHARE], strict=True))
+    ratios, leads = [a / b for a, b in pairs], [a - b for a, b in pairs]
+    assert float(found[DIVSHARE]["times_faster_than_ad_psgd"]) == pytest.approx(sum(ratios) / 2)
+    published, lead = list(checks(out, "async").values())[:2]
+    assert (published["ours"], published["expected"], published["claim"]) == (
+        pytest.approx(sum(ratios) / 2),
+        3.9,
+        "up to",
+    )
+    assert published["verdict"] == "not comparable"
+    assert published["reason"].startswith("other data and another model, 3 of 128 local steps")
+    assert lead["ours"] == pytest.approx(sum(leads) / 2)
+    assert lead["half_width"] == pytest.approx(12.7062 * abs(leads[0] - leads[1]) / 2, rel=1e-4)
+
+
+def test_async_looks_at_nodes_one_by_one(out, raced):
+    row = next(row for row in rows(out, "async") if row["method"] == DIVSHARE)
+    target = float(row["target"])
+    for column, place in (("first_nodes_to_target", 5), ("most_nodes_to_target", 53)):
+        until = []
+        for records in raced[DIVSHARE]:
+            firsts = [
+                next((r.time.seconds for r in records if r.time.accuracies[node] >= target), math.inf)
+                for node in range(60)
+            ]
+            until.append(sorted(firsts)[place])
+        assert float(row[column]) == pytest.approx(sum(until) / 2)
+
+
+def test_async_gives_everybody_the_same_time(out, raced):
+    for by_seed in raced.values():
+        for records in by_seed:
+            assert [r.time.seconds for r in records] == [r.time.seconds for r in raced[AD_PSGD][0]]
+            assert records[-1].time.seconds == RACES["smoke"].stop
+
+
+def test_async_prints_who_is_there_when(out, capsys):
+    assert main(["reproduce", "async", "--out", str(out)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "times AD-PSGD" in printed
+    assert "up to 3.90" in printed
+    assert "learning rates: each method's own, found before with this grid: 0.05, 0.1, 0.2, 0.4, 0.8" in printed
+
+
+# -- values: rivals ---------------------------------------------------------------------------------------------------
+
+
+def test_rivals_are_compared_seed_by_seed_at_equal_rounds_and_bytes(out):
+    request = Request("smoke", out)
+    found = {row["method"]: row for row in rows(out, "rivals")}
+    assert list(found) == list(RIVALS)
+    places = {m: RIVALRIES["smoke"].job(m, request).path for m in RIVALS}
+    by_seed = {m: [read_records(p / f"seed-{s}/records.jsonl")[0] for s in (1, 2)] for m, p in places.items()}
+    final = {
+        m: [json.loads((p / f"seed-{s}/summary.json").read_text())["final_accuracy"]["mean"] for s in (1, 2)]
+        for m, p in places.items()
+    }
+    budget = by_seed[ORACLE][0][1].bytes.model.mean
+    assert by_seed[ORACLE][0][1].round == 2
+    within = {
+        m: [[r.accuracy.mean for r in records if r.bytes.model.mean <= 1.01 * budget][-1] for records in by_seed[m]]
+        for m in RIVALS
+    }
+    for method, row in found.items():
+        for column, values in (("ahead_at_equal_rounds", final), ("ahead_at_equal_bytes", within)):
+            leads = [100 * (a - b) for a, b in zip(values[method], values[ORACLE], strict=True)]
+            assert float(row[column]) == pytest.approx(sum(leads) / 2)
+            half_width = 12.7062 * abs(leads[0] - leads[1]) / 2
+            assert float(row[f"{column}_half_width"]) == pytest.approx(half_width, rel=1e-4, abs=1e-9)
+        sent = [records[-1].bytes.total.mean for records in by_seed[method]]
+        assert float(row["mib"]) == pytest.approx(sum(sent) / 2 / 2**20)
+    rounds = {method: int(row["rounds_within_budget"]) for method, row in found.items()}
+    assert (rounds["complete"], rounds["gradient tracking"], rounds["int8"], rounds["none"]) == (0, 0, 4, 4)
+
+
+def test_rivals_get_verdicts_on_what_is_claimed_of_them(out, capsys):
+    found = checks(out, "rivals")
+    same = found["fragments, K = 1 and EL-Local, s = 7: largest difference of loss and D(X)"]
+    assert (same["verdict"], same["ours"]) == ("agrees", 0)
+    assert {check["verdict"] for check in found.values()} <= {"agrees", "differs", "open"}
+    assert len(found) == 17
+    assert main(["reproduce", "rivals", "--out", str(out)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "found before with this grid: 0.1, 0.2, 0.4, 0.8, 1.6 (mean accuracy over the rounds" in printed
+    assert "F_B" in printed
+    assert "a shared seed" in printed
 
 
 # -- verdicts ---------------------------------------------------------------------------------------------------------
@@ -334,7 +470,7 @@ def test_a_shortfall_comes_before_any_agreement(out, monkeypatch):
 def test_items_share_their_runs(tmp_path):
     request = Request("smoke", tmp_path)
     assert planned(items_named("fig4"), request)[0].path == planned(items_named("table2"), request)[0].path
-    assert len(planned(items_named("all"), request)) == 29
+    assert len(planned(items_named("all"), request)) == 29 + 9 + 26
     names = [job.name for job in planned(items_named("all"), request)]
     assert len(set(names)) == len(names)
 

@@ -18,7 +18,8 @@ from epidemic.callbacks.progress import Display
 from epidemic.cli import main
 from epidemic.errors import BadInput, Interrupted, RunFailed
 from epidemic.experiment import to_toml
-from epidemic.host.store import Store, export_model
+from epidemic.host.saved import export_model
+from epidemic.host.store import Store
 
 EXPERIMENT = ep.Experiment(
     name="resume", nodes=16, rounds=72, seeds=[3], topology=ep.ELLocal(4), data=ep.Digits(), partition=ep.IID(), model=ep.Logistic(),
@@ -247,6 +248,18 @@ def test_an_interrupt_before_anything_is_written_says_the_whole_command(own_data
     words = _way_on(capsys.readouterr().err)
     assert main([*words, "--quiet"]) == 0
     assert Path("runs/seed-1/summary.json").is_file()
+
+
+def test_data_by_a_relative_path_is_found_from_another_directory(own_data, tmp_path, monkeypatch, capsys):
+    assert main(["run", "e.toml", "--set", "data.path=data.npz", "--out", "runs", "--quiet"]) == 0
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    for rounds in (9, 10):  # the second time, what was remembered is remembered again
+        assert main(["run", "--resume", "../runs", "--quiet", "--set", f"rounds={rounds}"]) == 0
+    assert ep.load("../runs/experiment.toml").data.path == str(tmp_path / "data.npz")
+    capsys.readouterr()
+    assert main(["run", "--resume", "../runs", "--set", "rounds=11", "--set", "data.path=data.npz"]) == 2
+    assert "data.path = 'data.npz' does not exist" in capsys.readouterr().err  # what is set now is meant from here
 
 
 def test_an_interrupt_before_the_first_round_can_be_gone_on_from(uninterrupted, tmp_path, monkeypatch):

@@ -24,6 +24,15 @@ def test_all_laws_hold_on_every_schedule(chunk):
             pytest.fail(f"{problem!r}; replay it: python tests/soak.py --seed {seed}")
 
 
+@pytest.mark.parametrize("topology", ["base", "matcha", "periodic"])
+def test_all_laws_hold_where_some_rounds_leave_nodes_alone_or_join_all(topology):
+    for seed in range(120):
+        try:
+            simulated.run(seed, topology=topology)
+        except Exception as problem:
+            pytest.fail(f"{problem!r}; schedule {seed} over {topology}")
+
+
 def test_the_schedules_have_everything_that_can_happen():
     drawn = [simulated.drawn(seed) for seed in range(2000)]
     assert {s.close for s in drawn} == {"deadline", "quorum", "barrier"}

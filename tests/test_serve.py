@@ -1,6 +1,7 @@
 """The live page shows what the directories hold, as it changes, to whoever may see it, and nothing else."""
 
 import http.client
+import io
 import json
 import os
 import re
@@ -9,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,7 +19,7 @@ from starlette.testclient import TestClient
 
 from epidemic.cli.app import main
 from epidemic.errors import BadInput
-from epidemic.web import server
+from epidemic.web import connections, seeds, server
 from epidemic.web.app import MOST_CLIENTS, application
 from epidemic.web.guard import HEADERS
 from epidemic.web.seeds import Records
@@ -149,6 +151,39 @@ def test_records_are_read_on_and_anew_after_going_back(runs):
     assert look() == [(0, 0.1), (1, 0.25), (2, 0.35), (3, 0.4)], "cut back and gone on with between two looks"
 
 
+def test_a_line_without_an_end_is_read_once(runs, monkeypatch):
+    monkeypatch.setattr(seeds, "LARGEST_LINE", 1000)
+    monkeypatch.setattr(seeds, "LARGEST_LOOK", 4000)
+    written = Written(runs / "a")
+    path = written.path / "records.jsonl"
+    written.record(0, 0.1)
+    whole, read = path.read_bytes(), []
+
+    class Counting(io.FileIO):
+        def read(self, size):
+            read.append(size)
+            return super().read(size)
+
+    records = Records(SimpleNamespace(open=lambda _: Counting(path)))
+
+    def look(tail):
+        with path.open("ab") as file:
+            file.write(tail)
+        about = path.stat()
+        records.look((about.st_ino, about.st_size, about.st_mtime_ns))
+
+    look(b"x" * 5000)
+    assert records.problem == "records.jsonl is damaged after 1 records: a line has no end"
+    read.clear()
+    for _ in range(3):
+        look(b"x" * 5000)
+    assert max(read) == len(whole), "only what was read before is looked at"
+    path.write_bytes(whole)
+    written.record(1, 0.2)
+    look(b"")
+    assert (records.problem, len(records.rows)) == ("", 2), "mended by going on"
+
+
 def test_only_pieces_that_changed_are_sent():
     before = View("t", [(None, "<h1>x</h1>"), block("a", "1"), block("b", "2")])
     after = View("t", [(None, "<h1>x</h1>"), block("a", "1"), block("b", "3")])
@@ -204,10 +239,19 @@ def test_every_answer_has_the_strict_headers(runs):
     )
 
 
+def test_an_answer_to_what_went_wrong_has_them_too(runs, monkeypatch):
+    app = application([runs])
+    monkeypatch.setattr(app.state.live, "view", lambda *_: 1 / 0)
+    answer = TestClient(app, base_url="http://localhost", raise_server_exceptions=False).get("/")
+    assert answer.status_code == 500
+    assert HEADERS.items() <= dict(answer.headers).items()
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [("127.0.0.1:8321", 200), ("localhost", 200), ("[::1]:8321", 200), ("LOCALHOST:1", 200), ("127.9.9.9", 200),
-     ("evil.example", 400), ("127.0.0.1.evil.example", 400), ("10.0.0.5:8321", 400), ("", 400), ("localhost@evil.example", 400)],
+     ("evil.example", 400), ("127.0.0.1.evil.example", 400), ("10.0.0.5:8321", 400), ("", 400), ("localhost@evil.example", 400),
+     ("[localhost]", 400), ("[127.0.0.1]", 400), ("[::1", 400), ("[::2]", 400)],
 )  # fmt: skip
 def test_a_strangers_name_for_this_machine_is_refused(runs, host, status):
     assert client(runs).get("/", headers={"host": host}).status_code == status
@@ -353,6 +397,39 @@ def test_strangers_pages_and_too_many_visitors_get_no_events(runs):
     app.state.live.clients = MOST_CLIENTS
     assert visitor.get("/events/").status_code == 503
     assert visitor.get("/").status_code == 200
+
+
+def _opened(address):
+    return socket.create_connection((urlsplit(address).hostname, urlsplit(address).port), timeout=5)
+
+
+def test_silent_connections_lock_nobody_out(runs):
+    with served(runs) as address, ExitStack() as stack:
+        silent = [stack.enter_context(_opened(address)) for _ in range(4 * MOST_CLIENTS + 10)]
+        visitor = http.client.HTTPConnection(urlsplit(address).netloc, timeout=20)
+        visitor.request("GET", "/live.css")
+        assert visitor.getresponse().status == 200
+        visitor.close()
+        assert _ended(silent[0]), "the oldest had to make room"
+
+
+def _ended(connection):
+    """Waits until the other end has closed it."""
+    with suppress(ConnectionError):
+        while connection.recv(65536):
+            pass
+    return True
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /live.css HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+def test_who_never_finishes_asking_is_let_go(runs, monkeypatch, before):
+    monkeypatch.setattr(connections, "ASK_WITHIN", 0.3)
+    with served(runs) as address, _opened(address) as slow:
+        slow.sendall(before)
+        if before:
+            assert slow.recv(65536)
+        slow.sendall(b"GET / HTTP/1.1\r\nHost: loc")
+        assert _ended(slow), "though more is promised"
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

@@ -27,10 +27,16 @@ QUICK = {
             {"nodes": 10**9},
             r"nodes = 1000000000 with models of 650 numbers, .* would take 4.73 TiB of memory; there are",
         ),
-        ({"model": ep.MLP((10**9,))}, r"hidden = .1000000000..*, 75,000,000,010 numbers, would take 279 GiB of memory"),
+        (
+            {"model": ep.MLP((10**9,))},
+            r"hidden = .1000000000..*, 75,000,000,010 numbers, would take 279.40 GiB of memory",
+        ),
         ({"model": ep.MLP((10**18,))}, "is larger than any machine; use a smaller one"),
         ({"model": ep.MLP((10**30,))}, "is larger than any machine; use a smaller one"),
-        ({"algorithm": ep.LocalSGD(batch_size=10**12)}, r"algorithm.batch_size = 1000000000000 .* would take 29.1 TiB"),
+        (
+            {"algorithm": ep.LocalSGD(batch_size=10**12)},
+            r"algorithm.batch_size = 1000000000000 .* would take 29.10 TiB",
+        ),
         (
             {"algorithm": ep.LocalSGD(batch_size=1, local_steps=10**12)},
             r"local_steps = 1000000000000 for 4 nodes would take",
@@ -41,7 +47,7 @@ QUICK = {
         ),
         (
             {"data": ep.Synthetic(samples=10**12)},
-            "data.samples = 1000000000000 with data.features = 64 would take 466 TiB",
+            "data.samples = 1000000000000 with data.features = 64 would take 465.66 TiB",
         ),
         ({"runtime": ep.Runtime(device="gpu")}, 'runtime.device = "gpu" is not available here; there is: cpu'),
     ],

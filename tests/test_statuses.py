@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 
 from epidemic.cli.clusters import status_table
-from epidemic.errors import plain
+from epidemic.errors import BadInput, plain
 from epidemic.net.sight import BLIND, Sight
 from epidemic.net.status import LARGEST_STATUS, Status, read_status
+from epidemic.net.watching import _nodes_of
 
 GOOD = Status(
     place=3, state="waiting", round=5, rounds=10, accuracy=0.5, loss=1.0, bytes=1000, alive=4, nodes=4, late=0, lost=0, refused=2,
@@ -107,3 +108,12 @@ def test_of_two_that_do_not_see_each_other_one_starts_anew_first():
 def test_who_comes_into_sight_in_time_is_no_reason():
     sight = Sight(0)
     assert not any(sight.lost({1} if math.floor(t) % 9 else set(), float(t)) for t in range(500))
+
+
+def test_a_file_cannot_make_a_watcher_expect_any_number_of_nodes(tmp_path):
+    file = tmp_path / "experiment.toml"
+    file.write_text("nodes = 5")
+    assert _nodes_of(file) == 5
+    file.write_text("nodes = 1_000_000_000")
+    with pytest.raises(BadInput, match="nodes = 1000000000 must be at most 65536"):
+        _nodes_of(file)

@@ -109,6 +109,11 @@ def test_settings_hold_for_the_kinds_that_a_grid_brings(tmp_path):
             "the limit is 10,000",
         ),
         (["name=a,b"], "makes no sense"),
+        (
+            ['callbacks=[],["EarlyStopping"]'],
+            "--grid callbacks makes no sense: who is told of a run is no setting of it",
+        ),
+        (["metrics.f1=auc,macro-f1"], "--grid metrics.f1 makes no sense: what is measured is no setting of a run"),
         ([], "needs at least one --grid"),
     ],
 )
@@ -226,8 +231,9 @@ def test_a_process_that_dies_stops_nobody(file, tmp_path, monkeypatch):
 def test_data_that_is_missing_is_said_once(file, tmp_path, monkeypatch, jobs, capsys):
     monkeypatch.setenv("EPIDEMIC_DATA", str(tmp_path))
     more = ["--set", "data={kind='cifar10'}", "--set", "model={kind='gn-lenet'}", "--jobs", jobs, "--quiet"]
-    assert sweep(file, tmp_path / "out", *more) == 2
+    assert sweep(file, tmp_path / "all" / "out", *more) == 2
     assert "epidemic data fetch cifar10" in capsys.readouterr().err
+    assert not (tmp_path / "all").exists()
 
 
 @pytest.fixture(scope="module")

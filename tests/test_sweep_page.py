@@ -340,6 +340,26 @@ def test_seeds_that_ended_early_count_with_their_own_end(tmp_path):
     assert f"<td>{shown_interval(Interval.of(ends), 100)}</td>" in text
 
 
+@pytest.mark.parametrize(
+    "values", [(1e308, 1.7e308), (1e308, -1e308), (2e155, 3e155), (5e-324, 1e-323), (1e308, 5e-324)]
+)
+@pytest.mark.parametrize("grid", [["algorithm.lr=0.1,1.7e308"], ['algorithm.sampling="replacement","epoch"']])
+def test_numbers_at_the_edge_of_what_is_one_are_shown(tmp_path, values, grid):
+    for job, value in zip(jobs(tmp_path, *grid, seeds=2), values, strict=True):
+        write(job, 0.5, metrics={"odd": value})
+    text = page(read_results(tmp_path))
+    assert f"{values[0]:.3g}" in text
+    assert not re.search(r"[^a-z](nan|inf)[^a-z]", text)
+
+
+def test_the_interval_of_huge_numbers_is_that_of_small_ones():
+    small, huge = [1.0, 1.25, 1.75], [math.ldexp(v, 1000) for v in (1.0, 1.25, 1.75)]
+    expected = Interval.of(small)
+    found = Interval.of(huge)
+    assert found == Interval(math.ldexp(expected.mean, 1000), math.ldexp(expected.half_width, 1000), 3)
+    assert math.isfinite(Interval.of([1.7e308, -1.7e308]).half_width)
+
+
 def test_metrics_of_ones_own_are_in_tables_and_charts_and_tiny_ones_are_not_zero(tmp_path, capsys):
     metrics = {"macro <f1>": 0.25, "tiny": 1.25e-7, "unknown": None}
     for job in jobs(tmp_path / "s", "algorithm.lr=0.01,0.1", seeds=1):

@@ -281,3 +281,21 @@ def test_the_impossible_is_refused(call, message):
     with pytest.raises(BadInput) as caught:
         call()
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("loss", "local", "oracle"),
+    [
+        (0, 0.132239, 0.115789), (0.05, 0.139708, 0.122438), (0.1, 0.147985, 0.129825), (0.2, 0.167522, 0.147368),
+        (0.3, 0.192291, 0.169913), (0.5, 0.267410, 0.241118), (1, 1, 1),
+    ],
+)  # fmt: skip
+def test_contraction_where_letters_are_lost(loss, local, oracle):
+    assert theory.beta_with_loss(96, 7, loss) == pytest.approx(local, abs=5e-7)
+    assert theory.alpha_with_loss(96, 7, loss) == pytest.approx(oracle, abs=5e-7)
+
+
+def test_contraction_with_loss_is_that_without_where_nothing_is_lost():
+    for n, s in ((4, 2), (10, 9), (1000, 10)):
+        assert theory.beta_with_loss(n, s, 0) == pytest.approx(theory.beta(n, s), rel=1e-12)
+        assert theory.alpha_with_loss(n, s, 0) == pytest.approx(theory.alpha(n, s), rel=1e-12)

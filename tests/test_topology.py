@@ -15,6 +15,7 @@ from epidemic.mixing import disagreement, spectrum, weights
 from epidemic.rng import Streams
 from epidemic.topology import (
     TOPOLOGIES,
+    Base,
     Complete,
     DEquiStatic,
     ELLocal,
@@ -22,10 +23,16 @@ from epidemic.topology import (
     ErdosRenyi,
     Every,
     Exponential,
+    Geometric,
+    Hypercube,
     Isolated,
+    Matcha,
     ODEquiDyn,
     OnePeerExponential,
     OUEquiDyn,
+    PeerSwap,
+    Periodic,
+    Pull,
     Regular,
     Ring,
     Torus,
@@ -40,7 +47,9 @@ from epidemic.topology.static import random_pairs
 
 STREAMS = Streams(1)
 
-UNDIRECTED = (ELOracle, Regular, Unlucky, Ring, Torus, Complete, ErdosRenyi, UEquiStatic, OUEquiDyn)
+UNDIRECTED = (
+    ELOracle, Regular, Unlucky, Ring, Torus, Complete, ErdosRenyi, UEquiStatic, OUEquiDyn, Hypercube, Base, Matcha, Geometric, PeerSwap,
+)  # fmt: skip
 
 
 @st.composite
@@ -55,7 +64,10 @@ def topologies(draw):
                 ELOracle(s), ELOracle(s, "fresh"), ELLocal(s), Regular(max(s, 2)), Unlucky(max(s, 2)), Ring(), Torus(),
                 Complete(), Isolated(), ErdosRenyi(), Exponential(), OnePeerExponential(), DEquiStatic(m),
                 UEquiStatic(m), DEquiStatic(m, strict=True), UEquiStatic(m, strict=True), ODEquiDyn(), ODEquiDyn(0.3, m),
-                OUEquiDyn(), OUEquiDyn(1.0, m), Every(ELLocal(s), 3), Every(Every(OnePeerExponential(), 2), 2),
+                OUEquiDyn(), OUEquiDyn(1.0, m), Every(ELLocal(s), 3), Every(Every(OnePeerExponential(), 2), 2), Complete("all-reduce"),
+                Hypercube(), Base(s), Base(m, "never", s), Matcha(Ring(), 1 / m, "uniform"), Matcha(Regular(max(s, 2)), 0.7, "uniform"),
+                Geometric(), Geometric(0.6, torus=True), PeerSwap(s), PeerSwap(s, m), Pull(s), Periodic(Base(s), m), Periodic(Pull(s), 3),
+                Every(Periodic(Matcha(Ring(), 0.5, "uniform"), 2, "all-reduce"), 2), Periodic(Every(ELOracle(s), 2), 5),
             ]
         )
     )  # fmt: skip
@@ -88,14 +100,15 @@ def test_every_graph_is_a_proper_one(case, round, seed):
         assert full.out_of(i).tolist() == graph.out_of(i).tolist()
         assert len(graph.into(i)) == graph.in_degree[i]
     inner = topology
-    while isinstance(inner, Every):
+    while isinstance(inner, Every | Periodic):
         inner = inner.inner
     if isinstance(inner, UNDIRECTED):
         assert graph.undirected
     w = weights(natural_mixing(topology), graph).dense()
-    assert w.min() >= 0
+    assert w[~np.eye(n, dtype=bool)].min() >= 0
+    assert np.diag(w).min() >= 0 or isinstance(inner, Matcha)
     np.testing.assert_allclose(w.sum(axis=1), 1, atol=1e-12)
-    if not isinstance(inner, ELLocal):  # all others preserve the mean of the models
+    if not isinstance(inner, ELLocal | Pull):  # all others preserve the mean of the models
         np.testing.assert_allclose(w.sum(axis=0), 1, atol=1e-12)
 
 
@@ -470,19 +483,23 @@ def test_all_to_all_is_never_spelled_out():
         graph.explicit()
 
 
-@pytest.mark.parametrize("kind", [k for k in TOPOLOGIES if k not in ("every", "python")])
+@pytest.mark.parametrize(
+    "kind", [k for k in TOPOLOGIES if k not in ("every", "periodic", "fragments", "python", "matcha")]
+)
 def test_a_million_nodes_need_memory_proportional_to_the_messages(kind):
     import tracemalloc
 
-    n = 200_000 if kind in ("ou-equidyn", "regular", "unlucky", "erdos-renyi") else 1_000_000
-    needed = (
-        {"s": 4} if kind in ("el-oracle", "el-local", "regular", "unlucky") else {"m": 4} if "static" in kind else {}
-    )
+    slow = ("ou-equidyn", "regular", "unlucky", "erdos-renyi", "peer-swap", "base")
+    n = 200_000 if kind in slow else 20_000 if kind == "geometric" else 2**20 if kind == "hypercube" else 1_000_000
+    drawn = ("el-oracle", "el-local", "regular", "unlucky", "peer-swap", "pull")
+    needed = {"s": 4} if kind in drawn else {"m": 4} if "static" in kind else {}
     tracemalloc.start()
-    graph = topology_from({"kind": kind, **needed}).graph(n, 0, STREAMS)
+    topology = topology_from({"kind": kind, **needed})
+    graph = topology.graph(n, 0, STREAMS)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 260 * (graph.senders.size + n) + 10**7
+    rounds = topology.length(n) if kind == "base" else 1  # a whole period is kept
+    assert peak < 260 * (graph.senders.size * rounds + n) + 10**7
 
 
 @pytest.mark.parametrize(
@@ -518,6 +535,32 @@ def test_a_million_nodes_need_memory_proportional_to_the_messages(kind):
         (lambda: UEquiStatic(1, strict=True), 2, "must be at most 0"),
         (lambda: ODEquiDyn(0), 10, "topology.eta = 0 must be greater than 0"),
         (lambda: OUEquiDyn(1.5), 10, "topology.eta = 1.5 must be at most 1"),
+        (lambda: Hypercube(), 96, 'use 64 or 128, or topology.kind = "base"'),
+        (lambda: Hypercube(), 1, "nodes = 1 must be at least 2"),
+        (lambda: Base(0), 10, "topology.k = 0 must be at least 1"),
+        (lambda: Base(1, "always"), 10, "topology.relabel = 'always' is not known"),
+        (lambda: Base(1, start=-1), 10, "topology.start = -1 must be at least 0"),
+        (lambda: Complete("free"), 10, "topology.cost = 'free' is not known"),
+        (lambda: Geometric(0), 10, "topology.radius = 0 must be greater than 0"),
+        (lambda: Geometric(2), 10, "topology.radius = 2 must be at most 1.41421"),
+        (lambda: Geometric(0.01), 100, "geometric with nodes = 100, radius = 0.01: no connected draw in 1000 attempts"),
+        (lambda: Matcha(Ring(), 0), 10, "topology.budget = 0 must be greater than 0"),
+        (lambda: Matcha(Ring(), 1.5), 10, "topology.budget = 1.5 must be at most 1"),
+        (lambda: Matcha(Ring(), 0.5, "best"), 10, "topology.probabilities = 'best' is not known"),
+        (lambda: Matcha(ELLocal(3)), 10, 'topology.inner.kind = "el-local" is drawn anew in every round'),
+        (lambda: Matcha(OnePeerExponential()), 10, "changes in every round, but MATCHA is made of a fixed graph"),
+        (lambda: Matcha(Exponential()), 10, "links that go one way, but MATCHA needs pairs"),
+        (lambda: Matcha(Isolated()), 10, "topology.inner is disconnected"),
+        (lambda: Matcha(Ring()), 301, 'at most 300 nodes; use probabilities = "uniform"'),
+        (lambda: Matcha(Torus()), 26, "both sides must be at least 3"),
+        (lambda: PeerSwap(3), 5, "needs nodes * s even"),
+        (lambda: PeerSwap(1), 4, "use s >= 2"),
+        (lambda: PeerSwap(2, -1), 4, "topology.swaps = -1 must be at least 0"),
+        (lambda: Pull(5), 5, "topology.s = 5 must be at most nodes - 1 = 4"),
+        (lambda: Pull(0), 5, "topology.s = 0 must be at least 1"),
+        (lambda: Periodic(Ring(), 0), 10, "topology.period = 0 must be at least 1"),
+        (lambda: Periodic(Ring(), 2, "all"), 10, "topology.cost = 'all' is not known"),
+        (lambda: Periodic(Isolated(), 2), 1, "nodes = 1 must be at least 2"),
         (lambda: Every(Ring(), 0), 10, "topology.period = 0 must be at least 1"),
         (lambda: Every("ring", 2), 10, "must be a topology"),
         (lambda: Every(ELLocal(7), 2), 5, "must be at most nodes - 1 = 4"),

@@ -92,12 +92,12 @@ def served(*directories, port=0, **options):
     import uvicorn
 
     from epidemic.web.app import application
+    from epidemic.web.server import configuration
 
     with socket.create_server(("127.0.0.1", port)) as listening:
         port = listening.getsockname()[1]
         app = application(directories, every=0.05, **options)
-        config = uvicorn.Config(app, log_level="critical", ws="none", timeout_graceful_shutdown=0)
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(configuration(app))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         while not server.started:

@@ -15,10 +15,33 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from epidemic import callbacks, metrics
-    from epidemic.algorithms import Column, Defaults, LocalSGD, PushSum, PythonAlgorithm
+    from epidemic import callbacks, clock, compression, metrics
+    from epidemic.algorithms import (
+        ADPSGD,
+        Adam,
+        AdamW,
+        AsyncEL,
+        Choco,
+        Column,
+        ConstantRate,
+        CosineDecay,
+        Defaults,
+        DivShare,
+        ExactDiffusion,
+        FreeRunning,
+        GossipLearning,
+        GradientTracking,
+        LocalSGD,
+        PushPull,
+        PushSum,
+        PythonAlgorithm,
+        QGMomentum,
+        StepDecay,
+        Tokens,
+    )
     from epidemic.api import Comparison, Run, RunSummary, Sweep, compare, simulate, sweep
     from epidemic.callbacks import Callback
+    from epidemic.clock import Clock
     from epidemic.data import (
         CIFAR10,
         FEMNIST,
@@ -47,10 +70,14 @@ if TYPE_CHECKING:
     from epidemic.faults import Crash, Faults, RandomCrashes
     from epidemic.graph import Graph
     from epidemic.models import FEMNISTCNN, MLP, GNLeNet, Logistic, Point, PythonModel, SmallCNN
+    from epidemic.participation import BernoulliParticipation, Everybody, Teleportation, UniformParticipation
+    from epidemic.protocol.node import Node
     from epidemic.record import Record
     from epidemic.report.results import Results, read_results
     from epidemic.rng import Streams
+    from epidemic.sampling import Cyclon, Jelasity, Spray
     from epidemic.topology import (
+        Base,
         Complete,
         DEquiStatic,
         ELLocal,
@@ -58,10 +85,17 @@ if TYPE_CHECKING:
         ErdosRenyi,
         Every,
         Exponential,
+        Fragments,
+        Geometric,
+        Hypercube,
         Isolated,
+        Matcha,
         ODEquiDyn,
         OnePeerExponential,
         OUEquiDyn,
+        PeerSwap,
+        Periodic,
+        Pull,
         PythonTopology,
         Regular,
         Ring,
@@ -73,7 +107,9 @@ if TYPE_CHECKING:
 _HOME = {
     "api": "Comparison Run RunSummary Sweep compare simulate sweep",
     "callbacks": "Callback",
-    "algorithms": "Column Defaults LocalSGD PushSum PythonAlgorithm",
+    "clock": "Clock",
+    "algorithms": "ADPSGD Adam AdamW AsyncEL Choco Column ConstantRate CosineDecay Defaults DivShare ExactDiffusion FreeRunning GossipLearning"
+    " GradientTracking LocalSGD PushPull PushSum PythonAlgorithm QGMomentum StepDecay Tokens",
     "data": "CIFAR10 FEMNIST IID MNIST Arrays Dataset Digits Dirichlet DirichletHsu Explicit Fashion FashionMNIST ImageFolder ImageTable"
     " Natural PythonData Samples Shards Synthetic Table",
     "engine": "Models SeedRun",
@@ -82,15 +118,18 @@ _HOME = {
     "faults": "Crash Faults RandomCrashes",
     "graph": "Graph",
     "models": "FEMNISTCNN MLP GNLeNet Logistic Point PythonModel SmallCNN",
+    "participation": "BernoulliParticipation Everybody Teleportation UniformParticipation",
+    "protocol.node": "Node",
     "record": "Record",
     "report.results": "Results read_results",
     "rng": "Streams",
-    "topology": "Complete DEquiStatic ELLocal ELOracle ErdosRenyi Every Exponential Isolated ODEquiDyn OnePeerExponential"
-    " OUEquiDyn PythonTopology Regular Ring Torus UEquiStatic Unlucky",
+    "sampling": "Cyclon Jelasity Spray",
+    "topology": "Base Complete DEquiStatic ELLocal ELOracle ErdosRenyi Every Exponential Fragments Geometric Hypercube Isolated Matcha ODEquiDyn"
+    " OnePeerExponential OUEquiDyn PeerSwap Periodic Pull PythonTopology Regular Ring Torus UEquiStatic Unlucky",
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
 
-_ROOMS = ("callbacks", "metrics")
+_ROOMS = ("callbacks", "clock", "compression", "metrics")
 
 __all__ = ["__version__", *_ROOMS, *sorted(_MODULE)]
 

@@ -11,7 +11,7 @@ import multiprocessing.connection
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +29,7 @@ from epidemic.host.setup import Setup
 from epidemic.host.store import Store
 from epidemic.learner import Learner
 from epidemic.record import Record, Summary
+from epidemic.shown import score, simulated
 from epidemic.workers import available_threads
 
 Tell = Callable[[int, str], None]  # rounds done in all seeds, and what was last found
@@ -113,14 +114,27 @@ def run_batch(
     skipped = [job for job in jobs if job.finished]
     todo = [job for job in jobs if job not in skipped]
     workers = min(workers, len(todo))
-    for place in {job.path.parent for job in todo}:
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise BadInput(f"{place} cannot be written: {problem.strerror}; choose another directory") from None
-    with _sigterm_interrupts():
+    with _directories({job.path.parent for job in todo}), _sigterm_interrupts():
         failed = _Processes(todo, workers, watcher).run() if workers > 1 else _in_turn(todo, watcher, data, told)
     return Outcome([job for job in todo if job.name not in failed], skipped, failed)
+
+
+@contextmanager
+def _directories(places: Collection[Path]) -> Iterator[None]:
+    """Make directories; those that are empty because the input is bad are taken away again."""
+    new = sorted({one for place in places for one in (place, *place.parents) if not one.exists()})
+    try:
+        for place in places:
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+            except OSError as problem:
+                raise BadInput(f"{place} cannot be written: {problem.strerror}; choose another directory") from None
+        yield
+    except BadInput:
+        for place in reversed(new):
+            with suppress(OSError):
+                place.rmdir()
+        raise
 
 
 @contextmanager
@@ -156,8 +170,8 @@ class _Relay(Callback):
         self._tell(self._before + rounds_done, self._found)
 
     def recorded(self, record: Record) -> None:
-        loss = f"loss {record.loss.mean:.4f}"
-        self._found = loss if record.accuracy is None else f"accuracy {100 * record.accuracy.mean:.2f}%"
+        self._found = score(record.accuracy, record.loss)
+        self._found += "" if record.time is None else f", {simulated(record.time.seconds)}"
 
     def finished(self, summary: Summary) -> None:
         self._tell(self._before + self._job.experiment.rounds, self._found)

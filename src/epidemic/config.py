@@ -144,18 +144,23 @@ def call_own(function: Any, options: Mapping[str, Any], where: str) -> Any:
         raise BadInput(f"{where} failed: {type(problem).__name__}: {' '.join(str(problem).split())}") from problem
 
 
-_LOOKED: set[str] = set()
+_LOOKED: dict[str, None] = {}  # in this order
 _FOUND: dict[str, str] = {}  # by module
 
 
 def look_beside(path: str | Path, *, first: bool = False) -> None:
     """Let modules that a file names be found in its directory too, after everything that is installed, or before it."""
     directory = str(Path(path).resolve().parent)
-    _LOOKED.add(directory)
+    _LOOKED[directory] = None
     if first:
         sys.path.insert(0, directory)
     elif directory not in sys.path:
         sys.path.append(directory)
+
+
+def own_places() -> list[Path]:
+    """The directories of files that were read, in the order of reading."""
+    return list(map(Path, _LOOKED))
 
 
 def own_directories() -> set[Path]:

@@ -15,6 +15,9 @@ from collections.abc import Iterable
 class EpidemicError(Exception):
     """Anything this package raises on purpose."""
 
+    agreed = False
+    """Whether all ranks of a simulation know of it, so that one of them says it for all."""
+
 
 class BadInput(EpidemicError, ValueError):
     """A value that cannot be honoured: what it is, what is allowed, what to do."""
@@ -30,6 +33,10 @@ class Diverged(RunFailed):
 
 class CallbackFailed(RunFailed):
     """A callback raised something; the run itself is sound and can go on."""
+
+
+class RankLost(RunFailed):
+    """Another rank of the simulation is gone, or does not answer."""
 
 
 class Interrupted(EpidemicError):

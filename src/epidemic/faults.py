@@ -5,6 +5,9 @@ lost independently; a receiver accepts at most `cap` models, and refused senders
 
 What is known beforehand (crashed, blocked) is not sent and costs nothing. A lost message has left its sender and
 counts as sent. With a cap, a model is offered first: a lost or refused offer costs a control message, not a model.
+Who is up but takes no part in a round (`participation`) is like a crashed node if the others know; if they do not, what they send
+to it is lost.
+Where models are asked for, a request is a control message that may be lost, too; then no model is sent.
 """
 
 from __future__ import annotations
@@ -73,6 +76,7 @@ class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end: int | None = None
 
     def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "groups", tuple(map(tuple, self.groups)))
         require_int("faults.partitions.start", self.start, 0)
         if self.end is not None and self.end <= self.start:
             raise BadInput(f"faults.partitions.end = {self.end} must be later than start = {self.start}")
@@ -93,16 +97,27 @@ class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, eq=False)
+class Absence:
+    """Nodes that take no part in a round, though nothing is wrong with them."""
+
+    who: Mask  # (n,)
+    known: bool  # whether the others know; if not, what they send there is lost
+
+
+@dataclass(frozen=True, eq=False)
 class Delivery:
     """What happened to the messages of one round. All arrays are (n,)."""
 
     intended: Graph
     graph: Graph  # what arrived
-    alive: Mask
-    models_sent: IntArray  # models that left each node
-    offers_sent: IntArray  # control messages of each sender (0 without a cap)
+    alive: Mask  # who is up and takes part
+    models_sent: IntArray  # models (or, in an all-reduce, pieces of them) that left each node
+    offers_sent: (
+        IntArray  # control messages of each node: offers where there is a cap, requests where models are asked for
+    )
     refused: IntArray  # offers of each sender that were refused
     lost: IntArray  # messages of each sender that vanished on the way
+    pieces: int = 1  # into how many pieces a model was cut
 
 
 class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,6 +138,9 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often a refused sender tries another node."""
 
     def __post_init__(self) -> None:
+        for name in ("crashes", "blocked", "partitions"):  # lists from Python, too: what is the same must be equal
+            msgspec.structs.force_setattr(self, name, tuple(getattr(self, name)))
+        msgspec.structs.force_setattr(self, "blocked", tuple(map(tuple, self.blocked)))
         require_choice("faults.on_return", self.on_return, ["adopt", "keep"])
         require_real("faults.loss", self.loss, 0, 1)
         if self.cap is not None:
@@ -141,6 +159,20 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for a, b in self.blocked:
             if a == b:
                 raise BadInput(f"faults.blocked pairs node {a} with itself")
+
+    def check_exchange(self, n: int, exchange: str) -> None:
+        """Raise BadInput if models that travel like this (`graph.EXCHANGES`) cannot suffer what is asked for."""
+        capped = self.cap_of(n) is not None
+        single = {"loss": self.loss, "blocked": self.blocked, "partitions": self.partitions, "cap": capped}
+        asked = [key for key, wanted in single.items() if wanted]
+        if exchange == "all-reduce" and asked:
+            raise BadInput(
+                f'faults.{asked[0]} takes single messages away, without which an all-reduce gives nothing; leave it out, or use cost = "all-to-all"'
+            )
+        if exchange == "requests" and capped:
+            raise BadInput(
+                f"faults.cap = {self.cap} has no meaning where nodes ask for as many models as they take; leave it out, and use a smaller topology.s"
+            )
 
     def cap_of(self, n: int) -> int | None:
         """The cap in force among n nodes: one that nobody can exceed is none."""
@@ -168,8 +200,7 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         returning, donors = np.flatnonzero(now & ~before), np.flatnonzero(now & before)
         if not returning.size or not donors.size:
             return nobody, nobody
-        splits = [split for split in self.partitions if split.active(round)]
-        links = _Links(n, now, self.blocked, splits)
+        links = self.links(n, round, now)
         u = streams("adoption", round).uniforms(n)
         pairs = []
         for i in returning:
@@ -179,37 +210,62 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
         return found[:, 0], found[:, 1]
 
-    def deliver(self, graph: Graph, round: int, streams: Streams) -> Delivery:
-        """What happens to this round's messages."""
+    def links(self, n: int, round: int, alive: Mask) -> Links:
+        """Which pairs can talk in this round, these nodes being up."""
+        return Links(n, alive, self.blocked, [split for split in self.partitions if split.active(round)])
+
+    def deliver(
+        self, graph: Graph, round: int, streams: Streams, absence: Absence | None = None, part: int = 0
+    ) -> Delivery:
+        """What happens to this round's messages; `part`: of which part of the models, where parts go separate ways."""
         n = graph.n
-        alive = self.alive(n, round, streams)
+        self.check_exchange(n, graph.exchange)
+        up = self.alive(n, round, streams)
+        alive = up if absence is None else up & ~absence.who
+        believed = alive if absence is None or absence.known else up  # whom the others take to be there
+        streams = streams.of_part(part)  # nodes crash as a whole, letters get lost by themselves
         zeros = np.zeros(n, dtype=np.int64)
         capped = self.cap_of(n) is not None
-        splits = [split for split in self.partitions if split.active(round)]
-        sent = graph.among(alive)
-        if not (capped or self.loss or splits or self.blocked):
-            return Delivery(graph, sent, alive, sent.out_degree, zeros, zeros, zeros)
+        sent = graph.among(believed)
+        asked = graph.exchange == "requests"
+        links = self.links(n, round, believed)
+        if not (capped or self.loss or links.cut):
+            arrived = sent if believed is alive else graph.among(alive)
+            left = np.where(alive, sent.sent, 0)
+            requests = sent.in_degree if asked else zeros
+            return Delivery(graph, arrived, alive, left, requests, zeros, left - arrived.sent, sent.pieces)
 
-        links = _Links(n, alive, self.blocked, splits)
         sent = sent.explicit()
-        if splits or self.blocked:
+        if believed is not alive:
+            sent = sent.keep(alive[sent.senders])
+        if links.cut:
             sent = sent.keep(links.open(sent.senders, sent.receivers))
+        requests = sent.in_degree if asked else zeros
+        unheard = zeros
+        if self.loss and asked:
+            kept = streams("loss-of-requests", round).uniforms(sent.messages) >= self.loss
+            unheard = np.bincount(sent.receivers[~kept], minlength=n)
+            sent = sent.keep(kept)
         arrived, lost = sent, zeros
-        if self.loss:
-            kept = streams("loss", round).uniforms(sent.messages) >= self.loss
+        if self.loss or believed is not alive:
+            kept = self._kept(sent.messages, streams("loss", round)) & alive[sent.receivers]
             arrived, lost = sent.keep(kept), np.bincount(sent.senders[~kept], minlength=n)
         if not capped:
-            return Delivery(graph, arrived, alive, sent.out_degree, zeros, zeros, lost)
-        outcome = self._cap(arrived, sent, links, streams("cap", round))
+            return Delivery(graph, arrived, alive, sent.out_degree, requests, zeros, lost + unheard)
+        outcome = self._cap(arrived, sent, links, alive, streams("cap", round))
         offers = outcome.offers + lost  # a lost first offer was sent, too
         return Delivery(
             graph, outcome.graph, alive, outcome.graph.out_degree, offers, outcome.refused, lost + outcome.lost
         )
 
-    def _cap(self, graph: Graph, sent: Graph, links: _Links, stream: Stream) -> _Capped:
+    def _kept(self, messages: int, stream: Stream) -> Mask:
+        """Which of so many messages do not vanish on the way."""
+        return stream.uniforms(messages) >= self.loss if self.loss else np.ones(messages, dtype=bool)
+
+    def _cap(self, graph: Graph, sent: Graph, links: Links, alive: Mask, stream: Stream) -> _Capped:
         """Offers arrive in random order, the first `cap` of a receiver are accepted, the refused try elsewhere.
 
-        `graph` has the offers that arrived, `sent` also those that were lost: they were tried, too.
+        `graph` has the offers that arrived, `sent` also those that were lost: they were tried, too. Who is not `alive` answers nothing.
         """
         assert self.cap is not None
         n = graph.n
@@ -223,8 +279,8 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         targets: list[IntArray] = []
         for attempt in range(retries + 1):
             offers += np.bincount(sender, minlength=n)
-            if attempt and self.loss:
-                heard = stream.uniforms(len(sender)) >= self.loss
+            if attempt:
+                heard = self._kept(len(sender), stream) & alive[target]
                 lost += np.bincount(sender[~heard], minlength=n)
                 sender, target = sender[heard], target[heard]
             order = stream.permutation(len(sender))
@@ -254,20 +310,44 @@ class _Capped:
     lost: IntArray
 
 
-class _Links:
+@dataclass(frozen=True)
+class Reach:
+    """Who can talk to whom, round by round: what nodes find out that look for others by asking them."""
+
+    faults: Faults
+    n: int
+    streams: Streams
+
+    @staticmethod
+    def of(faults: Faults, n: int, streams: Streams) -> Reach | None:
+        """None where everybody can always talk to everybody."""
+        cut = faults.crashes or faults.random_crashes or faults.blocked or faults.partitions
+        return Reach(faults, n, streams) if cut else None
+
+    def __call__(self, round: int) -> Links:
+        """Of this round."""
+        return self.faults.links(self.n, round, self.faults.alive(self.n, round, self.streams))
+
+
+class Links:
     """Which pairs can talk in a round."""
 
     def __init__(self, n: int, alive: Mask, blocked: tuple[tuple[int, int], ...], splits: list[Split]) -> None:
         self.n = n
-        self._alive = alive
+        self.alive = alive
         self._blocked = np.array(
             sorted({a * n + b for a, b in blocked} | {b * n + a for a, b in blocked}), dtype=np.int64
         )
         self._groups = [split.group_of(n) for split in splits]
 
+    @property
+    def cut(self) -> bool:
+        """Whether some that are up cannot talk to each other."""
+        return bool(self._groups) or len(self._blocked) > 0
+
     def open(self, senders: IntArray, receivers: IntArray) -> Mask:
         """Whether each sender can reach the receiver beside it."""
-        ok: Mask = (senders != receivers) & self._alive[receivers]
+        ok: Mask = (senders != receivers) & self.alive[receivers]
         for group in self._groups:
             ok &= group[senders] == group[receivers]
         if len(self._blocked):
@@ -276,7 +356,7 @@ class _Links:
 
 
 def _try_elsewhere(
-    sender: IntArray, tried: IntArray, links: _Links, stream: Stream
+    sender: IntArray, tried: IntArray, links: Links, stream: Stream
 ) -> tuple[IntArray, IntArray, IntArray]:
     """For each refused message a uniformly random node that its sender has not tried; who has tried all gives up.
 

@@ -28,6 +28,8 @@ FloatArray = NDArray[np.float64]
 
 EDGE_LIMIT = 200_000_000
 """The most edges that an implicit complete graph may be spelled out to (about 2 GB)."""
+EXCHANGES = ("letters", "requests", "all-reduce")
+"""How models may travel: each as a letter; as the answer to a request of its receiver; cut into pieces, in an all-reduce."""
 SMALL = 1 << 14
 """Up to this many edges sorting them takes less than it takes SciPy to check its arguments."""
 
@@ -46,6 +48,7 @@ class Graph:
     senders: IntArray  # (m,) ascending within each receiver
     native: FloatArray | None = None  # (m,) weight of each edge, for topologies that bring their own
     clique: IntArray | None = None  # ids of the nodes that all hear each other; then there are no other edges
+    exchange: str = "letters"  # one of EXCHANGES; an all-reduce is that of a clique
 
     # -- making -------------------------------------------------------------------------------------------------------
 
@@ -76,6 +79,12 @@ class Graph:
         return Graph(n, incoming.indptr, incoming.indices)
 
     @staticmethod
+    def from_heard(heard: IntArray, exchange: str = "letters") -> Graph:
+        """From an (n, s) table: row i lists, ascending, the distinct nodes that i hears."""
+        n, s = heard.shape
+        return Graph(n, np.arange(0, n * s + 1, s, dtype=_index_type(n * s)), heard.ravel(), exchange=exchange)
+
+    @staticmethod
     def circulant(n: int, offsets: IntArray, native: FloatArray | None = None) -> Graph:
         """Node i hears i + o (mod n) for every offset o; equal offsets are one edge, their native weights added."""
         offsets = np.asarray(offsets, dtype=np.int64) % n
@@ -89,10 +98,11 @@ class Graph:
         return Graph(n, np.zeros(n + 1, dtype=np.int32), np.zeros(0, dtype=np.int32))
 
     @staticmethod
-    def complete(n: int, members: IntArray | None = None) -> Graph:
+    def complete(n: int, members: IntArray | None = None, exchange: str = "letters") -> Graph:
         """Everybody (or every member) sends to everybody else, without writing down n**2 edges."""
         clique = np.arange(n) if members is None else np.sort(members)
-        return Graph(n, np.zeros(n + 1, dtype=np.int32), np.zeros(0, dtype=np.int32), clique=clique)
+        nothing = np.zeros(0, dtype=np.int32)
+        return Graph(n, np.zeros(n + 1, dtype=np.int32), nothing, clique=clique, exchange=exchange)
 
     def explicit(self) -> Graph:
         """The same graph with every edge written down."""
@@ -130,6 +140,16 @@ class Graph:
     def out_degree(self) -> IntArray:
         """How many models each node sends.   # (n,)"""
         return np.bincount(self.senders, minlength=self.n) + self._clique_degree
+
+    @property
+    def pieces(self) -> int:
+        """Into how many pieces a model is cut, each of which is a message: 1, or of an all-reduce the number of its members."""
+        return max(len(self.clique), 1) if self.exchange == "all-reduce" and self.clique is not None else 1
+
+    @property
+    def sent(self) -> IntArray:
+        """How many pieces each node sends. In an all-reduce each goes round twice: to be added up, and as the sum.   # (n,)"""
+        return self.out_degree * (2 if self.exchange == "all-reduce" else 1)
 
     @property
     def _clique_degree(self) -> IntArray:
@@ -223,6 +243,7 @@ class Graph:
             before[self.indptr].astype(self.indptr.dtype),
             self.senders[kept],
             None if self.native is None else self.native[kept],
+            exchange=self.exchange,
         )
 
     def among(self, alive: NDArray[np.bool_]) -> Graph:
@@ -230,7 +251,7 @@ class Graph:
         if alive.all():
             return self
         if self.clique is not None:
-            return Graph.complete(self.n, self.clique[alive[self.clique]])
+            return Graph.complete(self.n, self.clique[alive[self.clique]], self.exchange)
         return self.keep(alive[self.senders] & alive[self.receivers])
 
 

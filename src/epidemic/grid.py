@@ -25,7 +25,21 @@ from epidemic.experiment import Experiment, experiment_from, fingerprint, number
 
 MAX_POINTS = 10_000
 """More points than anybody has time for are a slip."""
-NOT_IN_GRIDS = ("seeds", "name", "format")
+NOT_IN_GRIDS = {
+    "seeds": "each of them is part of every run",
+    "name": "points are named by their settings",
+    "format": "it says how the file is written",
+    "callbacks": "who is told of a run is no setting of it, and a report could not tell the runs apart; give all of them to every run",
+    "metrics": "what is measured is no setting of a run, and a report could not compare the runs; measure all of them in every run",
+}
+"""Keys that no grid takes, and why."""
+
+
+def _refuse(key: str, where: str, seeds: str) -> None:
+    """Refuse a key that makes no sense in a grid; `where` it is given, and how `seeds` are."""
+    part = key.split(".")[0]
+    if part in NOT_IN_GRIDS:
+        raise BadInput(f"{where} {key} makes no sense: {NOT_IN_GRIDS[part]}" + (f"; {seeds}" * (part == "seeds")))
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -38,9 +52,8 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
             raise BadInput(f"--grid {text!r} must have the form key=value,value, for example topology.s=4,7,14")
         if key in grid:
             raise BadInput(f"--grid {key} is given twice; list its values with commas")
-        if key in NOT_IN_GRIDS:
-            raise BadInput(f"--grid {key} makes no sense" + ("; use --seeds N" if key == "seeds" else ""))
-        parts = _split(values)
+        _refuse(key, "--grid", "use --seeds N")
+        parts = split_at_commas(values)
         if not all(part.strip() for part in parts):
             raise BadInput(f"--grid {text!r} has an empty value")
         found = [parse_setting(f"{key}={part}")[1] for part in parts]
@@ -53,7 +66,7 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
     return grid
 
 
-def _split(text: str) -> list[str]:
+def split_at_commas(text: str) -> list[str]:
     """At the commas that are not inside quotes or brackets."""
     parts, depth, quote = [""], 0, ""
     for character in text:
@@ -107,8 +120,7 @@ def experiment_jobs(experiment: Experiment, grid: Mapping[str, Iterable[Any]], o
     """The same for an experiment of Python: its parts and the values of the grid may be objects of the user's own."""
     values: dict[str, list[Any]] = {}
     for key, given in grid.items():
-        if key in NOT_IN_GRIDS:
-            raise BadInput(f"grid: {key} makes no sense" + ("; use seeds=..." if key == "seeds" else ""))
+        _refuse(key, "grid:", "use seeds=...")
         if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
             raise BadInput(f"grid: {key} = {given!r} must be a list of values")
         values[key] = [value.item() if isinstance(value, np.generic) else value for value in given]
@@ -142,16 +154,15 @@ def _changes(experiment: Experiment, chosen: Mapping[str, Any]) -> dict[str, Any
             raise BadInput(f"{part} and {key} contradict each other; leave one out")
     if not dotted:
         return whole
-    table = {key: value for key, value in experiment.table().items() if key != "metrics"}  # it only describes functions
+    table = {key: value for key, value in experiment.table().items() if key != "metrics"}  # no grid has them
     own = {key for key, value in table.items() if isinstance(value, dict) and "own" in value and "is" in value}
     for part, key in parts.items():
         if part in own and key in dotted:
             raise BadInput(f"{key} cannot be set in an object of your own; list whole ones: grid = {{{part!r}: [...]}}")
     named = {key: value for key, value in table.items() if key not in own}
     stand_in = {"topology": {"kind": "complete"}} if "topology" in own else {}  # only so that the tables are whole
-    metrics = {} if "metrics" in dotted else {"metrics": experiment.metrics}  # a whole table takes the place of all
     changes = {key: copy.deepcopy(value) if isinstance(value, Mapping) else value for key, value in dotted.items()}
-    there = experiment_from(with_settings({**named, **stand_in, **metrics}, changes))
+    there = experiment_from(with_settings({**named, **stand_in}, changes))
     return {**whole, **{key.split(".")[0]: getattr(there, key.split(".")[0]) for key in dotted}}
 
 

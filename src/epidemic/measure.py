@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from epidemic.errors import BadInput, require_int
 from epidemic.graph import FloatArray, IntArray
-from epidemic.mixing import Spectrum, affordable, disagreement, spectrum, weights
+from epidemic.memory import require_memory
+from epidemic.mixing import Spectrum, Weights, affordable, disagreement, spectrum, weights
 from epidemic.rng import Streams
+from epidemic.sampling import service_from
+from epidemic.theory import Floors, estimated_floors, floors
 from epidemic.topology import (
     TOPOLOGIES,
+    ELLocal,
     GivesGraphs,
     check_topology,
     expected,
@@ -29,12 +34,40 @@ Tell = Callable[[str], None]
 WIDTH = 16
 """Columns of the random matrix that is averaged."""
 
+EXACT_FLOORS, ESTIMATED_FLOORS = 512, 256
+"""The most nodes for which floors are worked out, and estimated: they take the cube of that."""
+
+LONGEST_PERIOD = 64
+"""A topology that does not come back to its first graph after so many rounds is taken for random."""
+
+DRAWN, WARM_UP = 260, 60
+"""Rounds from which the floors of a random topology are estimated, and how many of them only lead there."""
+
 AGREED = 1e-26
 """A round that shrinks disagreement below this factor reached exact agreement, up to rounding."""
 
 
+NOT_COMPARED = ("every", "fragments", "periodic", "python")
+"""Wrappers of the others, and a user's own."""
+
+ALL_REDUCE = "complete (all-reduce)"
+"""What the second row of complete averaging is called."""
+
+
+class FoundFloors(msgspec.Struct, frozen=True):
+    """What stays of the disagreement that each round brings in, per unit of it; see `epidemic.theory.floors`."""
+
+    noise: float  # of noise that is fresh in every round
+    bias: float  # of a constant bias, mean over its directions
+    bias_worst: float  # in the worst direction
+    estimated: bool  # from rounds that were drawn; otherwise exact
+
+
 class TopologyReport(msgspec.Struct, frozen=True):
-    """One topology at one size. Degrees, messages and bytes are per node and round, over all measured rounds."""
+    """One topology at one size. Degrees, messages and bytes are per node and round, over all measured rounds.
+
+    Messages are models' worth: an all-reduce sends fewer than its degree says, in pieces.
+    """
 
     kind: str
     nodes: int
@@ -58,6 +91,7 @@ class TopologyReport(msgspec.Struct, frozen=True):
     contraction_predicted: float | None
     """Random: the exact expectation E[D(WX)] / D(X). Static: sigma^2, the factor that is approached."""
     disagreement: tuple[float, ...]  # D after 0, 1, ... rounds of averaging, starting from 1
+    floors: FoundFloors | None = None  # where they were asked for and can be worked out
 
 
 class Impossible(msgspec.Struct, frozen=True):
@@ -78,6 +112,8 @@ def measure(
     require_int("rounds", rounds, 1)
     require_int("model-bytes", model_bytes, 0)
     check_topology(topology, n)
+    degree = next((d for name in ("s", "m", "k") if isinstance(d := getattr(topology, name, None), int)), 0)
+    _require_memory(n, degree)
     streams = Streams(seed)
     rule = natural_mixing(topology)
     tell("graph")
@@ -87,6 +123,7 @@ def measure(
     shape = spectrum(first_weights) if affordable(first_weights) else None
 
     sent, heard = _Range(), _Range()
+    models = 0.0
     ratios: list[float] = []
     x = _scaled(streams("measure").normals(n, WIDTH)) if n > 1 else None
     for t in range(rounds):
@@ -94,6 +131,7 @@ def measure(
         graph = first if t == 0 else topology.graph(n, t, streams)
         sent.add(graph.out_degree)
         heard.add(graph.in_degree)
+        models += float(graph.sent.sum()) / graph.pieces
         if x is not None:
             x = (first_weights if graph is first else weights(rule, graph)) @ x
             ratios.append(disagreement(x))
@@ -112,8 +150,8 @@ def measure(
         in_degree_min=heard.low,
         in_degree_mean=heard.total / (n * rounds),
         in_degree_max=heard.high,
-        messages_per_node=sent.total / (n * rounds),
-        bytes_per_node=sent.total / (n * rounds) * model_bytes,
+        messages_per_node=models / (n * rounds),
+        bytes_per_node=models / (n * rounds) * model_bytes,
         connected=first.connected,
         sigma=None if shape is None else shape.sigma,
         gap=None if shape is None else shape.gap,
@@ -131,26 +169,106 @@ def compare(
 ) -> list[TopologyReport | Impossible]:
     """Every kind of topology at the same size; those that cannot exist are reported with the reason.
 
-    Without `m`, EquiTopo gets as many messages as the others: m = s offsets one way, or m = (s + 1) / 2 both ways.
+    Without `m`, EquiTopo gets as many messages as the others: m = s offsets one way, or m = (s + 1) / 2 both ways. Base graphs have up to s
+    neighbours, MATCHA half of the matchings of an s-regular graph. Complete averaging is there twice: as letters, and as an all-reduce.
     """
     require_int("nodes", n, 1)
     require_int("s", s, 1)
+    _require_memory(n, 0)
     one_way, both_ways = (s, (s + 1) // 2) if m is None else (m, m)
     reports: list[TopologyReport | Impossible] = []
-    fields: dict[str, dict[str, int]] = {
-        **{kind: {"s": s} for kind in ("el-oracle", "el-local", "regular", "unlucky")},
+    fields: dict[str, dict[str, Any]] = {
+        **{kind: {"s": s} for kind in ("el-oracle", "el-local", "regular", "unlucky", "peer-swap", "pull")},
         "d-equistatic": {"m": one_way},
         "u-equistatic": {"m": both_ways},
+        "base": {"k": s},
+        "matcha": {"inner": {"kind": "regular", "s": s}, "probabilities": "uniform"},
     }
+    tables: dict[str, dict[str, Any]] = {}
     for kind in TOPOLOGIES:
-        if kind in ("every", "python"):
-            continue  # a wrapper of the others, and a user's own
+        if kind not in NOT_COMPARED:
+            tables[kind] = {"kind": kind, **fields.get(kind, {})}
+        if kind == "complete":
+            tables[ALL_REDUCE] = {"kind": kind, "cost": "all-reduce"}
+    for name, table in tables.items():
         try:
-            topology = topology_from({"kind": kind, **fields.get(kind, {})})
-            reports.append(measure(topology, n, **settings, tell=_about(kind, tell)))
+            topology = topology_from(table)
+            report = measure(topology, n, **settings, tell=_about(name, tell))
+            report = with_floors(report, topology, settings.get("seed", 1), _about(name, tell))
+            reports.append(msgspec.structs.replace(report, kind=name))
         except BadInput as problem:
-            reports.append(Impossible(kind, str(problem)))
+            reports.append(Impossible(name, str(problem)))
     return reports
+
+
+def compare_views(
+    n: int, s: int, views: Sequence[Any], tell: Tell = lambda _: None, **settings: int
+) -> list[TopologyReport | Impossible]:
+    """EL-Local on what each of these peer sampling services shows its nodes, given as tables or objects."""
+    reports: list[TopologyReport | Impossible] = []
+    for view in map(service_from, views):
+        name = f"el-local, {view.__struct_config__.tag}"
+        try:
+            found = measure(ELLocal(s, view), n, **settings, tell=_about(name, tell))
+            reports.append(msgspec.structs.replace(found, kind=name))
+        except BadInput as problem:
+            reports.append(Impossible(name, str(problem)))
+    return reports
+
+
+def with_floors(
+    report: TopologyReport, topology: GivesGraphs, seed: int = 1, tell: Tell = lambda _: None
+) -> TopologyReport:
+    """The report with noise and bias floors; they take the cube of the nodes, so there are none beyond some hundred."""
+    return msgspec.structs.replace(report, floors=floors_of(topology, report.nodes, seed, tell))
+
+
+def floors_of(
+    topology: GivesGraphs, n: int, seed: int = 1, tell: Tell = lambda _: None, share: float = 1.0
+) -> FoundFloors | None:
+    """Noise and bias floors of a topology with its natural weights; None: too many nodes, or just one.
+
+    Exact by a closed form or for graphs that come in turn, otherwise estimated from rounds that are drawn. With a `share` below 1 they are those of
+    one coordinate, where each sender's letters have it in that share of the rounds (random-k).
+    """
+    streams = Streams(seed)
+    known = expected(topology, n, streams).floors if share == 1 else None
+    if known is not None:
+        return _found(known, estimated=False)
+    if not 2 <= n <= EXACT_FLOORS:
+        return None
+    tell("floors")
+    rule = natural_mixing(topology)
+
+    def drawn(t: int) -> Weights:
+        graph = topology.graph(n, t, streams)
+        if share < 1:
+            sends = streams("measure", t).uniforms(n) < share
+            graph = graph.explicit().keep(sends[graph.explicit().senders])
+        return weights(rule, graph)
+
+    fixed = is_static(topology) and share == 1
+    period = 1 if fixed else None if is_random(topology) or share < 1 else _period(topology, n, streams)
+    if period is not None:
+        return _found(floors([drawn(t).dense() for t in range(period)]), estimated=False)
+    if n > ESTIMATED_FLOORS:
+        return None
+    return _found(estimated_floors(n, map(drawn, range(DRAWN)), WARM_UP), estimated=True)
+
+
+def _found(floors: Floors, *, estimated: bool) -> FoundFloors:
+    return FoundFloors(floors.noise, floors.bias, floors.bias_worst, estimated)
+
+
+def _period(topology: GivesGraphs, n: int, streams: Streams) -> int | None:
+    """After how many rounds the graphs come again; None if they do not in the rounds that are looked at."""
+    seen = [topology.graph(n, t, streams).digest() for t in range(2 * LONGEST_PERIOD)]
+    return next((k for k in range(1, LONGEST_PERIOD + 1) if seen[k:] == seen[:-k]), None)
+
+
+def _require_memory(n: int, degree: int) -> None:
+    """Refuse what cannot be measured here: the matrix is there four times at least, and a message has 32 bytes on the way."""
+    require_memory(f"measuring nodes = {n:,}", n * (4 * WIDTH * 8 + 32 * degree), "use fewer nodes")
 
 
 def _predicted(shape: Spectrum | None) -> float | None:

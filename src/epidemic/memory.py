@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from epidemic.errors import BadInput
+from epidemic.shown import size
 
 
 def machine_memory() -> int | None:
@@ -27,13 +28,4 @@ def require_memory(what: str, needed: int, fix: str, available: int | None = Non
     """Refuse what needs more bytes than there are: on this machine, or `available` ones."""
     available = machine_memory() if available is None else available
     if available is not None and needed > available:
-        raise BadInput(f"{what} would take {_size(needed)} of memory; there are {_size(available)}: {fix}")
-
-
-def _size(value: float) -> str:
-    units = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
-    for unit in units:
-        if value < 1024 or unit == units[-1]:
-            break
-        value /= 1024
-    return f"{value:,.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
+        raise BadInput(f"{what} would take {size(needed)} of memory; there are {size(available)}: {fix}")

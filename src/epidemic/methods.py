@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from epidemic.callbacks import Callback
+from epidemic.counting import without_rounds
 from epidemic.data import Dataset
 from epidemic.engine import Run, simulate
 from epidemic.errors import BadInput, require_real
@@ -17,7 +18,8 @@ from epidemic.files import directory_name
 from epidemic.host.store import Store
 from epidemic.record import Record
 from epidemic.report.curves import Line, lines_of
-from epidemic.report.statistics import Interval, accuracy_of, best, first_reaching
+from epidemic.report.statistics import Interval, accuracy_of, best
+from epidemic.report.targets import FIRST, MOST, cost, nodes_until, over_seeds, seconds_in_all
 from epidemic.shown import interval, percent
 from epidemic.topology import is_static, kind_of
 
@@ -43,8 +45,8 @@ DEMO: dict[str, Any] = {
 """What `epidemic compare` does without a file. Chosen, among settings that were tried, to show the lead clearly; docs/results.md says so."""
 
 
-class Row(msgspec.Struct, frozen=True):
-    """One method of the table; intervals are over seeds."""
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One method of the table; intervals are over seeds. What is of simulated time is None without a clock, too."""
 
     name: str
     best_accuracy: Interval
@@ -54,6 +56,14 @@ class Row(msgspec.Struct, frozen=True):
     rounds_to_target: Interval | None
     seeds_reaching_target: int
     bytes_in_all: float  # per node, mean
+    seconds_to_target: Interval | None = None
+    first_nodes_to_target: Interval | None = (
+        None  # seconds until a tenth of the nodes had reached it, each with its own model
+    )
+    most_nodes_to_target: Interval | None = None  # and nine tenths
+    steps_to_target: Interval | None = None  # local steps of a node
+    seconds_in_all: Interval | None = None
+    without_rounds: bool = False  # rounds are then the number of trainings of a node
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -101,9 +111,11 @@ def methods_from(table: Mapping[str, Any]) -> dict[str, Experiment]:
 
 
 def check_methods(methods: Mapping[str, Experiment]) -> None:
-    """Refuse methods that cannot be compared: on other data or seeds than the first."""
+    """Refuse methods that cannot be compared: on other data or seeds than the first, or with names that no table can show."""
     first = next(iter(methods.values()))
     for name, experiment in methods.items():
+        if not name.isprintable():
+            raise BadInput(f"method {name!r} has a line break or a control character in its name; leave it out")
         if experiment.seeds != first.seeds or experiment.table()["data"] != first.table()["data"]:
             raise BadInput(f"method {name!r} has other data or seeds than the first; a comparison needs the same")
 
@@ -122,16 +134,22 @@ def run_methods(
             if store.run_info() is not None and not resume:
                 raise BadInput(f"{out} holds an earlier comparison; go on with --resume or choose another --out")
             store.check(resume=resume)
-    data: Dataset = next(iter(methods.values())).load_data()
-    if not data.classes:
-        raise BadInput(
-            "compare needs data with classes, because it compares accuracies; use 'epidemic run' for each method"
-        )
+    data = load_classes(methods)
     found = {}
     for name, experiment in methods.items():
         where = None if out is None else out / directory_name(name)
         found[name] = simulate(experiment, where, resume=resume, callbacks=callbacks, data=data)
     return found
+
+
+def load_classes(methods: Mapping[str, Experiment]) -> Dataset:
+    """The data that all methods share; refused if it has no classes."""
+    data: Dataset = next(iter(methods.values())).load_data()
+    if not data.classes:
+        raise BadInput(
+            "compare needs data with classes, because it compares accuracies; use 'epidemic run' for each method"
+        )
+    return data
 
 
 def records_of(runs: Mapping[str, Run]) -> dict[str, list[list[Record]]]:
@@ -152,24 +170,35 @@ def compare(
     rows = []
     for name, by_seed in records.items():
         top, low = best(by_seed)
-        reached = [found for r in by_seed if (found := first_reaching(r, target)) is not None]
-        everyone = len(reached) == len(by_seed)
+        costs = [cost(r, target) for r in by_seed]
         rows.append(
             Row(
                 name,
                 top,
                 Interval.of([_top(a) - _top(b) for a, b in zip(by_seed, records[baseline], strict=True)]),
                 low,
-                Interval.of([r.bytes.total.mean for r in reached]) if everyone else None,
-                Interval.of([float(r.round) for r in reached]) if everyone else None,
-                len(reached),
+                over_seeds([c.bytes for c in costs]),
+                over_seeds([float(c.rounds) for c in costs]),
+                sum(c.reached for c in costs),
                 sum(r[-1].bytes.total.mean for r in by_seed) / len(by_seed),
+                over_seeds([c.seconds for c in costs]),
+                nodes_until(by_seed, target, FIRST),
+                nodes_until(by_seed, target, MOST),
+                over_seeds([c.steps for c in costs]),
+                seconds_in_all(by_seed),
+                without_rounds(methods[name].table()),
             )
         )
     return Comparison(baseline, target, source, rows)
 
 
 HEADS = ("method", "accuracy", "ahead", "loss", "rounds", "MiB", "in all")
+CLOCKED = ("seconds", "10 %", "90 %", "steps", "in all (s)")
+
+
+def heads_of(result: Comparison) -> tuple[str, ...]:
+    """What stands above the columns; under the clock there are more."""
+    return (*HEADS, *CLOCKED) if _timed(result) else HEADS
 
 
 def title_of(result: Comparison) -> str:
@@ -179,14 +208,23 @@ def title_of(result: Comparison) -> str:
 
 def legend_of(result: Comparison) -> str:
     """What stands below it."""
-    return (
+    said = (
         f"accuracy (%), loss: the best over rounds, mean over nodes; ahead: percentage points more than {result.baseline}, seed by"
         " seed; rounds, MiB: until the target, sent per node; in all: MiB sent per node by the end."
     )
+    if _timed(result):
+        said += (
+            " seconds, steps: simulated time and local steps of a node until the target; 10 %, 90 %: simulated seconds until so many"
+            " nodes had reached it with their own models; in all (s): simulated seconds by the end."
+        )
+    free = [row.name for row in result.rows if row.without_rounds]
+    if free:
+        said += f" Without rounds, which are the trainings of a node there: {', '.join(free)}."
+    return said
 
 
 def cells_of(result: Comparison) -> list[list[str]]:
-    """The rows of the table for people, under HEADS."""
+    """The rows of the table for people, under `heads_of`."""
     found = []
     for row in result.rows:
         if row.bytes_to_target is None or row.rounds_to_target is None:
@@ -195,8 +233,20 @@ def cells_of(result: Comparison) -> list[list[str]]:
             reached = [interval(row.rounds_to_target, digits=0), interval(row.bytes_to_target, 2**-20, 1)]
         ahead = "-" if row.name == result.baseline else interval(row.ahead, 100, 1, signed=True)
         figures = [interval(row.best_accuracy, 100, 1), ahead, interval(row.best_loss)]
-        found.append([row.name, *figures, *reached, f"{row.bytes_in_all / 2**20:.1f}"])
+        times = [row.seconds_to_target, row.first_nodes_to_target, row.most_nodes_to_target]
+        clocked = [
+            *(interval(t, digits=1) for t in times),
+            interval(row.steps_to_target, digits=0),
+            interval(row.seconds_in_all, digits=1),
+        ]
+        found.append(
+            [row.name, *figures, *reached, f"{row.bytes_in_all / 2**20:.1f}", *(clocked if _timed(result) else ())]
+        )
     return found
+
+
+def _timed(result: Comparison) -> bool:
+    return any(row.seconds_in_all is not None for row in result.rows)
 
 
 def check_target(target: float) -> None:

@@ -4,7 +4,9 @@ Row i of W holds the weights that node i gives to the models it hears and to its
   uniform               everybody heard and oneself count the same, 1 / (number heard + 1)        (Epidemic Learning)
   samples               everybody heard and oneself count by the number of their training samples
   metropolis-hastings   1 / (1 + the larger degree of the two), undirected graphs only             (D-PSGD)
-  native                the weights that the topology brings along                                 (EquiTopo)
+  native                the weights that the topology brings along                  (EquiTopo, Base-(k+1), MATCHA)
+
+Weights of others are never negative. That of a node's own model is what they leave to 1, which in MATCHA may be less than 0.
 
 When messages are missing, the first two are those of what arrived. The other two are made for the intended
 graph: they stay, and the weight of what did not arrive goes to the node itself.
@@ -25,7 +27,7 @@ import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from epidemic.errors import BadInput, RunFailed, require_choice
-from epidemic.graph import FloatArray, Graph, IntArray
+from epidemic.graph import EDGE_LIMIT, FloatArray, Graph, IntArray
 
 Rule = Literal["uniform", "samples", "metropolis-hastings", "native"]
 RULES = ("uniform", "samples", "metropolis-hastings", "native")
@@ -42,7 +44,7 @@ ITERATIVE_LIMIT = 100_000
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """A row-stochastic matrix: sparse, or (for a complete graph) a shared sum over the members of a clique."""
+    """A matrix whose rows sum to 1: sparse, or (for a complete graph) a shared sum over the members of a clique."""
 
     n: int
     matrix: scipy.sparse.csr_array | None  # (n, n), each row its own weight first, then the senders ascending
@@ -79,6 +81,25 @@ class Weights:
             return Weights(self.n, None, self.clique, 1.0, 0.0)
         m = self.matrix
         return Weights(self.n, scipy.sparse.csr_array((np.ones(len(m.data)), m.indices, m.indptr), shape=m.shape))
+
+    @property
+    def spelled_out(self) -> scipy.sparse.csr_array:
+        """The matrix, also of a complete graph; each row its own weight first, then the senders ascending."""
+        if self.matrix is not None:
+            return self.matrix
+        assert self.clique is not None
+        size = len(self.clique)
+        if size * size > EDGE_LIMIT:
+            raise BadInput(
+                f"a complete graph of {size} nodes has {size * (size - 1)} edges, too many to average compressed letters over;"
+                " use fewer nodes, a sparse topology, or no [compression]"
+            )
+        if not self.n:
+            return scipy.sparse.csr_array((0, 0))
+        rows = list(self.by_row())
+        indptr = np.concatenate([[0], np.cumsum([len(at) for at, _ in rows])])
+        indices, data = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+        return scipy.sparse.csr_array((data, indices, indptr), shape=(self.n, self.n))
 
     def among(self, who: IntArray) -> Weights:
         """The weights of these nodes alone, who hear only each other; they are numbered anew in this order."""
@@ -132,14 +153,17 @@ def weights(rule: str, intended: Graph, arrived: Graph | None = None, samples: I
     if rule == "samples":
         return _by_samples(arrived, samples)
     if arrived.clique is not None:
-        size = arrived.n if rule != "uniform" else max(len(arrived.clique), 1)
+        whole = arrived if rule == "uniform" else intended
+        size = arrived.n if whole.clique is None else max(len(whole.clique), 1)
         return Weights(arrived.n, None, arrived.clique, 1 / size)
     if rule == "uniform":
         return _with_own(arrived, np.repeat(1 / (1 + arrived.in_degree), np.diff(arrived.indptr)))
     if rule == "native" and intended.native is None and intended.clique is None:
-        raise BadInput('mixing = "native" needs a topology with weights of its own (an EquiTopo); use "uniform"')
+        raise BadInput(
+            'mixing = "native" needs a topology with weights of its own (an EquiTopo, base or matcha); use "uniform"'
+        )
     if intended.clique is not None:
-        return _with_own(arrived, np.full(arrived.messages, 1 / intended.n))
+        return _with_own(arrived, np.full(arrived.messages, 1 / max(len(intended.clique), 1)))
     edge = intended.native if rule == "native" else _metropolis_hastings(intended)
     assert edge is not None
     return _with_own(arrived, edge if arrived is intended else edge[_positions(arrived, intended, rule)])

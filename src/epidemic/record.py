@@ -10,12 +10,16 @@ import msgspec
 import numpy as np
 
 from epidemic.errors import BadInput
-from epidemic.shown import html_table, number, percent, size
+from epidemic.shown import html_table, number, percent, simulated, size
 
 HEADER_BYTES = 256
 """What travels with each model besides its numbers: run, round, sender, graph digest, signature."""
 CONTROL_BYTES = 128
-"""A message without a model: the signed offer that precedes a model where receivers have a cap."""
+"""A message without a model: the signed offer that precedes a model where receivers have a cap, or the request for one."""
+
+
+ENTRY_BYTES = 20
+"""One entry of a view in such a message: who, where, and how old."""
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -56,21 +60,54 @@ class MeanMax(msgspec.Struct, frozen=True):
     max: int
 
 
-class Traffic(msgspec.Struct, frozen=True):
+class Traffic(msgspec.Struct, frozen=True, omit_defaults=True):
     """Bytes that a node has sent since the start: models, what travels with them, and messages without a model."""
 
     model: MeanMax
     header: MeanMax
     control: MeanMax
     total: MeanMax
+    wasted: MeanMax | None = None  # those of models that nobody received, where there were any
 
 
 class Living(msgspec.Struct, frozen=True):
-    """Of the nodes that were up in the last round alone; the others' models stay as they were when they went down."""
+    """Of the nodes that were up and took part in the last round alone; the others' models stay as they were when they last did."""
 
     accuracy: Spread | None
     loss: Spread
     disagreement: float
+
+
+class Letters(msgspec.Struct, frozen=True):
+    """Letters of all nodes since the start. Sent ones are received, lost, or still on their way; received ones used, wasted or still held."""
+
+    sent: int
+    received: int
+    used: int
+    wasted: int  # received and of no use: late, replaced, or over a limit
+    lost: int  # by faults or because somebody was away
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a run under the simulated clock stands."""
+
+    seconds: float
+    steps: float  # local steps of a node, mean
+    letters: Letters
+    staleness: float | None = (
+        None  # seconds between sending and use, mean since the last record; None: nothing was used
+    )
+    staleness_95: float | None = None  # their 95th percentile
+    busy: float  # share of the nodes' online time since the start in which they trained
+    uplink: float | None = None  # share of it in which their uplinks sent; None where uplinks have no limit
+    online: int  # nodes that are there now
+    accuracies: list[float] = []  # of each node, where there are classes
+
+    def numbers(self) -> dict[str, float | None]:
+        """Every single number by name, as columns of tables and curves of other tools are called."""
+        letters = {f"letters_{part}": getattr(self.letters, part) for part in Letters.__struct_fields__}
+        rest = ("staleness", "staleness_95", "busy", "uplink", "online")
+        return {"seconds": self.seconds, "steps": self.steps, **letters, **{name: getattr(self, name) for name in rest}}
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -82,22 +119,24 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     round: int
     seed: int
-    alive: int  # nodes that were up in the last round
+    alive: int  # nodes that were up and took part in the last round
     accuracy: Spread | None = None  # over nodes; None where the targets are not classes
     loss: Spread
     mean_model_accuracy: float | None = None  # of the average of all models
     mean_model_loss: float | None = None  # a deployed node does not know the others' models
     train_loss: float | None = None  # mean over nodes in the last round
     disagreement: float | None = None  # D(X); a deployed node does not know it
-    living: Living | None = None  # the same of the nodes that are up, where some are not
+    living: Living | None = None  # the same of the nodes that took part in the last round, where some did not
     bytes: Traffic
     metrics: dict[str, OwnSpread] = msgspec.field(default_factory=dict)  # a user's own
+    time: Moment | None = None  # under the simulated clock
 
     def __repr__(self) -> str:
         accuracy = "" if self.accuracy is None else f"accuracy {percent(self.accuracy.mean)}, "
         apart = "" if self.disagreement is None else f"D {self.disagreement:.3g}, "
         found = f"{accuracy}loss {self.loss.mean:.4f}, {apart}sent {size(self.bytes.total.mean)} per node"
-        return f"Record(round {self.round}, seed {self.seed}: {found})"
+        at = "" if self.time is None else f", {simulated(self.time.seconds)}"
+        return f"Record(round {self.round}{at}, seed {self.seed}: {found})"
 
     def _repr_html_(self) -> str:
         heads = ["over nodes", "mean", "sd", "min", "max"]
@@ -116,7 +155,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         rows += [[name, number(value), "", "", ""] for name, value in single.items() if value is not None]
         sent = self.bytes.total
         rows.append(["sent per node", size(sent.mean), "", "", size(sent.max)])
-        return html_table(f"round {self.round}, seed {self.seed}, {self.alive} nodes up", rows, heads)
+        at = ""
+        if self.time is not None:
+            at = f" after {simulated(self.time.seconds)}"
+            rows += [[name.replace("_", " "), number(v), "", "", ""] for name, v in self.time.numbers().items()]
+        return html_table(f"round {self.round}{at}, seed {self.seed}, {self.alive} nodes up", rows, heads)
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -137,6 +180,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     final_metrics: dict[str, OwnSpread]
     test_samples: int
     bytes: Traffic
+    final_living_accuracy: Spread | None = None  # of those who took part in the last round, where not everybody does
+    seconds: float | None = None  # simulated ones, under the clock
     ended_early: str = ""  # why, if a callback ended the seed before all rounds were done
 
 

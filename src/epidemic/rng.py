@@ -34,9 +34,15 @@ class Streams:
     """
 
     seed: int
+    part: int = 0
+    """Where parts of the models go separate ways, the part that it is for; the first has the run's own streams."""
 
     def __post_init__(self) -> None:
         require_int("seed", self.seed, 0, 2**63 - 1)
+
+    def of_part(self, part: int) -> Streams:
+        """The same for another part of the models, independent of this one."""
+        return Streams(self.seed, part)
 
     def __call__(self, purpose: str, *index: int) -> Stream:
         """The stream for a purpose (a word) and an index (usually the round)."""
@@ -44,6 +50,7 @@ class Streams:
 
     def key(self, purpose: str, *index: int) -> int:
         """The 128-bit Philox key of a purpose and an index; also a seed for torch's generators."""
+        purpose = f"{purpose}/{self.part}" if self.part else purpose
         words = [_DOMAIN, str(self.seed).encode(), purpose.encode(), *(str(i).encode() for i in index)]
         return int.from_bytes(hashlib.blake2b(b"\0".join(words), digest_size=16).digest(), "little")
 

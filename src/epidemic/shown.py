@@ -11,13 +11,17 @@ ROUNDING = 1e-12
 """What is so much smaller than its neighbours is left by rounding, and shown as 0."""
 
 
-class MeanOfSeeds(Protocol):
-    """A mean over seeds; the half-width of its interval, unless there is one seed only."""
+class HasMean(Protocol):
+    """A number of several nodes or seeds."""
 
     @property
     def mean(self) -> float:
-        """Over the seeds."""
+        """Over all of them."""
         ...
+
+
+class MeanOfSeeds(HasMean, Protocol):
+    """A mean over seeds; the half-width of its interval, unless there is one seed only."""
 
     @property
     def half_width(self) -> float | None:
@@ -27,11 +31,13 @@ class MeanOfSeeds(Protocol):
 
 def size(value: float) -> str:
     """Bytes for people, in binary units."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024 or unit == "GiB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
+    if value < 1024:
+        return f"{value:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
         value /= 1024
-    raise AssertionError
+        if value < 1024:
+            return f"{value:.2f} {unit}"
+    return f"{value / 1024:,.2f} PiB"
 
 
 def duration(seconds: float) -> str:
@@ -39,6 +45,14 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def simulated(seconds: float) -> str:
+    """Simulated time for people: finer than `duration`, because it is a result."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s" if seconds >= 1 or seconds == 0 else f"{1000 * seconds:.3g} ms"
 
 
 def number(value: float | None) -> str:
@@ -51,6 +65,11 @@ def number(value: float | None) -> str:
 def percent(value: float | None) -> str:
     """A share for people."""
     return "-" if value is None else f"{decimals(100 * value if abs(value) > ROUNDING else 0.0)}%"
+
+
+def score(accuracy: HasMean | None, loss: HasMean) -> str:
+    """How good models are, in two words: their accuracy, or their loss where there are no classes."""
+    return f"loss {loss.mean:.4f}" if accuracy is None else f"accuracy {percent(accuracy.mean)}"
 
 
 def decimals(value: float | None, digits: int = 2, *, signed: bool = False) -> str:

@@ -33,14 +33,17 @@ GIVEN = {
     "epidemic compare": ["methods.toml"],
     "epidemic export": RUN,
     "epidemic sweep": RUN[:1],
+    "epidemic plan": RUN[:1],
     "epidemic report": [
         *RUN,
         "epidemic run experiment.toml --out runs/second",
         "epidemic run experiment.toml --out runs/demo",
     ],
+    "epidemic timeline": ["experiment.toml", RUN[1]],
     "epidemic watch": RUN[:1],
     "epidemic serve": ["mkdir -p runs/grid runs/eight"],
     "epidemic data show": RUN[:1],
+    "epidemic devices convert": ["capacity.json", "behave.json"],
     "epidemic cluster init": RUN[:1],
     "epidemic cluster up": RUN[:1],
     "epidemic cluster status": [
@@ -71,6 +74,13 @@ GIVEN = {
 """What the examples of a command take for granted: commands, or one of these files."""
 ALTERNATIVES = ["epidemic node"]
 FILES = {
+    "experiment.toml": """
+        nodes = 8
+        data = {kind = "digits"}
+        topology = {kind = "el-local", s = 3}
+        [clock]
+        compute = {seconds = 0.1}
+    """,
     "my_module.py": """
         import epidemic as ep
 
@@ -87,6 +97,8 @@ FILES = {
         name = "static"
         topology = {kind = "regular", s = 3}
     """,
+    "capacity.json": '{"1": {"computation": 12.5, "communication": 8000}}',
+    "behave.json": '{"1": {"active": [1, 3, 6, 9], "inactive": [1, 4, 7, 10], "finish_time": 10}}',
     "nodes.toml": """
         nodes = 4
         topology = {kind = "el-local", s = 2}

@@ -1,25 +1,28 @@
-"""Two hosts on one machine: network namespaces joined by a link that loses, delays or cuts packets.
+"""Several hosts on one machine: network namespaces joined by a network that loses, delays or cuts packets, and lets so many bytes a second leave each host.
 
-The link is a pair of TUN devices with a thread between them, so that neither netem nor any kernel module is needed.
+Each host has a TUN device, and a thread passes packets on between them, so that neither netem nor any kernel module is needed.
 """
 
 import ctypes
 import fcntl
 import heapq
+import math
 import os
 import random
 import select
+import socket
 import struct
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from epidemic.net.processes import Cluster, _child
 
-ADDRESS = {"a": "10.77.0.1", "b": "10.77.0.2"}
+ADDRESS = {side: f"10.77.0.{place}" for place, side in enumerate("abcdefgh", 1)}
 CLONE_NEWNET = 0x40000000
 
 
@@ -29,6 +32,12 @@ def enter(namespace):
     with Path(f"/run/netns/{namespace}").open() as file:
         if libc.setns(file.fileno(), CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), "setns")
+
+
+def go_first():
+    """Let the calling thread, and whatever it starts, go before others: what is measured should not depend on who else is busy here."""
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)
 
 
 def _tun(namespace):
@@ -48,11 +57,12 @@ def _tun(namespace):
 
 
 class Link:
-    """The namespaces a and b, and the wire between them."""
+    """A namespace for each host, and what is between them."""
 
-    def __init__(self, name):
-        self.names = {side: f"{name}{side}" for side in "ab"}
+    def __init__(self, name, sides="ab", mtu=1500):
+        self.names = {side: f"{name}{side}" for side in sides}
         self.loss, self.delay, self.cut = 0.0, 0.0, False
+        self.rate = math.inf  # bytes a second that leave a host
         self.packets = self.dropped = 0
         self._random = random.Random(1)
         for namespace in self.names.values():
@@ -60,29 +70,35 @@ class Link:
             subprocess.run(["ip", "netns", "add", namespace], check=True, capture_output=True)
         self._fds = {side: _tun(namespace) for side, namespace in self.names.items()}
         for side, namespace in self.names.items():
-            other = ADDRESS["b" if side == "a" else "a"]
-            for words in ("link set lo up", f"addr add {ADDRESS[side]} peer {other} dev link0", "link set link0 up"):
+            own = f"addr add {ADDRESS[side]}/24 dev link0"
+            for words in ("link set lo up", own, f"link set link0 mtu {mtu}", "link set link0 up"):
                 subprocess.run(["ip", "-n", namespace, *words.split()], check=True, capture_output=True)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._carry, daemon=True)
         self._thread.start()
 
     def _carry(self):
-        a, b = self._fds["a"], self._fds["b"]
-        other, waiting, number = {a: b, b: a}, [], 0
+        go_first()
+        to = {socket.inet_aton(ADDRESS[side]): fd for side, fd in self._fds.items()}
+        free = dict.fromkeys(to.values(), 0.0)  # when the uplink of a host is free again
+        waiting, number = [], 0
         while not self._stop.is_set():
             pause = max(0.0, waiting[0][0] - time.monotonic()) if waiting else 0.1
-            for fd in select.select([a, b], [], [], min(pause, 0.1))[0]:
+            for fd in select.select(list(free), [], [], min(pause, 0.1))[0]:
                 try:
                     packet = os.read(fd, 65536)
                 except BlockingIOError:
+                    continue
+                other = to.get(packet[16:20])  # where IPv4 says whom it is for
+                if other is None:
                     continue
                 self.packets += 1
                 if self.cut or self._random.random() < self.loss:
                     self.dropped += 1
                     continue
                 number += 1
-                heapq.heappush(waiting, (time.monotonic() + self.delay, number, other[fd], packet))
+                free[fd] = max(free[fd], time.monotonic()) + len(packet) / self.rate
+                heapq.heappush(waiting, (free[fd] + self.delay, number, other, packet))
             while waiting and waiting[0][0] <= time.monotonic():
                 _, _, fd, packet = heapq.heappop(waiting)
                 if not self.cut:
@@ -100,29 +116,45 @@ class Link:
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True, check=False)
 
 
-def _child_there(namespace, *arguments):
-    enter(namespace)
+def _child_there(namespace, environment, *arguments):
+    if namespace is not None:
+        enter(namespace)
+    os.environ.update(environment)
+    go_first()
     _child(*arguments)
 
 
 class ClusterThere(Cluster):
-    """Nodes in the namespaces that their places belong to."""
+    """Nodes in the namespaces that their places belong to (None: where this process is), each with an environment of its own."""
 
-    def __init__(self, folders, namespaces):
+    def __init__(self, folders, namespaces, environments=None):
         self._namespaces = namespaces
+        self._environments = environments or [{}] * len(folders)
         super().__init__(folders)
 
     def _process(self, places, folders):
-        arguments = (self._namespaces[places[0]], [str(folder) for folder in folders], False, 1, self._here)
+        there = (self._namespaces[places[0]], self._environments[places[0]])
+        arguments = (*there, [str(folder) for folder in folders], False, 1, self._here)
         return self._context.Process(target=_child_there, args=arguments, daemon=False)
 
 
-@pytest.fixture
-def link(request):
-    """A link between two hosts; skipped, loudly, where this is not allowed."""
+def _made(what, **options):
+    """A link; skipped, loudly, where this is not allowed."""
     try:
-        made = Link(f"el{os.getpid() % 1000}")
+        made = Link(f"el{os.getpid() % 1000}", **options)
     except (OSError, subprocess.CalledProcessError, IndexError) as problem:
-        pytest.skip(f"no network namespaces or TUN devices here ({problem}): partitions, loss and delay are not tested")
+        pytest.skip(f"no network namespaces or TUN devices here ({problem}): {what} not tested")
     yield made
     made.close()
+
+
+@pytest.fixture
+def link():
+    """A link between two hosts."""
+    yield from _made("partitions, loss and delay are")
+
+
+@pytest.fixture
+def eight():
+    """A network of eight hosts, whose packets are large enough that their headers hardly count."""
+    yield from _made("that simulated time is real time is", sides="abcdefgh", mtu=16000)

@@ -174,14 +174,75 @@ def test_all_nodes_in_one_process_are_the_same_as_the_simulator(deploy):
     assert [there.node(i)["local"] for i in range(6)] == [3 * what.rounds] * 6
 
 
-@pytest.mark.parametrize("processes", [8, 3])
-def test_push_sum_with_a_barrier_is_that_of_the_simulator(deploy, processes):
-    what = experiment(nodes=8, topology=ep.ELLocal(4), algorithm=ep.PushSum(lr=0.05), network=BARRIER)
+ADAM = ep.LocalSGD(lr=0.002, optimizer="adam", clip=1.0, schedule=ep.CosineDecay(rounds=30, warmup=3))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "topology", "processes"),
+    [
+        (ep.PushSum(lr=0.05), ep.ELLocal(4), 8),
+        (ep.PushSum(lr=0.05), ep.ELLocal(4), 3),
+        (ep.GradientTracking(lr=0.05, local_steps=2), ep.ELOracle(4), 8),
+        (ep.GradientTracking(lr=0.05), ep.ELOracle(4), 3),
+        (ep.PushPull(lr=0.05), ep.ELLocal(4), 3),
+        (ep.ExactDiffusion(lr=0.05), ep.ELOracle(4), 3),
+        (ep.QGMomentum(lr=0.02, nesterov=True), ep.ELLocal(4), 3),
+        (ADAM, ep.ELLocal(4), 3),
+        (ep.LocalSGD(lr=0.05, order="combine-then-adapt"), ep.ELLocal(4), 3),
+    ],
+    ids=["push-sum", "push-sum, shared", "tracking", "tracking, shared", "push-pull", "diffusion", "quasi-global", "adam", "combine first"],
+)  # fmt: skip
+def test_every_algorithm_with_a_barrier_is_that_of_the_simulator(deploy, algorithm, topology, processes):
+    what = experiment(nodes=8, rounds=20, topology=topology, algorithm=algorithm, network=BARRIER)
     there = deploy(what).start(processes=processes).finish()
     assert there.cluster.problems() == {}
     simulated = ep.simulate(what)
     assert furthest(there, simulated) < 1e-5
     check_accounts(there, simulated)
+
+
+@pytest.mark.parametrize(
+    ("topology", "processes"),
+    [(ep.Base(2), 7), (ep.Periodic(ep.Matcha(ep.Ring(), 0.6), 4), 3)],
+    ids=["base", "periodic over matcha, shared"],
+)
+def test_weights_that_a_topology_brings_along_are_those_of_the_simulator(deploy, topology, processes):
+    """Rounds in which a node hears nobody, in which all hear all, and in which its own model counts less than nothing."""
+    what = experiment(nodes=7, rounds=16, topology=topology, network=BARRIER)
+    there = deploy(what).start(processes=processes).finish()
+    assert there.cluster.problems() == {}
+    simulated = ep.simulate(what)
+    assert furthest(there, simulated) < 1e-5
+    check_accounts(there, simulated)
+
+
+COMPRESSED = {
+    "random-k": {"compression": ep.compression.RandomK(0.25)},
+    "choco": {"topology": ep.Ring(), "algorithm": ep.Choco(lr=0.05)},
+}
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_compressed_letters_are_those_of_the_simulator(deploy, kind):
+    """Models and bytes, over real connections and inside processes."""
+    what = experiment(**{"nodes": 6, "rounds": 12, "network": BARRIER, **COMPRESSED[kind]})
+    there = deploy(what).start(processes=4).finish()
+    assert there.cluster.problems() == {}
+    simulated = ep.simulate(what)
+    assert furthest(there, simulated) < 1e-5
+    check_accounts(there, simulated)
+
+
+@pytest.mark.parametrize("kind", ["top-k", "choco"])
+def test_what_compression_remembers_outlives_a_process(deploy, kind):
+    changes = {"top-k": {"compression": ep.compression.TopK(0.1)}, **COMPRESSED}[kind]
+    what = experiment(**{"nodes": 4, "rounds": 40, "topology": ep.ELLocal(2), "network": BARRIER, **changes})
+    there = deploy(what).start(processes=2)
+    there.until_round(8)
+    there.cluster.stop()
+    there.start(processes=4).finish()
+    assert there.cluster.problems() == {}
+    assert furthest(there, ep.simulate(what)) < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from epidemic.algorithms.ad_psgd import ADPSGD
+from epidemic.algorithms.async_el import AsyncEL
 from epidemic.algorithms.base import (
     SAMPLINGS,
     WIDTH,
@@ -19,14 +21,33 @@ from epidemic.algorithms.base import (
     cautions,
     check_algorithm,
 )
+from epidemic.algorithms.choco import Choco
+from epidemic.algorithms.divshare import DivShare
+from epidemic.algorithms.exact_diffusion import ExactDiffusion
+from epidemic.algorithms.free import FreeRunning
+from epidemic.algorithms.gossip_learning import GossipLearning, Tokens
+from epidemic.algorithms.gradient_tracking import GradientTracking
 from epidemic.algorithms.local_sgd import LocalSGD
-from epidemic.algorithms.own import MISSING, PythonAlgorithm
+from epidemic.algorithms.optimisers import Adam, AdamW
+from epidemic.algorithms.own import MISSING, PythonAlgorithm, free_running
+from epidemic.algorithms.push_pull import PushPull
 from epidemic.algorithms.push_sum import PushSum
+from epidemic.algorithms.qg_momentum import QGMomentum
+from epidemic.algorithms.schedules import ConstantRate, CosineDecay, StepDecay
 from epidemic.config import build_kind
 
 ALGORITHMS: dict[str, type[Any]] = {
     "local-sgd": LocalSGD,
     "push-sum": PushSum,
+    "qg-momentum": QGMomentum,
+    "exact-diffusion": ExactDiffusion,
+    "gradient-tracking": GradientTracking,
+    "push-pull": PushPull,
+    "choco": Choco,
+    "async-el": AsyncEL,
+    "gossip-learning": GossipLearning,
+    "ad-psgd": ADPSGD,
+    "divshare": DivShare,
     "python": PythonAlgorithm,
 }
 
@@ -42,23 +63,40 @@ def algorithm_from(table: object, where: str = "algorithm") -> Any:
 
 
 __all__ = [
+    "ADPSGD",
     "ALGORITHMS",
     "MISSING",
     "SAMPLINGS",
     "UNSAID_KIND",
     "WIDTH",
+    "Adam",
+    "AdamW",
     "Algorithm",
+    "AsyncEL",
+    "Choco",
     "Column",
+    "ConstantRate",
+    "CosineDecay",
     "Defaults",
+    "DivShare",
+    "ExactDiffusion",
+    "FreeRunning",
+    "GossipLearning",
+    "GradientTracking",
     "Heard",
     "Inbox",
     "LocalSGD",
     "LocalTraining",
+    "PushPull",
     "PushSum",
     "PythonAlgorithm",
+    "QGMomentum",
     "Rows",
+    "StepDecay",
+    "Tokens",
     "Turn",
     "algorithm_from",
     "cautions",
     "check_algorithm",
+    "free_running",
 ]

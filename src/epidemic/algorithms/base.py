@@ -24,8 +24,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from epidemic.algorithms.optimisers import Steps, as_said, optimizer_from
+from epidemic.algorithms.schedules import schedule_from
+from epidemic.compression import Codec
 from epidemic.errors import BadInput, EpidemicError, require_choice, require_int, require_real
-from epidemic.learner import SGD, Learner
+from epidemic.learner import Learner, Optimiser, Rate, with_rate
 
 Rows = dict[str, Tensor]
 """Named tensors, one row per hosted node.   # (k, d) or (k,) each"""
@@ -34,6 +37,9 @@ WIDTH = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 """Types of numbers that can be sent, and their bytes."""
 
 SAMPLINGS = ("replacement", "epoch")
+
+LARGE_FOR_ADAM = 0.02
+"""Learning rates above it, good ones for SGD among them, are rarely meant for Adam."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ class Turn:
     index: Tensor  # (k, r, b) the samples to train on
     seeds: Sequence[int]  # one for each, for models that draw random numbers
     out_degree: Tensor  # (k,) to how many others each sends its message
+    trainings: Sequence[int] | None = None  # (k,) without rounds: how many each has behind it
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +90,10 @@ class Heard:
 
 class Inbox(Protocol):
     """What k receivers hold after an exchange. What is not asked for is never computed."""
+
+    def own(self, column: str) -> Tensor:
+        """Everybody's own part, as it counts in the averages.   # (k, d)"""
+        ...
 
     def mean(self, column: str) -> Tensor:
         """Everybody's own part and the letters it heard, averaged by the round's weights.   # (k, d)"""
@@ -104,9 +115,13 @@ class Defaults:
 
     exact_exchange = False
     """Whether a letter that does not arrive breaks it; nodes then need network.close = "barrier"."""
+    balanced = False
+    """Whether everybody's voices must count as much in all as everybody else's, in every round (a doubly stochastic matrix)."""
     natural_mixing: ClassVar[str | None] = None
     """The mixing rule that it needs on every topology; None: that of the topology."""
     sampling: str = "replacement"
+    compressor: Codec | None = None
+    """Of an algorithm that sends compressed differences: how they are compressed. What it has said counts for itself as well."""
 
     def columns(self, size: int, dtype: str) -> tuple[Column, ...]:
         """What a letter consists of, for models of `size` numbers."""
@@ -193,7 +208,7 @@ def cautions(algorithm: Algorithm, topology: Any) -> list[str]:
 
 
 class LocalTraining(Defaults, msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
-    """The settings of every algorithm that trains by mini-batch SGD on the node's own data."""
+    """The settings of every algorithm that trains by mini-batches of the node's own data."""
 
     lr: float = 0.05
     local_steps: int = 1
@@ -203,6 +218,14 @@ class LocalTraining(Defaults, msgspec.Struct, frozen=True, tag_field="kind", for
     sampling: Literal["replacement", "epoch"] = "replacement"
     """replacement: every batch is drawn anew from the node's data, as the theory has it. epoch: the node goes through its data
     in a random order, then through it again in another one, as the authors' program does."""
+    optimizer: Any = "sgd"
+    """sgd, adam or adamw, by name, or a table with settings of its own."""
+    nesterov: bool = False
+    """Whether momentum looks ahead."""
+    clip: float | None = None
+    """The largest length of a node's gradient in a step; longer ones are shortened to it. None: any length."""
+    schedule: Any = None
+    """How the learning rate changes from round to round; None: never."""
 
     def __post_init__(self) -> None:
         require_real("algorithm.lr", self.lr, above=0)
@@ -211,16 +234,61 @@ class LocalTraining(Defaults, msgspec.Struct, frozen=True, tag_field="kind", for
         require_real("algorithm.momentum", self.momentum, 0, 1)
         require_real("algorithm.weight_decay", self.weight_decay, 0)
         require_choice("algorithm.sampling", self.sampling, SAMPLINGS)
+        if not isinstance(self.nesterov, bool):
+            raise BadInput(f"algorithm.nesterov = {self.nesterov!r} must be true or false")
+        if self.clip is not None:
+            require_real("algorithm.clip", self.clip, above=0)
+        if self.schedule is not None:
+            msgspec.structs.force_setattr(self, "schedule", schedule_from(self.schedule))
+        msgspec.structs.force_setattr(self, "optimizer", as_said(optimizer_from(self.optimizer)))
+        self.check_steps()
+
+    def check_steps(self) -> None:
+        """Refuse settings of the steps that do not fit each other."""
+        optimizer_from(self.optimizer).check(self._steps)
+
+    def cautions(self, topology: Any) -> list[str]:
+        """What is allowed but unwise."""
+        if self.step.remembers[:1] != ("moment",) or self.lr <= LARGE_FOR_ADAM:
+            return []
+        return [
+            f"algorithm.lr = {self.lr:g} is large for Adam, which moves every number by about lr in a step; 0.001 is usual"
+        ]
 
     @property
-    def step(self) -> SGD:
-        """One step of the optimiser."""
-        return SGD(self.lr, self.momentum, self.weight_decay)
+    def _steps(self) -> Steps:
+        return Steps(self.lr, self.momentum, self.nesterov, self.weight_decay, self.clip)
 
-    def with_velocity(self, state: Rows) -> Rows:
-        """The state with a velocity for each node where there is momentum; it is each node's own and never sent."""
-        return {**state, "velocity": torch.zeros_like(state["x"])} if self.momentum else state
+    @property
+    def called(self) -> str:
+        """Its kind, as files call it."""
+        return str(self.__struct_config__.tag or type(self).__name__)
+
+    @property
+    def step(self) -> Optimiser:
+        """One step of the optimiser, at the full learning rate."""
+        return optimizer_from(self.optimizer).step(self._steps)
+
+    def factor(self, round: int) -> float:
+        """What the learning rate is multiplied with in a round."""
+        return 1.0 if self.schedule is None else float(self.schedule.factor(round))
+
+    def rate(self, turn: Turn) -> Rate:
+        """The learning rate of a turn; without rounds each node has its own.   # or (k,)"""
+        if self.schedule is None:
+            return self.lr
+        if turn.trainings is None:
+            return self.lr * self.factor(turn.round)
+        return torch.tensor([self.lr * self.factor(count) for count in turn.trainings], dtype=torch.float64)
+
+    def with_memory(self, state: Rows) -> Rows:
+        """The state with what the optimiser remembers of each node (velocity, moments); that is its own and never sent."""
+        return {**state, **self.step.memory(state["x"])}
 
     def train(self, x: Tensor, state: Rows, learner: Learner, turn: Turn) -> Tensor:
         """The local steps, on the rows of x in place; the loss of each.   # (k, d) -> (k,)"""
-        return learner.sgd(x, turn.index, self.step, list(turn.seeds), state.get("velocity"))
+        step = self.step
+        if self.schedule is not None:
+            step = with_rate(step, self.rate(turn))
+        memory = {name: state[name] for name in step.remembers}
+        return learner.sgd(x, turn.index, step, list(turn.seeds), memory)

@@ -27,8 +27,8 @@ class LocalSGD(LocalTraining, frozen=True, tag="local-sgd"):
         require_choice("algorithm.order", self.order, ORDERS)
 
     def init(self, x: Tensor) -> Rows:
-        """The models, and where there is momentum a velocity."""
-        return self.with_velocity({"x": x})
+        """The models, and what the optimiser remembers."""
+        return self.with_memory({"x": x})
 
     def emit(self, state: Rows, learner: Learner, turn: Turn) -> tuple[Rows, Rows, Tensor]:
         """Train; the message is the trained model, or the one before where averaging comes first."""

@@ -9,6 +9,8 @@ import msgspec
 from torch import Tensor
 
 from epidemic.algorithms.base import Algorithm, Column, Inbox, Rows, Turn, cautions, check_algorithm
+from epidemic.algorithms.free import FreeRunning
+from epidemic.compression import Codec
 from epidemic.config import call_own, import_object
 from epidemic.errors import BadInput
 from epidemic.learner import Learner
@@ -57,6 +59,16 @@ class PythonAlgorithm(
         """As the user's object has it."""
         return bool(getattr(self.made, "exact_exchange", False))
 
+    @property
+    def balanced(self) -> bool:
+        """As the user's object has it."""
+        return bool(getattr(self.made, "balanced", False))
+
+    @property
+    def compressor(self) -> Codec | None:
+        """As the user's object has it."""
+        return getattr(self.made, "compressor", None)
+
     def check(self, topology: Any, mixing: str) -> None:
         """Whether the factory gives an algorithm, and whether that can work like this."""
         check_algorithm(self.made, topology, mixing)
@@ -92,6 +104,12 @@ class PythonAlgorithm(
     def adopt(self, state: Rows, given: Rows) -> Rows:
         """As the user's object has it."""
         return self.made.adopt(state, given)
+
+
+def free_running(algorithm: Any) -> FreeRunning | None:
+    """The method without rounds that an algorithm is, a user's own by name included; None if it has rounds."""
+    found = algorithm.made if isinstance(algorithm, PythonAlgorithm) else algorithm
+    return found if isinstance(found, FreeRunning) else None
 
 
 MISSING = (

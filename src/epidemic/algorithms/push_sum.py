@@ -51,10 +51,14 @@ class PushSum(LocalTraining, frozen=True, tag="push-sum"):
 
     def cautions(self, topology: Any) -> list[str]:
         """What is allowed but unwise."""
+        said = super().cautions(topology)
         s, held = _el_local(topology)
         if not s or _growth(s, held) < SAFE:
-            return []
-        return [f"push-sum over el-local with s = {s}: weights of single nodes get small now and then; more is safer"]
+            return said
+        return [
+            *said,
+            f"push-sum over el-local with s = {s}: weights of single nodes get small now and then; more is safer",
+        ]
 
     def columns(self, size: int, dtype: str) -> tuple[Column, ...]:
         """The share of the model and that of the weight."""
@@ -62,7 +66,7 @@ class PushSum(LocalTraining, frozen=True, tag="push-sum"):
 
     def init(self, x: Tensor) -> Rows:
         """Everybody has weight 1."""
-        return self.with_velocity({"x": x, "w": x.new_ones(len(x))})
+        return self.with_memory({"x": x, "w": x.new_ones(len(x))})
 
     def emit(self, state: Rows, learner: Learner, turn: Turn) -> tuple[Rows, Rows, Tensor]:
         """Train the de-biased models, and split the mass."""

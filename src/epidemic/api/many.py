@@ -54,7 +54,8 @@ class Comparison(_Many):
 
     Attributes:
         runs: The run of each method, by name.
-        table: What is compared: best accuracy and loss, the lead over the baseline, rounds and bytes until the target.
+        table: What is compared: best accuracy and loss, the lead over the baseline, rounds and bytes (under the clock also seconds and
+            steps) until the target.
 
     Example:
         >>> found = ep.compare({"EL-Local": a, "ring": b})
@@ -72,10 +73,10 @@ class Comparison(_Many):
         """The records of all methods as a pandas DataFrame: a row for each method, seed and evaluated round."""
         return dataframe_of(self.runs)
 
-    def plot(self, *, metric: str | None = None, path: str | Path | None = None) -> Figure:
+    def plot(self, *, metric: str | None = None, path: str | Path | None = None, x: str | None = None) -> Figure:
         """Learning curves of all methods, with the target; see `Run.plot`."""
         nodes = next(iter(self.runs.values())).experiment.nodes
-        return figure_of(self.runs, f"{count(len(self), 'method')}, {nodes} nodes", metric, path, self.table.target)
+        return figure_of(self.runs, f"{count(len(self), 'method')}, {nodes} nodes", metric, path, self.table.target, x)
 
     def __repr__(self) -> str:
         best = max(self.table.rows, key=lambda row: row.best_accuracy.mean)
@@ -84,7 +85,9 @@ class Comparison(_Many):
         )
 
     def _repr_html_(self) -> str:
-        return html_table(comparing.title_of(self.table), comparing.cells_of(self.table), comparing.HEADS)
+        return html_table(
+            comparing.title_of(self.table), comparing.cells_of(self.table), comparing.heads_of(self.table)
+        )
 
 
 def compare(
@@ -164,9 +167,9 @@ class Sweep(_Many):
         kept: bool = self._kept  # type: ignore[attr-defined]
         return dataframe_of(self.runs, directories=kept)
 
-    def plot(self, *, metric: str | None = None, path: str | Path | None = None) -> Figure:
+    def plot(self, *, metric: str | None = None, path: str | Path | None = None, x: str | None = None) -> Figure:
         """Learning curves of all points; see `Run.plot`."""
-        return figure_of(self.runs, count(len(self), "point"), metric, path)
+        return figure_of(self.runs, count(len(self), "point"), metric, path, x=x)
 
     def __repr__(self) -> str:
         failed = f", {len(self.failed)} failed" if self.failed else ""
@@ -174,12 +177,15 @@ class Sweep(_Many):
 
     def _repr_html_(self) -> str:
         heads = ["point", "seeds", "accuracy (%)", "average model (%)", "loss", "sent per node"]
+        timed = any(run.summary.seconds is not None for run in self.values())
+        heads += ["simulated seconds"] if timed else []
         rows = []
         for name, run in self.items():
             s = run.summary
             shares = ["-" if v is None else interval(v, 100) for v in (s.accuracy, s.mean_model_accuracy)]
             rows.append([name, len(run.seeds), *shares, interval(s.loss, digits=4), size(s.bytes.mean)])
-        rows += [[name, "failed", reason, "", "", ""] for name, reason in self.failed.items()]
+            rows[-1] += [interval(s.seconds, digits=1)] if timed else []
+        rows += [[name, "failed", reason, *[""] * (len(heads) - 3)] for name, reason in self.failed.items()]
         return html_table("Mean over seeds and 95 % interval, on the full test set", rows, heads)
 
 
@@ -224,6 +230,8 @@ def sweep(
     require_int("jobs", jobs, 1, MAX_JOBS)
     if isinstance(seeds, int):
         seeds = first_seeds(seeds)
+    if seeds is not None and not isinstance(seeds, Iterable):
+        raise BadInput(f"seeds = {seeds!r} must be a whole number, or a list of whole numbers")
     if seeds is not None:
         experiment = msgspec.structs.replace(experiment, seeds=tuple(seeds))
     place: _Place | None = None

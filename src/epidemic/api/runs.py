@@ -14,7 +14,7 @@ from epidemic.callbacks import Callback, all_of
 from epidemic.data import Dataset
 from epidemic.experiment import Experiment
 from epidemic.report.statistics import Interval
-from epidemic.shown import count, html_table, interval, percent, size
+from epidemic.shown import count, html_table, interval, percent, simulated, size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,6 +85,8 @@ class RunSummary:
     """Sent per node."""
     metrics: Mapping[str, Interval | None]
     """Your own, by name; None where one was not a finite number."""
+    seconds: Interval | None = None
+    """Simulated ones by the end; None without a clock."""
 
     def rows(self) -> list[tuple[str, str]]:
         """Every value with its name, for people."""
@@ -102,7 +104,8 @@ class RunSummary:
         found.append(("loss over nodes", interval(self.loss, digits=4)))
         found += [(name, "-" if v is None else interval(v, digits=4)) for name, v in self.metrics.items()]
         found.append(("disagreement", "-" if self.disagreement is None else f"{self.disagreement.mean:.3g}"))
-        return [*found, ("sent per node", size(self.bytes.mean))]
+        found.append(("sent per node", size(self.bytes.mean)))
+        return found if self.seconds is None else [*found, ("simulated seconds", interval(self.seconds, digits=1))]
 
     def __repr__(self) -> str:
         accuracy = "" if self.accuracy is None else f"accuracy {interval(self.accuracy, 100)} %, "
@@ -152,6 +155,7 @@ class Run(engine.Run):
             disagreement=over([s.final_disagreement for s in every]),
             bytes=Interval.of([s.bytes.total.mean for s in every]),
             metrics={name: over([s.final_metrics[name].mean for s in every]) for name in every[0].final_metrics},
+            seconds=over([s.seconds for s in every]),
         )
 
     def dataframe(self) -> Any:
@@ -161,20 +165,21 @@ class Run(engine.Run):
         """
         return dataframe_of({self.experiment.name: self})
 
-    def plot(self, *, metric: str | None = None, path: str | Path | None = None) -> Figure:
-        """Learning curves: against rounds, against bytes sent, and disagreement.
+    def plot(self, *, metric: str | None = None, path: str | Path | None = None, x: str | None = None) -> Figure:
+        """Learning curves: against rounds, against simulated time where there is some, against bytes sent, and disagreement.
 
         Where seeds ended in different rounds, the curves go as far as all of them.
 
         Args:
             metric: "accuracy" or "loss"; accuracy, where the targets are classes, if it is not given.
             path: Save the picture there too (.png, .pdf or .svg).
+            x: One curve alone, against "rounds", "bytes" or, under the simulated clock, "seconds" or "steps".
 
         Returns:
             The Matplotlib figure; a notebook shows it.
         """
         title = f"{self.experiment.name}, {self.experiment.nodes} nodes"
-        return figure_of({self.experiment.name: self}, title, metric, path)
+        return figure_of({self.experiment.name: self}, title, metric, path, x=x)
 
     def __repr__(self) -> str:
         e, s = self.experiment, self.summary
@@ -194,6 +199,8 @@ class Run(engine.Run):
             "D(X)",
             "sent per node",
         ]
+        timed = all(seed.summary.seconds is not None for seed in self.seeds)
+        heads += ["simulated"] if timed else []
         rows = []
         for seed in self.seeds:
             s = seed.summary
@@ -207,6 +214,7 @@ class Run(engine.Run):
                     f"{s.final_loss.mean:.4f}",
                     "-" if s.final_disagreement is None else f"{s.final_disagreement:.3g}",
                     size(s.bytes.total.mean),
+                    *([simulated(s.seconds or 0.0)] if timed else []),
                 ]
             )
         e, summary = self.experiment, self.summary
@@ -216,6 +224,7 @@ class Run(engine.Run):
             shown = ["-" if value is None else f"{interval(value, 100)}%" for value in mean]
             apart = "-" if summary.disagreement is None else f"{summary.disagreement.mean:.3g}"
             rows.append(["mean", "", shown[0], "", "", shown[1], loss, apart, size(summary.bytes.mean)])
+            rows[-1] += [] if summary.seconds is None else [simulated(summary.seconds.mean)]
         title = f"{e.name}: {count(e.nodes, 'node')}, {e.topology!r}; on the full test set"
         return html_table(title, rows, heads)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from epidemic.data.images import need
 from epidemic.engine import Run, SeedRun
 from epidemic.errors import BadInput, require_choice
-from epidemic.report.curves import Line, learning_figure, lines_of
+from epidemic.report.curves import AXES, CLOCKED, Line, axis_figure, learning_figure, lines_of
 from epidemic.report.results import Result, Results, RunInfo, SeedResult
 from epidemic.report.style import check_picture, save
 
@@ -43,19 +43,31 @@ def dataframe_of(runs: Mapping[str, Run], *, directories: bool = True) -> Any:
 
 
 def figure_of(
-    runs: Mapping[str, Run], title: str, metric: str | None, path: str | Path | None, target: float | None = None
+    runs: Mapping[str, Run],
+    title: str,
+    metric: str | None,
+    path: str | Path | None,
+    target: float | None = None,
+    x: str | None = None,
 ) -> Figure:
-    """Learning curves; with a `path`, saved there too. `metric` is accuracy, where there is one, or loss."""
+    """Learning curves; with a `path`, saved there too. `metric` is accuracy, where there is one, or loss; `x` one axis alone."""
     records = [record for run in runs.values() for record in run.records]
     classes = all(record.accuracy is not None for record in records)
     what = ("accuracy" if classes else "loss") if metric is None else metric
     require_choice("metric", what, ["accuracy", "loss"])
     if what == "accuracy" and not classes:
         raise BadInput("metric = 'accuracy': the targets of this data are not classes; use 'loss'")
+    if x is not None:
+        require_choice("x", x, AXES)
+    if x in CLOCKED and any(record.time is None for record in records):
+        raise BadInput(
+            f"x = {x!r} needs simulated time: add a [clock] table to the experiment, or use 'rounds' or 'bytes'"
+        )
     if path is not None:
         check_picture(Path(path))
-    shown = target if what == "accuracy" else None
-    figure = learning_figure(_lines(runs), title, shown, what)  # type: ignore[arg-type]
+    kind: Literal["accuracy", "loss"] = "accuracy" if what == "accuracy" else "loss"
+    shown, lines = target if kind == "accuracy" else None, _lines(runs)
+    figure = learning_figure(lines, title, shown, kind) if x is None else axis_figure(lines, title, x, shown, kind)
     if path is not None:
         save(figure, Path(path))
     return figure

@@ -23,8 +23,9 @@ class Callback:
     """Who wants to know how a run goes on; this one does not care about anything. Derive from it what does.
 
     A callback is told, and changes nothing: what it is given must stay as it is. For each seed it is told `started`; then, if
-    the seed goes on from a checkpoint, `resumed`; then `planned` and `advanced` for each round, `recorded` for each evaluation;
-    `evaluating` and `finished` at the end. After each record it is asked whether to `stop`.
+    the seed goes on from a checkpoint, `resumed`; then `planned` and `advanced` for each round, `recorded` for each evaluation, and
+    `passed` now and then under the simulated clock; `evaluating` and `finished` at the end. After each record it is asked whether to
+    `stop`.
 
     A callback that raises ends the run with one line that names it. What was done is saved and can go on.
 
@@ -61,6 +62,14 @@ class Callback:
         Args:
             rounds_done: So many by now.
             x: The models, a row for each node; to look at, not to keep: the next round changes them.   # (n, d)
+        """
+
+    def passed(self, seconds: float, events: int) -> None:
+        """Under the simulated clock, told now and then: where it stands.
+
+        Args:
+            seconds: Simulated time since the start.
+            events: So many were played since the start: letters that came, trainings that ended, and the like.
         """
 
     def recorded(self, record: Record) -> None:
@@ -109,6 +118,12 @@ class Callbacks(Callback):
         for one in self.those:
             with _blamed(one, "advanced"):
                 one.advanced(rounds_done, x)
+
+    def passed(self, seconds: float, events: int) -> None:
+        """Simulated time went on."""
+        for one in self.those:
+            with _blamed(one, "passed"):
+                one.passed(seconds, events)
 
     def recorded(self, record: Record) -> None:
         """The models were evaluated."""

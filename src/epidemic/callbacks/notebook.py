@@ -16,7 +16,7 @@ from epidemic.callbacks.remarks import remarks
 from epidemic.host.setup import Setup
 from epidemic.learner import Learner
 from epidemic.record import Record, Summary
-from epidemic.shown import duration, percent, size
+from epidemic.shown import duration, score, simulated, size
 
 PAUSE = 0.2
 """Seconds between two pictures of a bar; what matters more is shown at once."""
@@ -82,10 +82,9 @@ class NotebookDisplay(Callback):
 
     def recorded(self, record: Record) -> None:
         """Say what was found."""
-        found = f"loss {record.loss.mean:.4f}"
-        if record.accuracy is not None:
-            found = f"accuracy {percent(record.accuracy.mean)}"
-        self._rows[-1]["found"] = f"{found}, sent {size(record.bytes.total.mean)}"
+        found = score(record.accuracy, record.loss)
+        clock = "" if record.time is None else f"{simulated(record.time.seconds)}, "
+        self._rows[-1]["found"] = f"{clock}{found}, sent {size(record.bytes.total.mean)}"
         if time.monotonic() - self._place.shown >= PAUSE:
             self._show()
 

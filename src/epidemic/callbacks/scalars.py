@@ -22,15 +22,22 @@ BUILT_IN: dict[str, Better | None] = {
     "bytes": None,
     "alive": None,
 }
-"""Every number that a record may have, and which of its values are the better ones; a user's own metrics come on top."""
+"""Every number that a record of rounds may have, and which of its values are the better ones; a user's own metrics come on top."""
 
 
 SHARES = ("accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy")
 """Those that are shares of the samples, from 0 to 1."""
 
 
+LATE = ("staleness", "staleness_95", "uplink")
+"""What a record under the clock may not know: before the first letter is used, or where uplinks have no limit. Likewise nobody has
+trained before the first round."""
+
+
 def scalars(record: Record) -> dict[str, float | None]:
     """What a record knows, by name: accuracy and loss are means over nodes, bytes what a node has sent since the start.
+
+    Under the simulated clock there are `Moment.numbers`, too: seconds, steps, letters, staleness, how busy nodes were.
 
     A metric of the user's own has its own name, or metric.NAME where that is taken. None is a number that is not finite.
     """
@@ -48,6 +55,7 @@ def scalars(record: Record) -> dict[str, float | None]:
         "bytes": record.bytes.total.mean,
         "alive": float(record.alive),
     }
+    found |= {} if record.time is None else record.time.numbers()
     known = {name: value for name, value in found.items() if value is not None}
     own = {f"metric.{name}" if name in found else name: spread.mean for name, spread in record.metrics.items()}
     return {**known, **own}
@@ -63,7 +71,8 @@ def scalar(record: Record, name: str, where: str) -> float | None:
     found = scalars(record)
     if name in found:
         return found[name]
-    if name == "train_loss":  # nobody has trained before the first round
+    late = {"train_loss", *(LATE if record.time is not None else ())}
+    if name in late:
         return None
-    known = {*found, "train_loss"}
+    known = {*found, *late}
     raise BadInput(f"{where}: metric = {name!r} is not in the records{suggestion(name, known)}")

@@ -10,6 +10,7 @@ from epidemic.callbacks.base import Callback
 from epidemic.callbacks.scalars import numbers
 from epidemic.data.images import need
 from epidemic.errors import BadInput
+from epidemic.record import Letters
 
 if TYPE_CHECKING:
     from epidemic.host.setup import Setup
@@ -28,6 +29,14 @@ TAGS = {
     "disagreement": "network/disagreement",
     "bytes": "network/bytes_sent_per_node",
     "alive": "network/nodes_up",
+    "seconds": "time/simulated_seconds",
+    "steps": "time/local_steps",
+    "busy": "time/processors_busy",
+    "uplink": "time/uplinks_busy",
+    "online": "time/nodes_online",
+    "staleness": "letters/staleness",
+    "staleness_95": "letters/staleness_95",
+    **{f"letters_{part}": f"letters/{part}" for part in Letters.__struct_fields__},
 }
 """What curves are called: what stands before the slash is a group on the page. A user's own metrics are in a group `metrics`."""
 
@@ -35,8 +44,8 @@ TAGS = {
 class TensorBoard(Callback):
     """Writes the numbers of every record as scalars that TensorBoard draws, each seed in a directory of its own.
 
-    Accuracy, loss, training loss, disagreement, your own metrics, and the bytes sent, against rounds. Look at them with
-    `tensorboard --logdir DIR`. A seed that goes on after an interrupt goes on in the curves: what had been drawn beyond its
+    Accuracy, loss, training loss, disagreement, your own metrics, and the bytes sent, against rounds; under the simulated clock also
+    against simulated time, which is TensorBoard's "relative" axis then. Look at them with `tensorboard --logdir DIR`. A seed that goes on after an interrupt goes on in the curves: what had been drawn beyond its
     checkpoint is drawn again, not twice.
 
     Needs the package tensorboard: pip install 'epidemic-learning[tensorboard]'.
@@ -64,17 +73,20 @@ class TensorBoard(Callback):
     def resumed(self, records: Sequence[Record]) -> None:
         """Go on after the last record; where nothing was drawn before, draw all of it."""
         assert self._seed is not None
-        if any(self._seed.glob("events.out.tfevents.*")):
+        known = any(self._seed.glob("events.out.tfevents.*"))
+        if known and records[-1].time is None:
             self._writer(purge=records[-1].round + 1)
-        else:
-            for record in records:
+            return
+        for record in records:  # under the clock, a round may have several records, of which only some were kept
+            if not known or record.round == records[-1].round:
                 self.recorded(record)
 
     def recorded(self, record: Record) -> None:
         """Write it at once, because the process may be killed."""
         writer = self._writer(purge=record.round)
+        when = None if record.time is None else record.time.seconds
         for name, value in numbers(record).items():
-            writer.add_scalar(TAGS.get(name, f"metrics/{name}"), value, record.round)
+            writer.add_scalar(TAGS.get(name, f"metrics/{name}"), value, record.round, when)
         writer.flush()
 
     def finished(self, summary: Summary) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class WandB(Callback):
     """Logs the numbers of every record to Weights & Biases, each seed as a run of its own in a group named like the experiment.
 
-    The run's configuration is the experiment; its summary has the final values on the full test set. A seed that goes on after
+    Curves are drawn against rounds, under the simulated clock against simulated seconds. The run's configuration is the experiment; its summary has the final values on the full test set. A seed that goes on after
     an interrupt is logged from its beginning, as a new run or, with `id`, in the old one.
 
     Needs the package wandb: pip install 'epidemic-learning[wandb]'. With `mode="offline"` nothing leaves the machine.
@@ -42,6 +42,7 @@ class WandB(Callback):
         self._settings = {"project": project, **settings}
         self._id = id
         self._run: Any = None
+        self._count = 0  # records of this seed so far
 
     def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
         """Each seed is a run; one that an error left open has failed."""
@@ -55,17 +56,26 @@ class WandB(Callback):
             "config": msgspec.to_builtins({**experiment.table(), "seed": setup.seed}),
         }
         self._run = self._wandb.init(**{**usual, **self._settings, **known})
+        self._count = 0
 
     def resumed(self, records: Sequence[Record]) -> None:
         """Log what the run does not know yet."""
         known = self._run.step  # a run that goes on counts from where it was; a new one from 0
         for record in records:
-            if record.round >= known:
+            if (record.round if record.time is None else self._count) >= known:
                 self.recorded(record)
+            else:
+                self._count += 1
 
     def recorded(self, record: Record) -> None:
-        """Log it under its round."""
-        self._run.log(numbers(record), step=record.round)
+        """Log it under its round; under the clock, where a round may have several records, under its number, drawn against seconds."""
+        if record.time is None:
+            self._run.log(numbers(record), step=record.round)
+        else:
+            if not self._count:
+                self._run.define_metric("*", step_metric="seconds")
+            self._run.log({"round": record.round, **numbers(record)}, step=self._count)
+        self._count += 1
 
     def finished(self, summary: Summary) -> None:
         """The final values are the run's summary."""
@@ -75,6 +85,7 @@ class WandB(Callback):
             "final_mean_model_accuracy": summary.final_mean_model_accuracy,
             "final_loss": summary.final_loss.mean,
             "final_disagreement": summary.final_disagreement,
+            "simulated_seconds": summary.seconds,
             "ended_early": summary.ended_early or None,
             **{f"final_{name}": spread.mean for name, spread in summary.final_metrics.items()},
         }

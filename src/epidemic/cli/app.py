@@ -11,9 +11,24 @@ from typing import Annotated, Any
 import typer
 
 from epidemic import __version__
-from epidemic.cli import clusters, datasets, experiments, keys, nodes, reports, serve, studies, theory, topology
+from epidemic.cli import (
+    clusters,
+    datasets,
+    devices,
+    experiments,
+    keys,
+    nodes,
+    plan,
+    reports,
+    serve,
+    studies,
+    theory,
+    timeline,
+    topology,
+)
 from epidemic.cli.loading import Loading
-from epidemic.errors import BadInput, Interrupted, RunFailed
+from epidemic.cli.ranks import check_command
+from epidemic.errors import BadInput, EpidemicError, Interrupted, RankLost
 from epidemic.progress import told_to
 
 INTERRUPTED = 130
@@ -30,12 +45,15 @@ theory.register(app)
 topology.register(app)
 experiments.register(app)
 studies.register(app)
+plan.register(app)
 reports.register(app)
+timeline.register(app)
 serve.register(app)
 clusters.register(app)
 nodes.register(app)
 keys.register(app)
 datasets.register(app)
+devices.register(app)
 
 
 def _version(wanted: bool) -> None:
@@ -55,38 +73,47 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    code, text, _ = outcome(sys.argv[1:] if arguments is None else arguments)
+    if text:
+        print("error: " + " ".join(text.split()), file=sys.stderr)
+    return code
+
+
+def outcome(arguments: list[str]) -> tuple[int, str, bool]:
+    """Run the command line: its exit code, what went wrong, and whether it is that another rank of a simulation was lost."""
     command = typer.main.get_command(app)
     try:
+        check_command(arguments)
         with _loading_shown(arguments):
             result = command.main(args=arguments, prog_name="epidemic", standalone_mode=False)
         if result == INTERRUPTED:  # how Typer reports Ctrl-C
-            return _fail("interrupted", INTERRUPTED)
-        return result if isinstance(result, int) else 0
+            return INTERRUPTED, "interrupted", False
+        return result if isinstance(result, int) else 0, "", False
     except SystemExit as end:  # how Typer ends after completion
-        return end.code if isinstance(end.code, int) else 0
-    except BadInput as problem:
-        return _fail(str(problem), 2)
-    except RunFailed as problem:
-        return _fail(str(problem), 1)
-    except Interrupted as stop:
-        return _fail(str(stop), INTERRUPTED)
+        return end.code if isinstance(end.code, int) else 0, "", False
+    except EpidemicError as problem:
+        code = 2 if isinstance(problem, BadInput) else INTERRUPTED if isinstance(problem, Interrupted) else 1
+        return code, "" if _said_by_another_rank(problem) else str(problem), isinstance(problem, RankLost)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted", INTERRUPTED)
+        return INTERRUPTED, "interrupted", False
     except BrokenPipeError:  # the reader of our output went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 0, "", False
     except Exception as problem:
         if hasattr(problem, "format_message"):  # a usage error of Typer's
-            return _fail(_usage(problem, arguments), 2) if problem.format_message().strip() else 2  # help was shown
+            return 2, _usage(problem, arguments) if problem.format_message().strip() else "", False  # help was shown
         if "EPIDEMIC_DEBUG" in os.environ:
             raise
         if isinstance(problem, MemoryError) or "can't allocate memory" in str(problem):
             reason = str(problem).partition("can't allocate memory: ")[2] or str(problem)
-            return _fail(
-                f"not enough memory{': ' * bool(reason)}{reason}; use smaller sizes (nodes, model, batches, data)", 1
-            )
-        return _fail(f"unexpected {type(problem).__name__}: {problem}; set EPIDEMIC_DEBUG=1 to see where", 1)
+            fix = "use smaller sizes (nodes, model, batches, data)"
+            return 1, f"not enough memory{': ' * bool(reason)}{reason}; {fix}", False
+        return 1, f"unexpected {type(problem).__name__}: {problem}; set EPIDEMIC_DEBUG=1 to see where", False
+
+
+def _said_by_another_rank(problem: EpidemicError) -> bool:
+    """Whether it is the first rank of a simulation that says it for all."""
+    return os.environ.get("RANK", "0") != "0" and (problem.agreed or isinstance(problem, Interrupted))
 
 
 def _loading_shown(arguments: list[str]) -> AbstractContextManager[None]:
@@ -103,11 +130,6 @@ def _usage(problem: Any, arguments: list[str]) -> str:
     given = next((f"{a} {b!r}: " for a, b in pairwise(words) if a in options), "")
     path = context.command_path if context is not None else "epidemic"
     return f"{given}{problem.format_message().rstrip('.')}; see '{path} --help'"
-
-
-def _fail(message: str, code: int) -> int:
-    print("error: " + " ".join(message.split()), file=sys.stderr)
-    return code
 
 
 def entry() -> None:

@@ -252,11 +252,16 @@ def _line(statuses: list[Status]) -> str:
     from epidemic.cli.show import percent, size
 
     rounds = [s.round for s in statuses]
+    trained = [s.trained for s in statuses if s.trained is not None]
+    where = f"rounds {min(rounds)} to {max(rounds)} of {statuses[0].rounds}"
+    if trained:
+        left = max(s.left or 0.0 for s in statuses)
+        where = f"{min(trained)} to {max(trained)} trainings, {left:.0f} s left"
     found = [s.accuracy for s in statuses if s.accuracy is not None]
     accuracy = f", accuracy {percent(sum(found) / len(found))}" if found else ""
     sent = size(sum(s.bytes for s in statuses) / len(statuses))
     return (
-        f"rounds {min(rounds)} to {max(rounds)} of {statuses[0].rounds}{accuracy}, {len(statuses)} nodes, {sent} sent per node,"
+        f"{where}{accuracy}, {len(statuses)} nodes, {sent} sent per node,"
         f" letters late {sum(s.late for s in statuses)}, lost {sum(s.lost for s in statuses)}"
     )
 
@@ -267,7 +272,9 @@ def status_table(seen: dict[int, Status], running: set[int], title: str) -> Tabl
 
     from epidemic.cli.show import percent, plain_table, size
 
-    table = plain_table(title, "node", "round", "accuracy", "sent", "alive", "late", "lost", "refused", "state")
+    free = any(s.trained is not None for s in seen.values())
+    progress = "trained, left" if free else "round"
+    table = plain_table(title, "node", progress, "accuracy", "sent", "alive", "late", "lost", "refused", "state")
     table.columns[0].min_width = 4
     table.columns[-1].justify = "left"
     for place in sorted(seen):
@@ -280,9 +287,10 @@ def status_table(seen: dict[int, Status], running: set[int], title: str) -> Tabl
             else f"[yellow]{s.alive}/{s.nodes}[/yellow]"
         )
         found = percent(s.accuracy) if s.accuracy is not None else "-" if s.loss is None else f"loss {s.loss:.4g}"
-        table.add_row(
-            str(place), f"{min(s.round, s.rounds)}/{s.rounds}", found, size(s.bytes), alive, late, lost, refused, state
-        )
+        where = f"{min(s.round, s.rounds)}/{s.rounds}"
+        if s.trained is not None:
+            where = f"{s.trained}, {0 if s.state == 'done' else s.left or 0:.0f} s"
+        table.add_row(str(place), where, found, size(s.bytes), alive, late, lost, refused, state)
     return table
 
 
@@ -307,7 +315,10 @@ def _report(cluster: Cluster, where: Path, *, as_json: bool) -> None:
         print_json({"directory": str(where), "summary": summary, "failed": {str(k): v for k, v in problems.items()}})
     else:
         a = summary.final_accuracy
-        title = f"{summary.name}: {len(finished)} nodes, {summary.rounds} rounds, on the full test set"
+        lasted = f"{summary.rounds} rounds"
+        if summary.seconds is not None:
+            lasted = f"{summary.rounds} trainings of a node in {summary.seconds:g} s"
+        title = f"{summary.name}: {len(finished)} nodes, {lasted}, on the full test set"
         table = plain_table(title, "seed", "accuracy", "sd", "min", "max", "averaged", "loss", "D(X)", "sent")
         spread = [percent(v) for v in (a.mean, a.sd, a.min, a.max)] if a is not None else ["-"] * 4
         apart = "-" if summary.final_disagreement is None else f"{summary.final_disagreement:.3g}"

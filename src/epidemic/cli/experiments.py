@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from epidemic.cli.slurm import HERE, On, SlurmOptions, hand_over, wants_slurm, with_slurm
 from epidemic.errors import BadInput, Interrupted
 from epidemic.files import directory_name, own_directory
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from epidemic.engine import Run
     from epidemic.experiment import Experiment
     from epidemic.methods import Comparison
+    from epidemic.record import Spread
 
 Settings = Annotated[
     list[str] | None,
@@ -25,6 +28,13 @@ Settings = Annotated[
     ),
 ]
 Seeds = Annotated[int | None, typer.Option(metavar="N", help="Seeds 1 to N.", show_default="the file's")]
+RankCount = Annotated[
+    int | None, typer.Option("--ranks", metavar="N", help="Share the nodes among N processes.", show_default=False)
+]
+RankTimeout = Annotated[
+    float | None,
+    typer.Option("--rank-timeout", metavar="SECONDS", help="How long a rank waits for the others.", show_default="600"),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")]
 
@@ -66,6 +76,8 @@ def run_command(
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run.", show_default=False)] = None,
     seeds: Seeds = None,
     settings: Settings = None,
+    ranks: RankCount = None,
+    rank_timeout: RankTimeout = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -85,17 +97,28 @@ def run_command(
       epidemic run --resume runs/first
 
       epidemic run --resume runs/first --set rounds=200
+
+      epidemic run experiment.toml --out runs/shared --ranks 2
     """
     if (file is None) == (resume is None):
         raise BadInput("give either an experiment FILE or --resume DIR")
     if resume is not None and out is not None:
         raise BadInput("--resume goes on with the experiment where it is; leave out --out")
 
+    if rank_timeout is not None and not 1 <= rank_timeout <= 1e6:
+        raise BadInput(f"--rank-timeout {rank_timeout:g} must be between 1 and 1,000,000 seconds")
+    if ranks is not None:
+        _on_ranks(ranks, file, out, resume, seeds, settings or [], rank_timeout, quiet, as_json)
+        return
+
     from epidemic.callbacks.progress import Display
     from epidemic.cli.show import print_json
     from epidemic.engine import simulate
     from epidemic.experiment import check_run_setting, load, numbered_seeds
+    from epidemic.host.joining import joined, started_as_a_rank
 
+    if rank_timeout is not None and not started_as_a_rank():
+        raise BadInput("--rank-timeout is how long a rank waits for the others, and there are none; add --ranks N")
     settings = settings if seeds is None else numbered_seeds(seeds, settings or [])
     if resume is not None:
         if not (resume / "experiment.toml").is_file():
@@ -108,15 +131,44 @@ def run_command(
         experiment = load(file, settings)
         where = Path("runs") / directory_name(experiment.name) if out is None else own_directory(out)
     try:
-        with Display(quiet=quiet) as display:
+        silent = started_as_a_rank() and os.environ["RANK"] != "0"
+        with joined(rank_timeout), Display(quiet=quiet or silent) as display:
             run = simulate(experiment, where, resume=resume is not None, callbacks=display)
     except Interrupted as stop:
         where_it_was = str(stop).partition(";")[0]
         raise Interrupted(f"{where_it_was}; go on with: {_way_on(experiment, file, where, settings or [])}") from None
+    if silent:
+        return
     if as_json:
         print_json({"directory": str(where), "seeds": [seed.summary for seed in run.seeds]})
     else:
         _print_run(run, where)
+
+
+def _on_ranks(
+    ranks: int,
+    file: Path | None,
+    out: Path | None,
+    resume: Path | None,
+    seeds: int | None,
+    settings: list[str],
+    timeout: float | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """The same command on several ranks, which this process starts."""
+    from epidemic.cli.ranks import run_on_ranks
+    from epidemic.host.joining import started_as_a_rank
+
+    if started_as_a_rank():
+        raise BadInput(
+            "--ranks starts ranks, and this process is one of several already (WORLD_SIZE); leave one of the two out"
+        )
+    words = ["run", *([] if file is None else [str(file)])]
+    for option, value in (("--out", out), ("--resume", resume), ("--seeds", seeds), ("--rank-timeout", timeout)):
+        words += [] if value is None else [option, str(value)]
+    words += [word for setting in settings for word in ("--set", setting)]
+    run_on_ranks(ranks, [*words, *["--quiet"] * quiet, *["--json"] * as_json])
 
 
 def compare_command(
@@ -131,6 +183,8 @@ def compare_command(
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on: skip what is finished in DIR.")] = False,
+    on: On = HERE,
+    slurm: SlurmOptions = None,
     seeds: Seeds = None,
     settings: Settings = None,
     quiet: Quiet = False,
@@ -141,6 +195,8 @@ def compare_command(
     A file lists them in \[\[methods]], each with a name and what it overrides. Without a file: complete, EL-Oracle, EL-Local,
     7-regular static, 8-U-EquiStatic and unlucky 7-regular, 96 nodes on the embedded data, 3 seeds, about a minute.
 
+    With --on slurm each method is a task of an array job; run the same command again to go on, and for the table when all are done.
+
     [bold]Examples[/bold]
 
       epidemic compare
@@ -150,6 +206,7 @@ def compare_command(
     import msgspec
 
     from epidemic import methods as comparing
+    from epidemic.batch import Job
     from epidemic.callbacks.progress import Display
     from epidemic.cli.show import print_json
     from epidemic.experiment import numbered_seeds, read_table, with_settings
@@ -159,6 +216,7 @@ def compare_command(
 
     if target is not None and not 0 <= target <= 1:
         raise BadInput(f"--target {target:g} must be between 0 and 1, for example 0.7 for 70 %")
+    elsewhere = wants_slurm(on, slurm)
     settings = settings if seeds is None else numbered_seeds(seeds, settings or [])
     whole = comparing.DEMO if file is None else read_table(file)
     comparing.refuse_idle_settings(whole, settings or [])
@@ -166,15 +224,21 @@ def compare_command(
     methods = comparing.methods_from(table)
     name = str(table.get("name", "comparison"))
     where = Path("runs") / directory_name(name) if out is None else own_directory(out)
+    words = ["epidemic", "compare", *([str(file)] if file else []), "--out", str(where)]
+    words += [word for setting in settings or [] for word in ("--set", setting)]
+    words += [] if target is None else ["--target", str(target)]
+    if elsewhere:
+        comparing.load_classes(methods)
+        jobs = [Job(where / directory_name(name), experiment) for name, experiment in methods.items()]
+        if hand_over(jobs, where, slurm, with_slurm(words, slurm), as_json=as_json):
+            return
+        resume = True  # all are finished: they are read back
     try:
         with Display(quiet=quiet) as display:
             runs = comparing.run_methods(methods, where, display, resume=resume)
     except Interrupted as stop:
         where_it_was = str(stop).partition(";")[0]
-        words = ["epidemic", "compare", *([str(file)] if file else []), "--out", str(where), "--resume"]
-        words += [word for setting in settings or [] for word in ("--set", setting)]
-        words += [] if target is None else ["--target", str(target)]
-        raise Interrupted(f"{where_it_was}; go on with: {shlex.join(words)}") from None
+        raise Interrupted(f"{where_it_was}; go on with: {shlex.join([*words, '--resume'])}") from None
     records = comparing.records_of(runs)
     result = comparing.compare(methods, records, target)
     nodes = next(iter(methods.values())).nodes
@@ -241,7 +305,7 @@ def _model_of(run: Path, node: int | None) -> tuple[dict[str, Tensor], str]:
     """The state dict of a node's model or (None) the average, and of which round it is if not of the last one."""
     from epidemic.engine import Models
     from epidemic.files import read_json
-    from epidemic.host.store import export_model
+    from epidemic.host.saved import export_model
     from epidemic.host.unfinished import last_models
 
     info = read_json(run / "run.json")
@@ -276,14 +340,19 @@ def _way_on(experiment: Experiment, file: Path | None, where: Path, settings: li
 def _print_run(run: Run, where: Path) -> None:
     from rich.markup import escape
 
-    from epidemic.cli.show import decimals, number, percent, plain_table, show, size
+    from epidemic.cli.show import decimals, number, percent, plain_table, show, simulated, size
+    from epidemic.counting import TRAININGS, rounds_planned, without_rounds
 
     experiment = run.experiment
     ends = sorted({seed.summary.rounds for seed in run.seeds})
     rounds = str(ends[0]) if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
-    rounds += "" if ends == [experiment.rounds] else f" of {experiment.rounds}"
-    title = f"{experiment.name}: {experiment.nodes} nodes, {rounds} rounds, on the full test set"
+    planned = rounds_planned(experiment.table())
+    rounds += "" if planned is None or ends == [planned] else f" of {planned}"
+    unit = TRAININGS if without_rounds(experiment.table()) else "rounds"
+    title = f"{experiment.name}: {experiment.nodes} nodes, {rounds} {unit}, on the full test set"
     differ = len(ends) > 1
+    timed = all(seed.summary.seconds is not None for seed in run.seeds)
+    partial = any(seed.summary.final_living_accuracy is not None for seed in run.seeds)
     table = plain_table(
         title,
         "seed",
@@ -296,6 +365,8 @@ def _print_run(run: Run, where: Path) -> None:
         "loss",
         "D(X)",
         "sent",
+        *(["simulated"] if timed else []),
+        *(["last round's"] if partial else []),
     )
     more = plain_table("Metrics over nodes, on the full test set", "seed", "metric", "mean", "sd", "min", "max")
     for seed in run.seeds:
@@ -305,21 +376,36 @@ def _print_run(run: Run, where: Path) -> None:
         table.add_row(
             str(seed.seed), *([str(s.rounds)] if differ else []), *spread, percent(s.final_mean_model_accuracy),
             decimals(s.final_loss.mean, 4),
-            f"{s.final_disagreement:.3g}", size(s.bytes.total.mean),
+            "-" if s.final_disagreement is None else f"{s.final_disagreement:.3g}", size(s.bytes.total.mean),
+            *([simulated(s.seconds or 0.0)] if timed else []),
+            *([_mean_percent(s.final_living_accuracy)] if partial else []),
         )  # fmt: skip
         for name, found in s.final_metrics.items():
             more.add_row(str(seed.seed), escape(name), *map(number, (found.mean, found.sd, found.min, found.max)))
     legend = "accuracy: mean, standard deviation, worst and best over nodes; averaged: the mean of all models; sent: per node"
-    show(table, f"[dim]{legend}[/dim]", *([more] if more.rows else []), f"results: {where}")
+    legend += "; simulated: time on the experiment's clock" if timed else ""
+    legend += "; last round's: accuracy of the nodes that took part in it" if partial else ""
+    early = [
+        f"seed {seed.seed} ended early after round {seed.summary.rounds}: {escape(seed.summary.ended_early)}"
+        for seed in run.seeds
+        if seed.summary.ended_early
+    ]
+    show(table, f"[dim]{legend}[/dim]", *([more] if more.rows else []), *early, f"results: {where}")
+
+
+def _mean_percent(spread: Spread | None) -> str:
+    from epidemic.cli.show import percent
+
+    return percent(None if spread is None else spread.mean)
 
 
 def _print_comparison(result: Comparison, where: Path) -> None:
     from rich.markup import escape
 
     from epidemic.cli.show import plain_table, show
-    from epidemic.methods import HEADS, cells_of, legend_of, title_of
+    from epidemic.methods import cells_of, heads_of, legend_of, title_of
 
-    table = plain_table(title_of(result), *HEADS)
+    table = plain_table(title_of(result), *heads_of(result))
     for name, *figures in cells_of(result):
         table.add_row(escape(name), *figures)
     show(table, f"[dim]{escape(legend_of(result))}[/dim]", f"results and figure: {where}")

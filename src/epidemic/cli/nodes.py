@@ -59,12 +59,11 @@ def node_command(
         summaries = run_node(directories, settings, insecure=insecure, say=speaker(quiet))
     if quiet:
         return
-    from epidemic.cli.show import percent, size
+    from epidemic.shown import score, size
 
     for directory, summary in zip(directories, summaries, strict=True):
         if summary is not None:
-            accuracy = summary.final_accuracy
-            found = f"loss {summary.final_loss.mean:.4f}" if accuracy is None else f"accuracy {percent(accuracy.mean)}"
+            found = score(summary.final_accuracy, summary.final_loss)
             typer.echo(
                 f"done: {summary.rounds} rounds, {found} on the full test set, {size(summary.bytes.total.mean)} sent; {directory / 'run'}"
             )

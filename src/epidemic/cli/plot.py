@@ -11,11 +11,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from epidemic.cli.show import plain_table, size
+from epidemic.cli.show import plain_table, simulated, size
+from epidemic.counting import of_planned, without_rounds
 from epidemic.errors import plain
 from epidemic.report.numbers import shown
 from epidemic.report.schemes import looks_of
-from epidemic.report.statistics import curve
+from epidemic.report.statistics import along, curve
 from epidemic.report.style import BLUE, GREEN, ORANGE, ORDERED, PURPLE, RED, SKY, YELLOW, line_of
 
 if TYPE_CHECKING:
@@ -42,10 +43,17 @@ def screen(results: Results, width: int, height: int) -> Group:
     colours = _colours(results)
     both = height >= TALL
     rows = max(6, min(18, (height - len(runs) - 8) // (2 if both else 1) - 2 * both))
-    title = "accuracy over nodes (%) against rounds" if classes else "loss over nodes against rounds"
+    timed = all(r.time is not None for run in runs for records in run.by_seed for r in records)
+    axis = "seconds" if timed else "rounds"
+    against = "simulated seconds" if timed else "rounds"
+    title = f"{'accuracy over nodes (%)' if classes else 'loss over nodes'} against {against}"
     parts: list[RenderableType] = [Text(title, style="bold")]
     parts.append(
-        plot([_line(run, what, colours[run.label], lambda v: 100 * v if classes else v) for run in runs], columns, rows)
+        plot(
+            [_line(run, what, colours[run.label], lambda v: 100 * v if classes else v, axis) for run in runs],
+            columns,
+            rows,
+        )
     )
     apart = [_line(run, "disagreement", colours[run.label], math.log10, above=0.0) for run in runs]
     if both and any(x for x, _, _ in apart):
@@ -53,14 +61,17 @@ def screen(results: Results, width: int, height: int) -> Group:
             Text("disagreement D(X), power of ten", style="bold"),
             plot([a for a in apart if a[0]], columns, rows),
         ]
-    return Group(*parts, _standing(runs, what, colours), *_reasons(runs))
+    free = [run.label for run in runs if without_rounds(run.experiment)]
+    said = [Text(f"without rounds, which are trainings per node there: {', '.join(free)}", style="dim")] if free else []
+    return Group(*parts, _standing(runs, what, colours), *said, *_reasons(runs))
 
 
 def _line(
-    run: Result, what: str, colour: str, scale: Callable[[float], float], above: float = -math.inf
+    run: Result, what: str, colour: str, scale: Callable[[float], float], axis: str = "rounds", above: float = -math.inf
 ) -> tuple[list[float], list[float], str]:
     found = curve(run.by_seed, what, partial=True)
-    shown = [(float(t), scale(v)) for t, v in zip(found.rounds, found.mean, strict=True) if v > above]
+    xs = along(curve(run.by_seed, axis, partial=True), found)
+    shown = [(float(t), scale(v)) for t, v in zip(xs, found.mean, strict=True) if v > above]
     return [t for t, _ in shown], [v for _, v in shown], colour
 
 
@@ -111,7 +122,8 @@ def _trace(
 
 
 def _standing(runs: Sequence[Result], what: str, colours: dict[str, str]) -> Table:
-    table = plain_table("", "run", "round", what, "D(X)", "sent per node", "state")
+    timed = any(run.seeds[-1].records[-1].time is not None for run in runs)
+    table = plain_table("", "run", "round", *(["simulated"] if timed else []), what, "D(X)", "sent per node", "state")
     table.columns[-1].no_wrap = False
     for run in runs:
         records = run.seeds[-1].records
@@ -126,7 +138,8 @@ def _standing(runs: Sequence[Result], what: str, colours: dict[str, str]) -> Tab
         name = Text("━━ ", style=colours[run.label]) + Text(run.label)
         table.add_row(
             name,
-            f"{last.round}/{run.experiment['rounds']}",
+            of_planned(last.round, run.experiment),
+            *(["-" if last.time is None else simulated(last.time.seconds)] if timed else []),
             found,
             "-" if last.disagreement is None else f"{last.disagreement:.2e}",
             size(last.bytes.total.mean),

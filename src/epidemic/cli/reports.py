@@ -13,6 +13,7 @@ from epidemic.cli.experiments import Json
 from epidemic.errors import BadInput, require_real
 
 if TYPE_CHECKING:
+    from epidemic.report.results import Result
     from epidemic.report.shown import Shown
 
 SUFFIXES = (".html", ".csv", ".parquet")
@@ -89,7 +90,7 @@ def report_command(
             write_bytes(path, to_csv(results.rows()).encode())
         else:
             write_whole(path, lambda part: write_parquet(results.rows(), part))
-    shown = Shown(results)
+    shown = Shown(results, target)
     if as_json:
         return print_json({"files": [str(path) for path in files], "notes": shown.notes, "runs": _rows(shown)})
     _print_results(shown, files)
@@ -163,9 +164,21 @@ def _rows(shown: Shown) -> list[dict[str, Any]]:
                 "best_accuracy": accuracy if has_accuracy(settled) else None,
                 "best_loss": loss,
                 "final_metrics": {metric.name: shown.final(settled, metric) for metric in shown.metrics},
+                **(_times(shown, settled) if shown.clock else {}),
             }
         )
     return rows
+
+
+def _times(shown: Shown, run: Result) -> dict[str, Any]:
+    """Simulated seconds by the end, and until the target: of each seed's own, so that there is an interval."""
+    from epidemic.report.targets import cost, over_seeds, seconds_in_all
+
+    goal = None if shown.target is None else shown.target.accuracy
+    return {
+        "seconds": seconds_in_all(run.by_seed),
+        "seconds_to_target": None if goal is None else over_seeds([cost(r, goal).seconds for r in run.by_seed]),
+    }
 
 
 def _print_results(shown: Shown, files: list[Path]) -> None:
@@ -177,12 +190,18 @@ def _print_results(shown: Shown, files: list[Path]) -> None:
     ends = [rounds_of(run) for run in shown.runs]
     planned = {str(run.experiment["rounds"]) for run in shown.runs}
     heads = ["run", "seeds", *(["rounds"] if len({*ends} | planned) > 1 else []), "accuracy (%)", "loss"]
+    heads += ["seconds", "to the target"] if shown.clock else []
     table = plain_table("Best over rounds", *heads, *(f"final {metric.name}" for metric in shown.metrics))
     for row, end in zip(_rows(shown), ends, strict=True):
         name = row["run"] if row["finished"] else f"{row['run']} (unfinished)"
         cells = [str(row["seeds"]), *([end] if "rounds" in heads else []), interval(row["best_accuracy"], 100)]
-        own = [interval(found, digits=4) for found in (row["best_loss"], *row["final_metrics"].values())]
-        table.add_row(escape(name), *cells, *own)
+        loss, *own = [interval(found, digits=4) for found in (row["best_loss"], *row["final_metrics"].values())]
+        times = [interval(row[key], digits=1) for key in ("seconds", "seconds_to_target")] if shown.clock else []
+        table.add_row(escape(name), *cells, loss, *times, *own)
+    said = ""
+    if shown.clock:
+        said = "seconds: simulated, by the end of the run"
+        said += f"; to the target of {100 * shown.target.accuracy:.2f} %" if shown.target is not None else ""
     for note in shown.notes:
         print(f"note: {note}", file=sys.stderr)
-    show(table, f"wrote {escape(', '.join(map(str, files)))}")
+    show(table, *([f"[dim]{said}[/dim]"] if said else []), f"wrote {escape(', '.join(map(str, files)))}")

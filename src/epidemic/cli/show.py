@@ -11,9 +11,20 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from epidemic.shown import decimals, duration, interval, number, percent, size
+from epidemic.shown import decimals, duration, interval, number, percent, simulated, size
 
-__all__ = ["decimals", "duration", "interval", "number", "percent", "plain_table", "print_json", "show", "size"]
+__all__ = [
+    "decimals",
+    "duration",
+    "interval",
+    "number",
+    "percent",
+    "plain_table",
+    "print_json",
+    "show",
+    "simulated",
+    "size",
+]
 
 NAMES = 12
 """Columns of words are at least so wide, if they have so long words."""

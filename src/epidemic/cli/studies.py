@@ -11,6 +11,7 @@ import typer
 from epidemic.cli.completion import items as items_begun
 from epidemic.cli.completion import scales
 from epidemic.cli.experiments import Json, Quiet, Settings
+from epidemic.cli.slurm import HERE, On, SlurmOptions, hand_over, print_status, wants_slurm, with_slurm
 from epidemic.errors import BadInput, Interrupted, RunFailed, require_choice, require_int
 from epidemic.files import directory_name, own_directory
 
@@ -28,7 +29,9 @@ def register(app: typer.Typer) -> None:
 
 
 def sweep_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file.", show_default=False)],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="An experiment file.", show_default=False)
+    ] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=V1,V2", help="Values of a setting; give it several times.", show_default=False),
@@ -40,6 +43,12 @@ def sweep_command(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where results go.", show_default="runs/NAME-sweep")
     ] = None,
+    on: On = HERE,
+    slurm: SlurmOptions = None,
+    status: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Only list how the runs of a directory are.", show_default=False),
+    ] = None,
     settings: Settings = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -49,6 +58,9 @@ def sweep_command(
     Run the same command again to go on after an interrupt, or with more values to add runs: what is finished is skipped.
     A run that fails is reported at the end and does not stop the others (exit code 1).
 
+    With --on slurm each run is a task of an array job, which saves before its time limit, is requeued and goes on; the command ends when
+    they are submitted. Run it again to see the results, or to submit again what failed.
+
     [bold]Examples[/bold]
 
       epidemic sweep experiment.toml --grid algorithm.lr=0.01,0.05,0.1 --grid topology.s=4,7,14 --seeds 5
@@ -56,13 +68,24 @@ def sweep_command(
       epidemic sweep experiment.toml --grid topology.kind=el-oracle,el-local,regular --set topology.s=7 --jobs 2 --out runs/kinds
 
       epidemic report runs/kinds -o report.html
+
+      epidemic sweep --status runs/kinds
     """
+    if status is not None:
+        if file is not None or grid or seeds is not None or out is not None or settings or slurm or on != HERE:
+            raise BadInput("--status DIR lists the runs of a directory and runs nothing; leave out everything else")
+        return print_status(status, as_json=as_json)
+    if file is None:
+        raise BadInput("give an experiment FILE to sweep over, or --status DIR")
     from epidemic.api.progress import BatchDisplay
     from epidemic.batch import run_batch
     from epidemic.experiment import read_table
     from epidemic.grid import grid_jobs, parse_grid
 
     require_int("--jobs", jobs, 1, MAX_JOBS)
+    elsewhere = wants_slurm(on, slurm)
+    if elsewhere and jobs > 1:
+        raise BadInput(f"--jobs {jobs} is for runs on this machine; on Slurm, {jobs} at once are --slurm array={jobs}")
     values = parse_grid(grid or [])
     table = read_table(file)
     where = (
@@ -71,16 +94,19 @@ def sweep_command(
         else own_directory(out)
     )
     planned = grid_jobs(table, values, where, seeds, settings or [])
+    words = ["epidemic", "sweep", str(file), *(w for text in grid or [] for w in ("--grid", text))]
+    words += [w for text in settings or [] for w in ("--set", text)]
+    words += ["--seeds", str(seeds)] if seeds is not None else []
+    words += ["--jobs", str(jobs)] if jobs > 1 else []
+    words += ["--out", str(where)]
+    if elsewhere and hand_over(planned, where, slurm, with_slurm(words, slurm), as_json=as_json):
+        return None
     try:
         with BatchDisplay(planned, quiet=quiet) as display:
             outcome = run_batch(planned, jobs, display)
     except Interrupted as stop:
-        words = ["epidemic", "sweep", str(file), *(w for text in grid or [] for w in ("--grid", text))]
-        words += [w for text in settings or [] for w in ("--set", text)]
-        words += ["--seeds", str(seeds)] if seeds is not None else []
-        words += ["--jobs", str(jobs)] if jobs > 1 else []
-        raise Interrupted(f"{stop}; go on with: {shlex.join([*words, '--out', str(where)])}") from None
-    _print_sweep(planned, outcome, where, as_json=as_json)
+        raise Interrupted(f"{stop}; go on with: {shlex.join(words)}") from None
+    return _print_sweep(planned, outcome, where, as_json=as_json)
 
 
 def _print_sweep(jobs: list[Job], outcome: Outcome, where: Path, *, as_json: bool) -> None:
@@ -89,27 +115,35 @@ def _print_sweep(jobs: list[Job], outcome: Outcome, where: Path, *, as_json: boo
     from epidemic.cli.show import interval, plain_table, print_json, show
     from epidemic.report.results import read_results
     from epidemic.report.statistics import best
+    from epidemic.report.targets import seconds_in_all
 
     rows: list[dict[str, Any]] = []
-    table = plain_table("Best over rounds", "run", "accuracy (%)", "loss")
+    lines: list[list[str]] = []
     for job in jobs:
         if job.name in outcome.failed:
-            table.add_row(escape(job.name), "failed", "-")
+            lines.append([job.name, "failed", "-", "-"])
             rows.append({"run": job.name, "directory": str(job.path), "failed": outcome.failed[job.name]})
             continue
         wanted = set(job.experiment.seeds)
         by_seed = [seed.records for seed in read_results(job.path).runs[0].seeds if seed.seed in wanted]
         accuracy, loss = best(by_seed)
         classes = by_seed[0][0].accuracy is not None
-        table.add_row(escape(job.name), interval(accuracy, 100, 2) if classes else "-", interval(loss, digits=4))
+        seconds = seconds_in_all(by_seed)
+        best_accuracy = interval(accuracy, 100, 2) if classes else "-"
+        lines.append([job.name, best_accuracy, interval(loss, digits=4), interval(seconds, digits=1)])
         rows.append(
             {
                 "run": job.name,
                 "directory": str(job.path),
                 "best_accuracy": accuracy if classes else None,
                 "best_loss": loss,
+                **({} if seconds is None else {"seconds": seconds}),
             }
         )
+    timed = any("seconds" in row for row in rows)
+    table = plain_table("Best over rounds", "run", "accuracy (%)", "loss", *(["simulated seconds"] if timed else []))
+    for name, *cells in lines:
+        table.add_row(escape(name), *(cells if timed else cells[:2]))
     if as_json:
         print_json({"directory": str(where), "skipped": len(outcome.skipped), "runs": rows})
     else:
@@ -147,12 +181,14 @@ def reproduce_command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would run, with an estimate of time and bytes.")
     ] = False,
+    on: On = HERE,
+    slurm: SlurmOptions = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Reproduce a table or figure of the paper, and set our values beside its own.
 
-    Items: table1 table2 table3, fig1 to fig8; beyond the paper: contraction, drift, cap, spectra.
+    Items: table1 table2 table3, fig1 to fig8; beyond the paper: contraction, drift, cap, spectra, async, rivals.
 
     Scales: smoke (embedded data, seconds), laptop (real data, fewer rounds, hours), paper (the paper's settings, days).
     Writes the figure (PNG, PDF, SVG), its data (CSV), the verdicts (JSON) and the exact experiment files to DIR/ITEM; runs are in
@@ -171,6 +207,7 @@ def reproduce_command(
     from epidemic.cli.show import print_json
 
     require_choice("--scale", scale, reproducing.SCALES)
+    elsewhere = wants_slurm(on, slurm)
     items = reproducing.items_named(item)
     where = Path("runs") / f"reproduce-{scale}" if out is None else own_directory(out)
     request = reproducing.Request(scale, where, seeds)  # type: ignore[arg-type]
@@ -186,15 +223,26 @@ def reproduce_command(
     if dry_run:
         return _print_plan(items, jobs, as_json=as_json)
     reproducing.check_data(jobs, data)
+    words = ["epidemic", "reproduce", item, "--scale", scale, "--out", str(where)]
+    words += ["--seeds", str(seeds)] if seeds is not None else []
+    words += ["--data", str(data)] if data is not None else []
+    if elsewhere and not jobs:
+        raise BadInput(f"{item} trains nothing, so there is nothing for Slurm to run; leave out --on slurm")
+    if elsewhere and hand_over(
+        jobs,
+        where,
+        slurm,
+        with_slurm(words, slurm),
+        as_json=as_json,
+        settings=reproducing.data_settings(jobs, data),
+    ):
+        return None
     failed: dict[str, str] = {}
     try:
-        if jobs:
-            with BatchDisplay(jobs, quiet=quiet) as display:
-                failed = reproducing.run_jobs(jobs, data, display)
+        for stage in reproducing.stages(items, request):
+            with BatchDisplay(stage, quiet=quiet) as display:
+                failed |= reproducing.run_jobs(stage, data, display)
     except Interrupted as stop:
-        words = ["epidemic", "reproduce", item, "--scale", scale, "--out", str(where)]
-        words += ["--seeds", str(seeds)] if seeds is not None else []
-        words += ["--data", str(data)] if data is not None else []
         raise Interrupted(f"{stop}; go on with: {shlex.join(words)}") from None
     found: dict[str, Finding] = {}
     problems: dict[str, str] = {}
@@ -219,13 +267,14 @@ def reproduce_command(
     if problems:
         first, reason = next(iter(problems.items()))
         raise RunFailed(f"{len(problems)} of {len(items)} items could not be made; the first, {first}: {reason}")
+    return None
 
 
 def _print_plan(items: list[Item], jobs: list[Job], *, as_json: bool) -> None:
     from rich.markup import escape
 
     from epidemic.cli.show import duration, plain_table, print_json, show, size
-    from epidemic.reproduce.estimate import costs
+    from epidemic.estimate import costs
 
     todo = [job for job in jobs if not job.finished]
     cost = costs(todo)
@@ -236,9 +285,10 @@ def _print_plan(items: list[Item], jobs: list[Job], *, as_json: bool) -> None:
             for job in jobs
         ]
         return print_json({"items": [one.name for one in items], "runs": runs, "seconds": seconds, "disk_bytes": disk})
-    table = plain_table("Would run", "run", "rounds", "seeds", "time", "sent per node", "disk")
+    table = plain_table("Would run", "run", "rounds or time", "seeds", "time", "sent per node", "disk")
     for job in jobs:
-        rounds, seeds = f"{job.experiment.rounds:,}", str(len(job.experiment.seeds))
+        clock, seeds = job.experiment.clock, str(len(job.experiment.seeds))
+        rounds = f"{clock.stop:g} s" if clock is not None and clock.stop else f"{job.experiment.rounds:,}"
         if job.path in cost:
             c = cost[job.path]
             figures = [duration(c.seconds), size(c.sent_per_node), size(c.disk)]
@@ -259,6 +309,12 @@ def _print_finding(item: Item, finding: Finding) -> None:
 
     from epidemic.cli.show import plain_table, show
 
+    if finding.table is not None:
+        title, rows = finding.table
+        shown = plain_table(f"{item.name}: {title}", *rows[0])
+        for row in rows:
+            shown.add_row(*map(escape, row.values()))
+        show(shown, "")
     table = plain_table(f"{item.name}: {item.title}", "", "ours", item.expected_from, "difference", "verdict")
     reasons: dict[str, int] = {}
     for check in finding.checks:

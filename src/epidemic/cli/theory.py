@@ -27,16 +27,27 @@ def theory_command(
     initial_gap: Annotated[float, typer.Option(help="F(x0) - min F.")] = 1.0,
     noise: Annotated[float, typer.Option(help="Gradient noise, sigma squared.")] = 1.0,
     heterogeneity: Annotated[float, typer.Option(help="Heterogeneity of the data, H squared.")] = 1.0,
+    loss: Annotated[float, typer.Option(help="Share of letters that get lost or come too late.")] = 0.0,
+    participation: Annotated[float, typer.Option(help="Share of the nodes that take part in a round.")] = 1.0,
+    mask: Annotated[float, typer.Option(help="Share of its coordinates that a letter carries.")] = 1.0,
+    memory: Annotated[
+        float, typer.Option(help="How long noise is remembered, for the effective number of neighbours: g in [0, 1).")
+    ] = 0.99,
     as_json: Json = False,
 ) -> None:
     """What the theory says about n nodes that send to s others.
 
-    Contraction (how much one round of averaging shrinks disagreement), the drift of the mean, the load on a
-    receiver, and the convergence theorem's step sizes, bounds and transient rounds.
+    Contraction (how much one round of averaging shrinks disagreement), what stays of noise and of data that pull
+    every node its own way, the drift of the mean, the load on a receiver, and the convergence theorem's step sizes,
+    bounds and transient rounds.
 
     [bold]Examples[/bold]
 
       epidemic theory --nodes 96 -s 7
+
+      epidemic theory --nodes 96 -s 7 --loss 0.1
+
+      epidemic theory --nodes 96 -s 7 --participation 0.5 --mask 0.25
 
       epidemic theory --nodes 1000 -s 10 --rounds 5000 --heterogeneity 4 --json
     """
@@ -56,6 +67,12 @@ def theory_command(
         "rounds": rounds,
         "alpha": theory.alpha(nodes, s) if oracle else None,
         "beta": theory.beta(nodes, s),
+        "loss": loss,
+        "alpha_with_loss": theory.alpha_with_loss(nodes, s, loss) if oracle else None,
+        "beta_with_loss": theory.beta_with_loss(nodes, s, loss),
+        **_participation(nodes, s, participation),
+        **_masks(nodes, s, mask, oracle=oracle),
+        **_floors(nodes, s, memory, oracle=oracle),
         "mean_drift": theory.mean_drift(nodes, s),
         "mean_drift_paper": theory.beta(nodes, s) / nodes,
         "indegree_mean": float(s),
@@ -77,6 +94,57 @@ def theory_command(
     _print_theory(result, note)
 
 
+def _participation(nodes: int, s: int, share: float) -> dict[str, Any]:
+    """Factors where a share of the nodes takes part; None where too few are active for s, or no regular graph of them exists."""
+    from epidemic import theory
+    from epidemic.errors import require_real
+
+    require_real("participation", share, 0, 1)
+    m = round(share * nodes)
+    return {
+        "participation": share,
+        "active": m,
+        "alpha_aware": theory.alpha_aware(nodes, s, m) if m > s and m * s % 2 == 0 else None,
+        "beta_aware": theory.beta_aware(nodes, s, m) if m > s else None,
+        "alpha_blind": theory.alpha_blind(nodes, s, share) if nodes * s % 2 == 0 else None,
+        "beta_blind": theory.beta_blind(nodes, s, share),
+        "blind_lost": 1 - share,
+    }
+
+
+def _masks(nodes: int, s: int, share: float, *, oracle: bool) -> dict[str, Any]:
+    """Factors where letters carry a share of the coordinates."""
+    from epidemic import theory
+    from epidemic.errors import require_real
+
+    require_real("mask", share, 0, 1)
+    return {
+        "mask": share,
+        "alpha_common_mask": theory.alpha_common_mask(nodes, s, share) if oracle else None,
+        "beta_common_mask": theory.beta_common_mask(nodes, s, share),
+        "alpha_masked": theory.alpha_masked(nodes, s, share) if oracle else None,
+        "beta_masked": theory.beta_masked(nodes, s, share),
+        "alpha_masked_own": theory.alpha_masked(nodes, s, share, "own") if oracle else None,
+        "beta_masked_own": theory.beta_masked(nodes, s, share, "own"),
+    }
+
+
+def _floors(nodes: int, s: int, memory: float, *, oracle: bool) -> dict[str, Any]:
+    """What stays of noise and bias, and the effective number of neighbours."""
+    from epidemic import theory
+
+    local, regular = theory.floors_local(nodes, s), theory.floors_oracle(nodes, s) if oracle else None
+    return {
+        "noise_floor_oracle": None if regular is None else regular.noise,
+        "noise_floor_local": local.noise,
+        "bias_floor_oracle": None if regular is None else regular.bias,
+        "bias_floor_local": local.bias,
+        "memory": memory,
+        "neighbours_oracle": theory.neighbours_oracle(nodes, s, memory) if oracle else None,
+        "neighbours_local": theory.neighbours_local(nodes, s, memory),
+    }
+
+
 def _print_theory(r: dict[str, Any], note: str | None) -> None:
     table = plain_table(
         f"{r['nodes']:,} nodes, each sends its model to {r['s']} others a round", "", "EL-Oracle", "EL-Local"
@@ -86,6 +154,18 @@ def _print_theory(r: dict[str, Any], note: str | None) -> None:
         table.add_row(what, number(oracle), number(local))
 
     row("contraction of disagreement (alpha, beta)", r["alpha"], r["beta"])
+    if r["loss"]:
+        row(f"the same where {r['loss']:.3g} of the letters are lost", r["alpha_with_loss"], r["beta_with_loss"])
+    if r["participation"] < 1:
+        row(f"the same among {r['active']:,} nodes a round, links among them", r["alpha_aware"], r["beta_aware"])
+        row(f"the same, links among all: {r['blind_lost']:.3g} of letters lost", r["alpha_blind"], r["beta_blind"])
+    if r["mask"] < 1:
+        row(f"the same, letters with {r['mask']:.3g} of the model, by sender", r["alpha_masked"], r["beta_masked"])
+        row("the same, filled up with the receiver's own", r["alpha_masked_own"], r["beta_masked_own"])
+        row("the same, one mask for all", r["alpha_common_mask"], r["beta_common_mask"])
+    row("what stays of noise (noise floor)", r["noise_floor_oracle"], r["noise_floor_local"])
+    row("what stays of heterogeneity (bias floor)", r["bias_floor_oracle"], r["bias_floor_local"])
+    row(f"effective neighbours, g = {r['memory']:g}", r["neighbours_oracle"], r["neighbours_local"])
     row("drift of the mean, exact", 0.0, r["mean_drift"])
     row("drift of the mean, the paper's bound", 0.0, r["mean_drift_paper"])
     row("models received: standard deviation", 0.0, r["indegree_sd"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,7 +39,7 @@ def topology_command(
         int | None,
         typer.Option(
             "-s",
-            help="Models sent per node and round (el-oracle, el-local, regular, unlucky).",
+            help="Models per node and round (el-oracle, el-local, pull, regular, unlucky, peer-swap).",
             show_default="ceil(log2 nodes)",
         ),
     ] = None,
@@ -54,6 +55,16 @@ def topology_command(
             show_default=False,
         ),
     ] = None,
+    views: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--view",
+            metavar="SERVICE",
+            help="Targets of el-local come from the views of a peer sampling service: cyclon, jelasity, spray, or a table such as"
+            " '{kind=\"spray\", a=2}'. With compare it can be given several times.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random draws.")] = 1,
     rounds: Annotated[int, typer.Option(help="Rounds of averaging to measure.")] = 50,
     model_bytes: Annotated[int, typer.Option(help="Size of a model; the default is GN-LeNet's.")] = 359_336,
@@ -65,7 +76,8 @@ def topology_command(
     """Look at a topology: degrees, cost, spectrum, and how fast models agree on it.
 
     Kinds: el-oracle, el-local, regular, unlucky, ring, torus, complete, none, erdos-renyi, exponential,
-    one-peer-exponential, d-equistatic, u-equistatic, od-equidyn, ou-equidyn, every, python (your own).
+    one-peer-exponential, d-equistatic, u-equistatic, od-equidyn, ou-equidyn, hypercube, base, matcha, geometric,
+    peer-swap, pull, every, periodic, python (your own).
 
     [bold]Examples[/bold]
 
@@ -73,17 +85,23 @@ def topology_command(
 
       epidemic topology compare --nodes 96 -s 7 --plot compare.png
 
+      epidemic topology el-local --nodes 96 -s 7 --view cyclon
+
+      epidemic topology base --nodes 96 --set k=3
+
       epidemic topology every --nodes 96 --set period=5 --set 'inner={kind="el-oracle", s=7}'
 
       epidemic topology python --nodes 96 --set factory=my_module:Star
     """
     from epidemic.errors import require_int
-    from epidemic.measure import TopologyReport, compare, measure
+    from epidemic.measure import TopologyReport, compare, compare_views, measure, with_floors
     from epidemic.report.style import check_picture, save
     from epidemic.rng import Streams
     from epidemic.topology import ceil_log2
 
     require_int("nodes", nodes, 1)
+    require_int("--rounds", rounds, 1)
+    require_int("--seed", seed, 0)
     if plot is not None:
         check_picture(plot)
     if kind == "compare":
@@ -91,7 +109,9 @@ def topology_command(
             raise BadInput("--set belongs to a single topology, not to compare; leave it out")
         s = max(ceil_log2(nodes), 1) if s is None else s
         with Waiting(f"topologies of {nodes:,} nodes") as waiting:
-            reports = compare(nodes, s, m, waiting.tell, seed=seed, rounds=rounds, model_bytes=model_bytes)
+            how = {"seed": seed, "rounds": rounds, "model_bytes": model_bytes}
+            reports = compare(nodes, s, m, waiting.tell, **how)
+            reports += compare_views(nodes, s, list(map(_view, views or [])), waiting.tell, **how)
         found = [r for r in reports if isinstance(r, TopologyReport)]
         if as_json:
             print_json({"topologies": reports})
@@ -104,9 +124,10 @@ def topology_command(
 
             save(comparison_figure(found), plot)
         return
-    topology = _topology(kind, nodes, s, m, settings or [])
+    topology = _topology(kind, nodes, s, m, settings or [], views or [])
     with Waiting(f"{kind} of {nodes:,} nodes") as waiting:
         report = measure(topology, nodes, seed, rounds, model_bytes, waiting.tell)
+        report = with_floors(report, topology, seed, waiting.tell)
     if as_json:
         print_json(report)
     else:
@@ -117,7 +138,15 @@ def topology_command(
         save(topology_figure(report, topology.graph(nodes, 0, Streams(seed))), plot)
 
 
-def _topology(kind: str, nodes: int, s: int | None, m: int | None, settings: list[str]) -> Topology:
+def _view(text: str) -> dict[str, Any]:
+    """The table of a service, from its kind or from the table as TOML has it."""
+    from epidemic.config import parse_setting
+
+    value = parse_setting(f"view={text}")[1]
+    return value if isinstance(value, dict) else {"kind": value}
+
+
+def _topology(kind: str, nodes: int, s: int | None, m: int | None, settings: list[str], views: list[str]) -> Topology:
     """The topology that the options describe; an option that it does not take is an error."""
     import msgspec
 
@@ -137,7 +166,16 @@ def _topology(kind: str, nodes: int, s: int | None, m: int | None, settings: lis
         table["s"] = max(ceil_log2(nodes), 1)
     if "m" in takes and m is None and takes["m"].required:
         table["m"] = max((ceil_log2(nodes) + 1) // 2, 1) if kind == "u-equistatic" else max(ceil_log2(nodes), 1)
-    table.update(parse_setting(text) for text in settings)
+    if views and "view" not in takes:
+        raise BadInput(f"{kind} takes no --view; leave it out, or use el-local")
+    if len(views) > 1:
+        raise BadInput(f"--view is given {len(views)} times; {kind} takes one, and compare several")
+    if views:
+        table["view"] = _view(views[0])
+    more = dict(parse_setting(text) for text in settings)
+    if views and "view" in more:
+        raise BadInput("--view and --set view=... say the same thing; leave one of them out")
+    table.update(more)
     return topology_from(table)
 
 
@@ -164,7 +202,19 @@ def _print_topology(r: TopologyReport) -> None:
         table.add_row("expected squared factor, p", f"{r.expected_sigma2:.7g}, {r.expected_p:.5g}")
     table.add_row("contraction a round, measured", number(r.contraction_measured))
     table.add_row("contraction a round, predicted", number(r.contraction_predicted))
+    noise, bias, worst = _floors(r)
+    table.add_row("noise floor; bias floor, mean and worst", f"{noise}; {bias}, {worst}")
     show(table)
+
+
+def _floors(r: TopologyReport) -> tuple[str, str, str]:
+    """Noise floor, bias floor, and that of the worst direction."""
+    if r.floors is None:
+        return "-", "-", "-"
+    about = "~" if r.floors.estimated else ""
+    found = (r.floors.noise, r.floors.bias, r.floors.bias_worst)
+    noise, bias, worst = (about + (f"{value:,.0f}" if 1000 <= value < math.inf else f"{value:.4g}") for value in found)
+    return noise, bias, worst
 
 
 def _print_comparison(nodes: int, reports: list[TopologyReport | Impossible]) -> None:
@@ -198,3 +248,18 @@ def _print_comparison(nodes: int, reports: list[TopologyReport | Impossible]) ->
         " a round; conn.: the graph of round 0 is connected."
     )
     show(table, f"[dim]{legend}[/dim]", *notes)
+    _print_floors([r for r in reports if not isinstance(r, Impossible)])
+
+
+def _print_floors(reports: list[TopologyReport]) -> None:
+    """What stays of what every round brings in; nothing where no topology is small enough for it."""
+    if all(r.floors is None for r in reports):
+        return
+    table = plain_table("What stays of noise and of bias", "kind", "sent", "F_N", "F_B", "F_B worst")
+    for r in reports:
+        table.add_row(r.kind, f"{r.messages_per_node:.3g}", *_floors(r))
+    legend = (
+        "In units of the disagreement that a round brings in: F_N of noise that is fresh in every round; F_B of a bias that stays (data that pull every node its own way), on"
+        " average over its directions and in the worst one (~: estimated from drawn rounds)."
+    )
+    show(table, f"[dim]{legend}[/dim]")

@@ -21,6 +21,8 @@ from epidemic.data.cache import Origin, Stored, remembered
 from epidemic.errors import BadInput, require_real
 from epidemic.rng import Streams
 
+LARGEST_FLOAT = float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True, eq=False)
 class Samples:
@@ -148,6 +150,20 @@ def _unpack(stored: Stored) -> Dataset:
         samples("train"), samples("test"), tuple(about["classes"]), about["scale"], about["shift"], validation, about["note"],
         tuple(about.get("features", ())),
     )  # fmt: skip
+
+
+def as_floats(x: Array, what: str, first: int | None = 0) -> Array:
+    """Numbers of 32 bits. One that is too large for that is named: by `what` and its row, counted from `first`; None: there are no rows."""
+    with np.errstate(over="ignore"):
+        found = x.astype(np.float32)
+    lost = np.argwhere(np.isinf(found) & np.isfinite(x))
+    if len(lost):
+        row = "" if first is None else f" {lost[0][0] + first}"
+        raise BadInput(
+            f"{what}{row} has the number {x[tuple(lost[0])]:.4g}; the largest that a model can take is {LARGEST_FLOAT:.2g}:"
+            " scale it down, or leave it out"
+        )
+    return found
 
 
 def stratified(targets: Array, size: int, purpose: str) -> NDArray[np.int64]:

@@ -11,7 +11,6 @@ import io
 import pickle
 import tarfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -19,9 +18,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from epidemic.data.base import Array, Dataset, Samples, Source, find_directory, scaled_bytes
-from epidemic.data.images import decode_image, need
+from epidemic.data.parquet import read_pictures
 from epidemic.errors import BadInput
-from epidemic.progress import tell
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 TRAIN = [f"data_batch_{i}" for i in range(1, 6)]
@@ -191,38 +189,14 @@ def _parquet_files(directory: Path, split: str) -> list[Path]:
 
 def _parquet(directory: Path) -> tuple[Samples, Samples, str]:
     """Hugging Face's layout: columns `img` (a struct with the encoded `bytes`) and `label`."""
-    parquet = need("pyarrow.parquet", "Hugging Face parquet files")
     parts, note = [], ""
     for split in ("train", "test"):
         paths = _parquet_files(directory, split)
         if not paths:
             raise BadInput(f"{directory} has no {split}-*.parquet")
-        try:
-            files = [parquet.ParquetFile(path) for path in paths]
-            size = sum(file.metadata.num_rows for file in files)
-            images, labels = np.empty((size, 3, 32, 32), dtype=np.uint8), np.empty(size, dtype=np.int64)
-            done = 0
-            with ThreadPoolExecutor() as pool:
-                for file, path in zip(files, paths, strict=True):
-                    for batch in file.iter_batches(2000, columns=["img", "label"]):
-                        tell(f"{directory}, {split} pictures", done, size)
-                        encoded = batch.column("img").field("bytes").to_pylist()
-                        end = done + len(encoded)
-                        note = JPEG if encoded and encoded[0].startswith(b"\xff\xd8") else note
-                        decode = partial(decode_image, size=(32, 32), channels=3, path=path)
-                        blocks = [encoded[i : i + 250] for i in range(0, len(encoded), 250)]
-                        images[done:end] = np.concatenate(list(pool.map(partial(_decode_all, decode), blocks)))
-                        labels[done:end] = batch.column("label").to_numpy()
-                        done = end
-        except BadInput:
-            raise
-        except Exception as problem:
-            raise BadInput(
-                f"{directory} cannot be read as CIFAR-10 parquet: {' '.join(str(problem).split())}"
-            ) from None
-        parts.append(Samples(images, labels))
+        found = read_pictures(paths, "img", "label", channels=3, size=(32, 32))
+        if found.labels.dtype.kind not in "iu":
+            raise BadInput(f"{paths[0]}: column 'label' holds no numbers of classes")
+        note = JPEG if found.first.startswith(b"\xff\xd8") else note
+        parts.append(Samples(found.pixels, found.labels.astype(np.int64)))
     return parts[0], parts[1], note
-
-
-def _decode_all(decode: Callable[[bytes], Array], encoded: list[bytes]) -> Array:
-    return np.stack([decode(one) for one in encoded])

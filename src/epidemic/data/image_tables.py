@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 
-from epidemic.data.base import Array, Dataset, Samples, find_directory, scaled_bytes, stratified
-from epidemic.data.images import check_channels, decode_image, need, picture_size
+from epidemic.data.base import Dataset, Samples, find_directory, scaled_bytes, stratified
+from epidemic.data.images import check_channels, need
 from epidemic.data.labels import Labelled, check_names, numbered
-from epidemic.errors import BadInput, plain, suggestion
-from epidemic.progress import tell
+from epidemic.data.parquet import opened, read_pictures
+from epidemic.errors import BadInput, suggestion
 
 SPLITS = ("train", "test", "validation")
-BATCH = 2000
 
 
 class ImageTable(Labelled, frozen=True, tag="image-table"):
@@ -49,8 +46,7 @@ class ImageTable(Labelled, frozen=True, tag="image-table"):
     def read(self) -> Dataset:
         splits, notes = self._splits(), []
         columns = self._columns(splits["train"][0])
-        size = _first_size(splits["train"][0], columns.image)
-        train, y = self._decoded(splits["train"], columns, size)
+        train, y, _ = read_pictures(splits["train"], columns.image, columns.label, channels=self.channels)
         if "test" not in splits and "validation" not in splits:
             found = numbered({"training sample": y}, columns.names, self.classes)
             every = Samples(train, found.targets[0])
@@ -59,7 +55,8 @@ class ImageTable(Labelled, frozen=True, tag="image-table"):
             return Dataset(every.take(rest), every.take(aside), found.classes, *scaled_bytes(), note=found.note)
         if "test" not in splits:
             notes.append('tested on the split "validation", because there is no "test"')
-        test, test_y = self._decoded(splits.get("test") or splits["validation"], columns, size)
+        paths, size = splits.get("test") or splits["validation"], train.shape[2:]
+        test, test_y, _ = read_pictures(paths, columns.image, columns.label, channels=self.channels, size=size)
         found = numbered({"training sample": y, "test sample": test_y}, columns.names, self.classes)
         note = "; ".join(filter(None, (*notes, found.note)))
         train_y, test_y = found.targets
@@ -86,7 +83,7 @@ class ImageTable(Labelled, frozen=True, tag="image-table"):
 
     def _columns(self, path: Path) -> _Columns:
         """Which columns hold what, as the settings, the metadata and the types of the first file say."""
-        schema = _opened(path).schema_arrow
+        schema = opened(path).schema_arrow
         features = _features(schema.metadata or {})
         there = [str(name) for name in schema.names]
         for key, wanted in (("image", self.image), ("label", self.label)):
@@ -105,78 +102,11 @@ class ImageTable(Labelled, frozen=True, tag="image-table"):
         check_names(names, f"{path}: the names of column {label!r}")
         return _Columns(image, label, tuple(names))
 
-    def _decoded(self, paths: list[Path], columns: _Columns, size: tuple[int, int]) -> tuple[Array, Array]:
-        """The pictures (N, channels, height, width) and raw labels (N,) of these files."""
-        files = [_opened(path) for path in paths]
-        total = sum(file.metadata.num_rows for file in files)
-        if total == 0:
-            raise BadInput(f"{paths[0]} has no rows")
-        pixels, labels, done = np.empty((total, self.channels, *size), dtype=np.uint8), [], 0
-        with ThreadPoolExecutor() as pool:
-            for file, path in zip(files, paths, strict=True):
-                for batch in _batches(file, path, columns):
-                    tell(f"{path.parent}, pictures", done, total)
-                    encoded = _encoded(batch.column(0))
-                    if None in encoded:
-                        raise BadInput(
-                            f"{path}: row {encoded.index(None) + 1} has no picture in column {columns.image!r} (a path alone is not enough)"
-                        )
-                    decode = partial(decode_image, size=size, channels=self.channels, path=path)
-                    for i, one in enumerate(pool.map(decode, encoded)):
-                        pixels[done + i] = one
-                    labels.append(_labels(batch.column(1), columns.label, path))
-                    done += len(encoded)
-        return pixels, np.concatenate(labels)
-
 
 class _Columns(NamedTuple):
     image: str
     label: str
     names: tuple[str, ...] | None  # of the classes, if the metadata has them
-
-
-def _opened(path: Path) -> Any:
-    parquet = need("pyarrow.parquet", "Parquet files")
-    try:
-        return parquet.ParquetFile(path)
-    except Exception as problem:
-        raise BadInput(f"{path} is not a readable Parquet file ({plain(' '.join(str(problem).split()))})") from None
-
-
-def _batches(file: Any, path: Path, columns: _Columns) -> Any:
-    wanted = [columns.image, columns.label]
-    for name in wanted:
-        if name not in file.schema_arrow.names:
-            raise BadInput(f"{path} has no column {name!r}{suggestion(name, file.schema_arrow.names)}")
-    try:
-        for batch in file.iter_batches(BATCH, columns=wanted):
-            yield batch.select(wanted)
-    except OSError as problem:
-        raise BadInput(f"{path} is damaged ({plain(' '.join(str(problem).split()))})") from None
-
-
-def _encoded(column: Any) -> list[bytes | None]:
-    nested = hasattr(column, "field")
-    found: list[bytes | None] = (column.field("bytes") if nested else column).to_pylist()
-    return found
-
-
-def _labels(column: Any, name: str, path: Path) -> Array:
-    if column.null_count:
-        raise BadInput(f"{path}: column {name!r} has rows without a label; leave them out")
-    values = np.array(column.to_pylist())
-    if values.dtype.kind not in "biuU" or values.ndim != 1:
-        raise BadInput(f"{path}: column {name!r} holds no labels but {column.type}; set data.label to the right column")
-    return values
-
-
-def _first_size(path: Path, image: str) -> tuple[int, int]:
-    """Height and width of the first picture."""
-    for batch in _opened(path).iter_batches(1, columns=[image]):
-        first = _encoded(batch.column(0))[0]
-        if first is not None:
-            return picture_size(first, path)
-    raise BadInput(f"{path} has no picture in column {image!r}")
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict[str, Any]:

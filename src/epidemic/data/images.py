@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +13,7 @@ import numpy as np
 
 from epidemic.data.base import Array, Dataset, Samples, find_directory, scaled_bytes, stratified
 from epidemic.data.labels import Labelled, shown
-from epidemic.errors import BadInput, require_choice, require_int
+from epidemic.errors import BadInput, plain, require_choice, require_int
 from epidemic.progress import tell
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
@@ -28,30 +29,35 @@ def need(module: str, what: str, extra: str = "images") -> Any:
         ) from None
 
 
-def decode_image(encoded: bytes, size: tuple[int, int], channels: int, path: Path) -> Array:
-    """The pixels of an encoded picture of the given (height, width).   # (channels, height, width) bytes"""
+def decode_image(encoded: bytes, size: tuple[int, int], channels: int, where: str) -> Array:
+    """The pixels of an encoded picture of the given (height, width); `where` it is, for messages.   # (channels, height, width) bytes"""
     image = need("PIL.Image", "Pictures")
     try:
         with image.open(io.BytesIO(encoded)) as picture:
             if (picture.height, picture.width) != size:
                 found = f"{picture.height} x {picture.width}"
-                raise BadInput(f"{path} has a picture of {found} pixels; all must be {size[0]} x {size[1]}")
+                raise BadInput(f"{where} has a picture of {found} pixels; all must be {size[0]} x {size[1]}")
             pixels = np.asarray(picture.convert("RGB" if channels == 3 else "L"))
     except (OSError, SyntaxError, ValueError) as problem:
         if isinstance(problem, BadInput):
             raise
-        raise BadInput(f"{path} holds a broken picture ({problem})") from None
+        raise _broken(where, problem) from None
     return pixels.transpose(2, 0, 1) if channels == 3 else pixels[None]
 
 
-def picture_size(encoded: bytes, path: Path) -> tuple[int, int]:
+def picture_size(encoded: bytes, where: str) -> tuple[int, int]:
     """Height and width of an encoded picture."""
     image = need("PIL.Image", "Pictures")
     try:
         with image.open(io.BytesIO(encoded)) as picture:
             return picture.height, picture.width
     except (OSError, SyntaxError) as problem:
-        raise BadInput(f"{path} holds a broken picture ({problem})") from None
+        raise _broken(where, problem) from None
+
+
+def _broken(where: str, problem: Exception) -> BadInput:
+    reason = re.sub(r"\s*<[^<>]* at 0x[0-9a-f]+>", "", str(problem))  # not where the bytes were in memory
+    return BadInput(f"{where} holds a broken picture ({plain(reason)})")
 
 
 def check_channels(channels: int) -> None:
@@ -132,11 +138,13 @@ class ImageFolder(Labelled, frozen=True, tag="image-folder"):
         paths = _pictures(root, classes)
         if not paths:
             raise BadInput(f"{root} has no pictures ({', '.join(SUFFIXES)}) in its class folders")
-        size = picture_size(paths[0].read_bytes(), paths[0]) if like is None else like.inputs.shape[2:4]
+        size = picture_size(paths[0].read_bytes(), str(paths[0])) if like is None else like.inputs.shape[2:4]
         size = (size[0], size[1])
         pixels = np.empty((len(paths), self.channels, *size), dtype=np.uint8)
         with ThreadPoolExecutor() as pool:
-            for i, one in enumerate(pool.map(lambda p: decode_image(p.read_bytes(), size, self.channels, p), paths)):
+            for i, one in enumerate(
+                pool.map(lambda p: decode_image(p.read_bytes(), size, self.channels, str(p)), paths)
+            ):
                 pixels[i] = one
                 if i % 100 == 0:
                     tell(f"{root}, pictures", i, len(paths))

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from epidemic.config import call_own, import_object
-from epidemic.data.base import Array, Dataset, Samples
+from epidemic.data.base import Array, Dataset, Samples, as_floats
 from epidemic.data.labels import Labelled, as_declared, is_label, numbered, one_hot, shown
 from epidemic.data.sample_sets import is_sample_set, read_samples, refuse_endless
 from epidemic.errors import BadInput
@@ -130,7 +130,7 @@ def from_arrays(
             f"training inputs are of type {train[0].dtype} but test inputs of {test[0].dtype}; give both the same"
         )
     targets, names, note = _targets(train[1], test[1], own, declared)
-    inputs = [_plain(x) for x in (train[0], test[0])]
+    inputs = [_plain(x, f"{name}: sample") for name, x in (("train_x", train[0]), ("test_x", test[0]))]
     if groups is not None:
         if groups.ndim != 1 or len(groups) != len(inputs[0]):
             raise BadInput(f"train_groups has {len(groups)} entries, but there are {len(inputs[0])} training samples")
@@ -139,11 +139,11 @@ def from_arrays(
     return Dataset(Samples(inputs[0], targets[0], groups), Samples(inputs[1], targets[1]), names, scale, note=note)
 
 
-def _plain(x: Array) -> Array:
+def _plain(x: Array, what: str) -> Array:
     """Bytes stay bytes, whole numbers whole numbers; everything else becomes float."""
     if x.dtype == np.uint8:
         return x
-    return x.astype(np.int64 if np.issubdtype(x.dtype, np.integer) else np.float32)
+    return x.astype(np.int64) if np.issubdtype(x.dtype, np.integer) else as_floats(x, what)
 
 
 def _targets(
@@ -173,4 +173,4 @@ def _targets(
         raise BadInput(f"data.classes = {shown(declared)}, but the targets are quantities to predict; leave it out")
     whole = train.dtype.kind in "iu"
     note = f"whole-number targets of shape {train.shape[1:]} are taken as quantities to predict" if whole else ""
-    return [y.astype(np.float32) for y in (train, test)], (), note
+    return [as_floats(y, f"{name}: sample") for name, y in (("train_y", train), ("test_y", test))], (), note

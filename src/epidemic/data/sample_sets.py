@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from epidemic.data.base import Array
+from epidemic.data.base import Array, as_floats
 from epidemic.errors import BadInput, plain
 from epidemic.progress import tell
 
@@ -107,7 +107,9 @@ def _sample(samples: Any, i: int, what: str) -> tuple[Array, Any]:
         length = f" of {len(found)}" if isinstance(found, tuple | list) else ""
         raise BadInput(f"sample {i} of {what} must be (input, label), not a {type(found).__name__}{length}")
     try:
-        x, y = _input(found[0]), _array(found[1])
+        x, y = _input(found[0], f"sample {i} of {what}"), _array(found[1])
+    except BadInput:
+        raise
     except (TypeError, ValueError, RuntimeError) as problem:
         reason = " ".join(str(problem).split())
         raise BadInput(f"sample {i} of {what} is no picture, array or tensor with a label: {plain(reason)}") from None
@@ -116,8 +118,8 @@ def _sample(samples: Any, i: int, what: str) -> tuple[Array, Any]:
     return x, y.item() if y.ndim == 0 else y
 
 
-def _input(x: Any) -> Array:
-    """Pictures as (channels, height, width) bytes; numbers in as few types as the rest knows."""
+def _input(x: Any, what: str) -> Array:
+    """Pictures as (channels, height, width) bytes; numbers in as few types as the rest knows. `what` it is, for messages."""
     if hasattr(x, "getbands") and hasattr(x, "convert"):  # a picture of Pillow's
         if x.mode in ("I", "F") or x.mode.startswith("I;"):
             return np.asarray(x, dtype=np.float32)[None]
@@ -126,13 +128,13 @@ def _input(x: Any) -> Array:
     array = _array(x)
     if array.dtype == np.uint8 or array.dtype.kind not in "buif":
         return array
-    return array.astype(np.int64 if array.dtype.kind in "iu" else np.float32)
+    return array.astype(np.int64) if array.dtype.kind in "iu" else as_floats(array, what, None)
 
 
 def _array(x: Any) -> Array:
     if hasattr(x, "detach"):  # a tensor, perhaps of a type or on a device that NumPy does not know
         x = x.detach().cpu()
-        x = x.float() if x.is_floating_point() else x
+        x = x.double() if x.is_floating_point() else x
     return np.asarray(x)
 
 

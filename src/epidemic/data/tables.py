@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 
-from epidemic.data.base import Array, Dataset, Samples, find_directory, stratified
+from epidemic.data.base import LARGEST_FLOAT, Array, Dataset, Samples, as_floats, find_directory, stratified
 from epidemic.data.images import need
 from epidemic.data.labels import Labelled, Numbered, numbered, shown
 from epidemic.errors import BadInput, plain, require_real, suggestion
@@ -149,10 +150,10 @@ class Table(Labelled, frozen=True, tag="table"):
                     " lists the columns to learn from"
                 )
             columns[:, j] = column.to_numpy(dtype=np.float64)
-            odd = np.flatnonzero(~(np.abs(columns[:, j]) <= np.finfo(np.float32).max))
+            odd = np.flatnonzero(~(np.abs(columns[:, j]) <= LARGEST_FLOAT))
             if len(odd):
                 raise BadInput(
-                    f"{path}: row {odd[0] + 1} has {columns[odd[0], j]} in column {name!r}; use finite numbers"
+                    f"{path}: row {odd[0] + 1} has {columns[odd[0], j]} in column {name!r}; use numbers up to {LARGEST_FLOAT:.2g}"
                 )
         return columns
 
@@ -177,7 +178,7 @@ class Table(Labelled, frozen=True, tag="table"):
         if kinds <= {"f"} or (self.quantity and kinds <= set(NUMBERS)):
             if not all(np.isfinite(values).all() for values in raw.values()):
                 raise BadInput(f"column {self.target!r} has targets that are not finite numbers")
-            return [values.astype(np.float32) for values in raw.values()], (), ""
+            return [as_floats(y, f"column {self.target!r} of {where}", 1) for where, y in raw.items()], (), ""
         if self.quantity or "f" in kinds:
             raise BadInput(f"column {self.target!r} is not a quantity in every row; a quantity needs numbers only")
         found: Numbered = numbered(raw, declared=self.classes, first=1)
@@ -235,7 +236,7 @@ def _frame(path: Path, separator: str) -> Any:
                 frame = pandas.read_csv(path, sep=separator, encoding="utf-8-sig", **options)
         else:
             need("pyarrow.parquet", "Parquet files", "tables")
-            frame = pandas.read_parquet(path)
+            frame = _with_plain_numbers(pandas.read_parquet(path))
     except BadInput:
         raise
     except Warning:
@@ -251,6 +252,16 @@ def _frame(path: Path, separator: str) -> Any:
         raise BadInput(
             f'{path} has a single column, {name!r}; if columns are not separated by "{separator}", set data.separator'
         )
+    return frame
+
+
+def _with_plain_numbers(frame: Any) -> Any:
+    """The table with decimals as floats, or as whole numbers where they have no digits after the point."""
+    for name, kind in frame.dtypes.items():
+        there = frame[name].dropna() if getattr(kind, "kind", "") == "O" else ()
+        if len(there) and all(isinstance(value, Decimal) for value in there):
+            whole = len(there) == len(frame) and all(value.as_tuple().exponent >= 0 for value in there)
+            frame[name] = frame[name].astype(np.int64 if whole and max(map(abs, there)) < 2**63 else np.float64)
     return frame
 
 

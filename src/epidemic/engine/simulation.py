@@ -10,18 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from epidemic.callbacks import Callback, Callbacks, all_of
 from epidemic.callbacks.named import named_callbacks
 from epidemic.data import Dataset
+from epidemic.engine.clock import TimedRun
+from epidemic.engine.ranks import on_ranks
 from epidemic.engine.results import Models, Run, SeedRun
-from epidemic.errors import CallbackFailed, Interrupted
+from epidemic.engine.round import InRounds, way_on
+from epidemic.errors import Interrupted
 from epidemic.experiment import Experiment, as_experiment
-from epidemic.host.inbox import Exchange
 from epidemic.host.interrupt import gentle_stop
-from epidemic.host.journal import Ear, Host, Journal
-from epidemic.host.plan import Plan, plan_round
+from epidemic.host.joining import several
+from epidemic.host.journal import Host
+from epidemic.host.plan import check_first_round
 from epidemic.host.population import Population
 from epidemic.host.saved import load_models
 from epidemic.host.setup import initial_module, make_learner, prepare
@@ -50,6 +51,8 @@ def simulate(
     given = all_of(callbacks).those
     deciding = any(type(one).stop is not Callback.stop for one in given)
     callback = Callbacks([*named_callbacks(experiment), *given])
+    if several():
+        return on_ranks(experiment, out, resume, callback, deciding, data)
     root = None if out is None else Path(out)
     workers = Workers(experiment.runtime.threads)
     try:
@@ -69,19 +72,22 @@ def simulate(
                     continue
                 data = experiment.load_data() if data is None else data
                 setup = prepare(experiment, seed, data, begun_on=None if store is None else store.known_device())
+                check_first_round(experiment)  # now that sizes are known to be sane
                 if store is not None and (store.run_info() is None or store.behind):
                     store.announce()
                 if store is not None and store.behind:
                     store.lengthen(setup.task.layout)
                 learner, known = make_learner(setup, workers, known if store is None else store.known_choice())
+                population = Population(setup, learner, workers)
                 if store is not None and store.run_info() is None:
                     device = setup.task.device.type
                     store.begin(known, data.note, classes=data.classes, samples=setup.sizes, device=device)
                 with gentle_stop() as stop:
-                    host = Host(Population(setup, learner), learner, workers, stop)
-                    results.append(_Simulation(host, store, callback, _go_on(store, deciding)).run())
+                    host = Host(population, learner, workers, stop)
+                    kind = InRounds if experiment.clock is None else TimedRun
+                    results.append(kind(host, store, callback, way_on(store, deciding)).run())
             except KeyboardInterrupt:
-                raise Interrupted(f"interrupted before seed {seed} began; {_go_on(store, deciding)}") from None
+                raise Interrupted(f"interrupted before seed {seed} began; {way_on(store, deciding)}") from None
             finally:
                 if store is not None:
                     store.close()
@@ -90,85 +96,8 @@ def simulate(
         workers.close()
 
 
-def _go_on(store: Store | None, deciding: bool) -> str:
-    """How to go on after an interrupt; `deciding`: callbacks that no file names may end a seed."""
-    if store is None:
-        return "nothing was saved, because no directory was given"
-    way = "simulate(..., resume=True) with the same callbacks" if deciding else store.way_on()
-    return f"go on with: {way}"
-
-
 def _saved_models(experiment: Experiment, seed: int, path: Path, data: Dataset | None) -> Models:
     """The models of a finished seed; the data says how its model is laid out."""
     data = experiment.load_data() if data is None else data
     module = initial_module(experiment, data, Streams(seed))
     return Models(*load_models(path, module))
-
-
-class _Simulation:
-    """One seed."""
-
-    def __init__(self, host: Host, store: Store | None, callback: Callback, how_to_go_on: str) -> None:
-        self.host = host
-        self.callback = callback
-        ear = Ear(callback.recorded, callback.evaluating, callback.finished, callback.stop)
-        self.journal = Journal(host, store, how_to_go_on, ear=ear)
-        self.journal.restore()
-
-    def run(self) -> SeedRun:
-        """All rounds, then the final evaluation."""
-        journal, host = self.journal, self.host
-        try:
-            with journal.marked():
-                self._start()
-                while True:
-                    journal.settle()
-                    if journal.over:
-                        return self._finish()
-                    with host.stop.held():
-                        self._round()
-        except KeyboardInterrupt:
-            raise journal.interrupted() from None
-        except CallbackFailed as problem:
-            raise journal.failed_beside(problem) from problem.__cause__
-
-    def _start(self) -> None:
-        journal, host = self.journal, self.host
-        self.callback.started(host.population.setup, host.learner, journal.done)
-        if journal.records:
-            self.callback.resumed(tuple(journal.records))
-            journal.ask()  # the end may have been decided, and not been reached
-
-    def _round(self) -> None:
-        journal, population = self.journal, self.host.population
-        with journal.clock("plan"):
-            setup = population.setup
-            plan = plan_round(journal.experiment, setup.streams, journal.done, setup.sizes)
-            index = population.batches(plan.round)
-        self.callback.planned(plan, index)
-        up = plan.delivery.alive
-        who = None if up.all() else np.flatnonzero(up)
-        with journal.clock("train"):
-            if len(plan.returning):
-                population.adopt(plan.returning, population.give(plan.donors))
-            degree = plan.delivery.graph.out_degree
-            message, loss = population.emit(plan.round, degree if who is None else degree[who], index, who)
-        journal.check_loss("training loss", loss, np.flatnonzero(up))
-        with journal.clock("mix"):
-            weights = plan.weights if who is None else plan.weights.among(who)
-            ids = population.ids if who is None else population.ids[who]
-            inbox = Exchange(message, weights, ids, self.host.workers, population.memory)
-            population.absorb(inbox, who, message)
-            self._count(plan)
-        journal.advanced(plan.round, loss, up)
-        self.callback.advanced(journal.done, population.models)
-
-    def _count(self, plan: Plan) -> None:
-        self.journal.counters.count(plan, self.host.population.letter_bytes)
-
-    def _finish(self) -> SeedRun:
-        journal = self.journal
-        summary = journal.conclude()
-        models = Models(journal.setup.task.layout, journal.models.cpu())
-        path = None if journal.store is None else journal.store.path
-        return SeedRun(journal.setup.seed, journal.records, summary, path, lambda: models)

@@ -1,7 +1,7 @@
 """The whole specification of a run.
 
 `spec.py` is the value, `files.py` its TOML file, `differences.py` what may differ between two of them, `fingerprint.py` how a
-user's own objects are told apart, `modules.py` which modules of a user's own it names.
+user's own objects are told apart, `modules.py` which modules of a user's own it names, `places.py` where a run has found what it names.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from epidemic.experiment.files import (
 )
 from epidemic.experiment.fingerprint import fingerprint
 from epidemic.experiment.modules import OwnModule, installed, own_modules, python_files, references
+from epidemic.experiment.places import found_in, note_places
 from epidemic.experiment.spec import FORMAT, CallbackName, Checkpoint, Eval, Experiment, Network, Runtime
 from epidemic.files import directory_name
 
@@ -51,10 +52,12 @@ __all__ = [
     "fingerprint",
     "first_seeds",
     "flat",
+    "found_in",
     "installed",
     "load",
     "merged",
     "node_terms",
+    "note_places",
     "numbered_seeds",
     "own_modules",
     "python_files",

@@ -52,6 +52,8 @@ BETWEEN_NODES_WITH_OWN_DATA = {
 MEANT = {
     "algorithm.kind": UNSAID_KIND,
     "algorithm.sampling": "replacement",
+    "algorithm.optimizer": "sgd",
+    "algorithm.nesterov": False,
     "network.most_samples": 1_000_000,
 }
 """What a file means that was written before a key existed."""

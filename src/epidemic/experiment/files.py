@@ -13,14 +13,17 @@ from typing import Any
 import msgspec
 
 from epidemic.algorithms import UNSAID_KIND, algorithm_from
+from epidemic.clock import clock_from
+from epidemic.compression import codec_from
 from epidemic.config import build, build_kind, look_beside, parse_setting, parse_toml
 from epidemic.data import PARTITIONS, SOURCES, Partition
 from epidemic.errors import BadInput, require_int, suggestion
+from epidemic.experiment.places import as_remembered
 from epidemic.experiment.spec import Checkpoint, Eval, Experiment, Network, Runtime
 from epidemic.faults import Faults
-from epidemic.files import read_json
 from epidemic.metrics import named_metrics
 from epidemic.models import MODELS
+from epidemic.participation import participation_from
 from epidemic.topology import topology_from
 
 MAX_SEEDS = 10_000
@@ -40,10 +43,13 @@ def experiment_from(table: Mapping[str, Any]) -> Experiment:
         "partition": lambda t: _partition(t),
         "model": lambda t: build_kind(t, MODELS, "model"),
         "faults": lambda t: build(t, Faults, "faults"),
+        "participation": lambda t: participation_from(t),
         "eval": lambda t: build(t, Eval, "eval"),
         "checkpoint": lambda t: build(t, Checkpoint, "checkpoint"),
         "runtime": lambda t: build(t, Runtime, "runtime"),
         "network": lambda t: build(t, Network, "network"),
+        "clock": lambda t: clock_from(t),
+        "compression": lambda t: codec_from(t),
     }
     values = {key: parts[key](value) if key in parts else value for key, value in table.items()}
     for key in ("nodes", "rounds", "format"):
@@ -57,7 +63,7 @@ def _partition(table: Any) -> Partition:
 
 
 def read_table(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file. Modules that they name are found beside it, and the file of a run where that run has found them."""
+    """The tables of a TOML file. Modules that they name are found beside it; what the file of a run names, where that run has found it."""
     table = read_toml(path)
     if not table:
         raise BadInput(
@@ -65,10 +71,7 @@ def read_table(path: str | Path) -> dict[str, Any]:
             ' (where every default is meant, name = "defaults" is enough)'
         )
     look_beside(path)
-    for info in Path(path).parent.glob("seed-*/run.json"):
-        for place in (read_json(info) or {}).get("modules", []):
-            look_beside(Path(place) / "any")
-    return table
+    return as_remembered(table, Path(path).parent)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

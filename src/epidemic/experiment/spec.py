@@ -13,7 +13,9 @@ import msgspec
 from numpy.typing import ArrayLike
 from torch import nn
 
-from epidemic.algorithms import ALGORITHMS, MISSING, Algorithm, LocalSGD, check_algorithm
+from epidemic.algorithms import ALGORITHMS, MISSING, Algorithm, FreeRunning, LocalSGD, check_algorithm, free_running
+from epidemic.clock import Clock
+from epidemic.compression import CODECS, Codec
 from epidemic.config import build, call_own, import_object, to_table
 from epidemic.data import (
     PARTITIONS,
@@ -28,14 +30,18 @@ from epidemic.data import (
     prepared,
 )
 from epidemic.errors import BadInput, plain, require_choice, require_int, require_real, suggestion
+from epidemic.experiment.balance import check_balance
 from epidemic.experiment.fingerprint import fingerprint
+from epidemic.experiment.smaller import check_compression, check_fragments
+from epidemic.experiment.timing import check_clock
 from epidemic.faults import Faults
 from epidemic.learner import CHOICES, LOSSES, Loss, Metric
 from epidemic.metrics import metric_from, named_metrics
 from epidemic.mixing import OF_WHAT_ARRIVED, RULES
 from epidemic.models import MLP, MODELS, Model
+from epidemic.participation import PARTICIPATIONS, Everybody, Participation
 from epidemic.shown import count, html_table
-from epidemic.topology import TOPOLOGIES, ELLocal, Every, GivesGraphs, check_topology, natural_mixing
+from epidemic.topology import TOPOLOGIES, ELLocal, GivesGraphs, Wrapper, check_topology, exchange_of, natural_mixing
 
 FORMAT = 1
 """The version of the file format; files of another version are refused."""
@@ -166,10 +172,13 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         loss: "auto", a name, or a function of (outputs, targets) that gives the mean over the batch.
         metrics: Your own functions of (outputs, targets) by name, each giving one number per sample.   # (b,)
         faults: What goes wrong: lost letters, crashes, partitions, a cap.
+        participation: Who takes part in a round: `UniformParticipation`, `BernoulliParticipation`, `Teleportation`; everybody by default.
         eval: When and on what the models are evaluated.
         checkpoint: When the state is saved.
         runtime: How it is computed.
         network: How deployed nodes talk to each other.
+        clock: What takes how long; then the run has a simulated time. None: rounds only.
+        compression: How the models in letters are made smaller: `Float16`, `Int8`, `RandomK`, `TopK`, ... None: they are sent as they are.
 
     Example:
         >>> ep.Experiment(nodes=16, rounds=20, topology=ep.ELLocal(s=4), data=ep.Digits(), model=ep.MLP(hidden=(32,)))
@@ -191,10 +200,13 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     partition: Partition = msgspec.field(default_factory=lambda: Dirichlet(min_samples=1))
     model: Model | nn.Module | Callable[[], nn.Module] = msgspec.field(default_factory=MLP)
     faults: Faults = msgspec.field(default_factory=Faults)
+    participation: Participation = msgspec.field(default_factory=Everybody)
     eval: Eval = msgspec.field(default_factory=Eval)
     checkpoint: Checkpoint = msgspec.field(default_factory=Checkpoint)
     runtime: Runtime = msgspec.field(default_factory=Runtime)
     network: Network = msgspec.field(default_factory=Network)
+    clock: Clock | None = None
+    compression: Codec | None = None
     metrics: Mapping[str, str | Metric] | Sequence[str] = msgspec.field(default_factory=dict)
     """What else is measured, by name: one of `epidemic.metrics.SHIPPED`, "module:name" or a function; a list names them by themselves."""
     callbacks: Sequence[str | Mapping[str, Any] | CallbackName] = ()
@@ -220,6 +232,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         require_choice("mixing", self.mixing, ["auto", *RULES])
         for key, kind in {
             "faults": Faults,
+            "participation": Participation,
             "eval": Eval,
             "checkpoint": Checkpoint,
             "runtime": Runtime,
@@ -238,6 +251,9 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         check_topology(self.topology, self.nodes)
         check_algorithm(self.algorithm, self.topology, self.mixing)
         self.faults.check(self.nodes)
+        self.faults.check_exchange(self.nodes, exchange_of(self.topology))
+        self.participation.check(self.nodes, self.topology)
+        self.participation.check_algorithm(self.algorithm)
         rule = self.mixing_rule
         redirects = self.faults.cap_of(self.nodes) is not None and self.faults.max_retries != 0
         if redirects and rule not in OF_WHAT_ARRIVED:
@@ -246,6 +262,10 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 ' use faults.max_retries = 0 or mixing = "uniform"'
             )
         needed = getattr(self.algorithm, "natural_mixing", None)
+        check_clock(self)
+        check_balance(self)
+        check_compression(self)
+        check_fragments(self)
         if self.mixing == "samples" and needed is not None:
             raise BadInput(
                 f'mixing = "samples" does not fit this algorithm, which needs "{needed}" weights; leave it out'
@@ -257,6 +277,11 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if self.mixing != "auto":
             return self.mixing
         return getattr(self.algorithm, "natural_mixing", None) or natural_mixing(self.topology)
+
+    @property
+    def free(self) -> FreeRunning | None:
+        """Its method without rounds; None if it has rounds."""
+        return free_running(self.algorithm)
 
     def load_data(self) -> Dataset:
         """The data, read and checked."""
@@ -299,7 +324,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def portable(self) -> bool:
         """Whether the experiment consists of named kinds only, so that a file can hold it."""
-        parts = (self.topology, self.algorithm, self.data, self.partition, self.model)
+        parts = (self.topology, self.algorithm, self.data, self.partition, self.model, self.participation)
         assert isinstance(self.metrics, Mapping)
         named = all(isinstance(part, str) for part in (self.loss, *self.metrics.values()))
         return named and all(map(_named_kind, parts))
@@ -308,6 +333,11 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """As tables of a TOML file; a user's own objects are given by their description."""
         fields = {f.name: getattr(self, f.name) for f in msgspec.structs.fields(self)}
         metrics, callbacks = fields.pop("metrics"), fields.pop("callbacks")
+        for key in ("clock", "compression"):
+            if fields[key] is None:
+                del fields[key]
+        if fields["participation"] == Everybody():  # as it was before there was anything else
+            del fields["participation"]
         table = {key: _described(value) for key, value in fields.items() if key != "seeds"}
         if metrics:
             table["metrics"] = {n: m if isinstance(m, str) else fingerprint(m) for n, m in metrics.items()}
@@ -325,7 +355,14 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         rows = [("nodes", self.nodes), ("rounds", self.rounds), ("seeds", ", ".join(map(str, self.seeds[:10])))]
         if len(self.seeds) > 10:
             rows[-1] = ("seeds", f"{rows[-1][1]}, ... ({len(self.seeds)} in all)")
-        for part in (*_PARTS, *(["faults"] if self.faults != Faults() else []), "eval"):
+        for part in (
+            *_PARTS,
+            *(["faults"] if self.faults != Faults() else []),
+            *(["participation"] if self.participation.partial else []),
+            *(["clock"] if self.clock else []),
+            *(["compression"] if self.compression else []),
+            "eval",
+        ):
             value = getattr(self, part)
             rows.append((part, plain(repr(value)) if _named_kind(value) else _class_name(value)))
         if self.metrics:
@@ -335,19 +372,21 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 _PARTS = ("topology", "algorithm", "data", "partition", "model")
 
-_SETTINGS = (Faults, Eval, Checkpoint, Runtime, Network)
+_SETTINGS = (Faults, Eval, Checkpoint, Runtime, Network, Clock)
 
 
 def _named_kind(value: Any) -> bool:
     """Whether a value is of a kind that a file can name (and not a user's own class, even one derived from ours)."""
-    if isinstance(value, Every):
-        return type(value) is Every and _named_kind(value.inner)
+    if isinstance(value, Wrapper) and not _named_kind(value.inner):
+        return False
     kinds = (
         *TOPOLOGIES.values(),
         *ALGORITHMS.values(),
         *SOURCES.values(),
         *PARTITIONS.values(),
         *MODELS.values(),
+        *PARTICIPATIONS.values(),
+        *CODECS.values(),
         *_SETTINGS,
     )
     return type(value) in kinds

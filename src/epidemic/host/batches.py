@@ -50,6 +50,10 @@ class Batches:
         """The sample numbers of round `round`.   # (k, r, b)"""
         return np.asarray(self._samples[self._way.places(streams, round) + self._start[:, None, None]])
 
+    def of(self, streams: Streams, position: int, count: int) -> NDArray[np.int64]:
+        """The sample numbers of the count-th training of the hosted node at this position, where there are no rounds.   # (r, b)"""
+        return np.asarray(self._samples[self._way.places_of(streams, position, count) + self._start[position]])
+
 
 class _Way(Protocol):
     """A way of sampling."""
@@ -58,16 +62,25 @@ class _Way(Protocol):
         """Where the samples of round `round` stand among the node's own.   # (k, r, b)"""
         ...
 
+    def places_of(self, streams: Streams, position: int, count: int) -> NDArray[np.int64]:
+        """The same of one node's count-th training.   # (r, b)"""
+        ...
+
 
 class _Replacement:
     """One array of uniforms for all nodes, and floor(u * size) of it for each of the hosted ones."""
 
     def __init__(self, size: NDArray[np.int64], shape: tuple[int, int, int], hosted: slice | IntArray) -> None:
         self._size, self._shape, self._hosted = size[:, None, None], shape, hosted
+        self._ids = np.arange(shape[0])[hosted]
 
     def places(self, streams: Streams, round: int) -> NDArray[np.int64]:
         u = streams("batches", round).uniforms(*self._shape)[self._hosted]
         return np.asarray((u * self._size).astype(np.int64))
+
+    def places_of(self, streams: Streams, position: int, count: int) -> NDArray[np.int64]:
+        u = streams("batches-of", int(self._ids[position]), count).uniforms(*self._shape[1:])
+        return np.asarray((u * self._size[position]).astype(np.int64))
 
 
 class _Epochs:
@@ -101,6 +114,18 @@ class _Epochs:
             wanted = wanted + 1
             who = who[wanted[who] <= epoch[who, -1]]
         return place.reshape(-1, steps, batch)
+
+    def places_of(self, streams: Streams, position: int, count: int) -> NDArray[np.int64]:
+        steps, batch = self._shape
+        size, start = int(self._size[position]), self._start[position]
+        if streams != self._streams:
+            self._streams, self._epoch[:] = streams, -1
+        place = np.zeros(steps * batch, dtype=np.int64)
+        epochs, at = np.divmod(np.arange(steps * batch) + count * steps * batch, size)
+        for epoch in np.unique(epochs):
+            self._turn(streams, np.array([position]), np.array([epoch]))
+            place[epochs == epoch] = self._order[start + at[epochs == epoch]]
+        return place.reshape(steps, batch)
 
     def _turn(self, streams: Streams, who: NDArray[np.int64], epoch: NDArray[np.int64]) -> None:
         """Put the order of these nodes' samples in this epoch in place."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epidemic.host.plan import Plan
-from epidemic.record import CONTROL_BYTES, HEADER_BYTES, MeanMax, Traffic
+from epidemic.record import CONTROL_BYTES, ENTRY_BYTES, HEADER_BYTES, MeanMax, Traffic
+from epidemic.sampling import Control
+
+
+def control_bytes(control: Control) -> NDArray[np.int64]:
+    """Bytes that each node sent to find others.   # (n,)"""
+    return np.asarray(control.messages * CONTROL_BYTES + control.entries * ENTRY_BYTES, dtype=np.int64)
 
 
 @dataclass
@@ -20,50 +27,71 @@ class Counters:
     model: NDArray[np.int64]
     header: NDArray[np.int64]
     control: NDArray[np.int64]
+    wasted: NDArray[np.int64]
     degrees: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # in how many rounds it received so many models
 
     @staticmethod
     def zero(n: int) -> Counters:
         """Nothing yet."""
-        model, header, control = (np.zeros(n, dtype=np.int64) for _ in range(3))
-        return Counters(model, header, control)
+        model, header, control, wasted = (np.zeros(n, dtype=np.int64) for _ in range(4))
+        return Counters(model, header, control, wasted)
 
-    def count(self, plan: Plan, model_bytes: int) -> None:
-        """Add a round."""
-        delivery = plan.delivery
-        models = delivery.models_sent + np.bincount(plan.donors, minlength=len(self.model))
-        self.model += models * model_bytes
-        self.header += models * HEADER_BYTES
-        self.control += delivery.offers_sent * CONTROL_BYTES
-        received = delivery.graph.in_degree
-        for degree in np.unique(received[delivery.alive]):
+    def count(self, plan: Plan, letter_bytes: int | Sequence[int], model_bytes: int | None = None) -> None:
+        """Add a round. `letter_bytes`: of a letter, or of one of each part of the models.
+
+        `model_bytes`: of the models that returning nodes are given, if they are not as large as letters.
+        """
+        sizes = (letter_bytes,) if isinstance(letter_bytes, int) else letter_bytes
+        given = np.bincount(plan.donors, minlength=len(self.model))
+        self.model += given * (sum(sizes) if model_bytes is None else model_bytes)
+        self.header += given * HEADER_BYTES
+        if plan.control is not None:
+            self.control += control_bytes(plan.control)
+        alive = plan.delivery.alive
+        received = np.zeros(len(self.model), dtype=np.int64)
+        for passage, size in zip(plan.passages, sizes, strict=True):
+            delivery = passage.delivery
+            sent = delivery.models_sent
+            self.model += -(-sent * size // delivery.pieces)  # whole bytes, rounded up
+            self.header += sent * HEADER_BYTES
+            self.control += delivery.offers_sent * CONTROL_BYTES
+            self.wasted += (sent - delivery.graph.sent) * (size + HEADER_BYTES)
+            received += delivery.graph.in_degree
+        for degree in np.unique(received[alive]):
             nodes = self.degrees.setdefault(int(degree), np.zeros(len(received), dtype=np.int64))
-            nodes += (received == degree) & delivery.alive
+            nodes += (received == degree) & alive
 
-    def sent(self, models: int, model_bytes: int, offers: int = 0) -> None:
-        """Add what the one hosted node really sent."""
-        self.model[0] += models * model_bytes
-        self.header[0] += models * HEADER_BYTES
+    def sent(self, letters: int, numbers: int, offers: int = 0) -> None:
+        """Add what the one hosted node really sent: so many letters, whose numbers took so many bytes."""
+        self.model[0] += numbers
+        self.header[0] += letters * HEADER_BYTES
         self.control[0] += offers * CONTROL_BYTES
 
     def received(self, models: int) -> None:
         """Add a round in which the one hosted node received so many models."""
         self.degrees.setdefault(models, np.zeros(1, dtype=np.int64))[0] += 1
 
+    @property
+    def rounds(self) -> NDArray[np.int64]:
+        """In how many rounds each node took part.   # (n,)"""
+        return sum(self.degrees.values(), np.zeros_like(self.model))
+
     def traffic(self) -> Traffic:
         """Over the nodes."""
         total = self.model + self.header + self.control
-        parts = (self.model, self.header, self.control, total)
+        parts = (self.model, self.header, self.control, total, *([self.wasted] if self.wasted.any() else []))
         return Traffic(*(MeanMax(float(part.mean()), int(part.max())) for part in parts))
 
     def tensors(self) -> dict[str, Tensor]:
         """For the checkpoint."""
-        found = {f"sent.{k}": torch.from_numpy(getattr(self, k)) for k in ("model", "header", "control")}
+        kinds = ("model", "header", "control", *(["wasted"] if self.wasted.any() else []))
+        found = {f"sent.{k}": torch.from_numpy(getattr(self, k)) for k in kinds}
         return {**found, **{f"degree.{k}": torch.from_numpy(v) for k, v in self.degrees.items()}}
 
     @staticmethod
     def restored(tensors: dict[str, Tensor]) -> Counters:
         """From the checkpoint."""
         model, header, control = (tensors[f"sent.{k}"].numpy() for k in ("model", "header", "control"))
+        wasted = tensors["sent.wasted"].numpy() if "sent.wasted" in tensors else np.zeros_like(model)
         degrees = {int(k.removeprefix("degree.")): t.numpy() for k, t in tensors.items() if k.startswith("degree.")}
-        return Counters(model, header, control, degrees)
+        return Counters(model, header, control, wasted, degrees)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from epidemic.graph import IntArray
 from epidemic.host.counters import Counters
-from epidemic.host.mixture import disagreement as apart
-from epidemic.host.setup import Setup
+from epidemic.host.setup import Setup, everyones_shares
 from epidemic.learner import Evaluation
-from epidemic.record import Living, OwnSpread, Record, Spread, Summary, Traffic
-from epidemic.workers import Workers
+from epidemic.record import Living, Moment, OwnSpread, Record, Spread, Summary, Traffic
 
 
 def record_of(
@@ -34,6 +31,7 @@ def record_of(
     disagreement: float | None,
     bytes: Traffic,
     living: Living | None = None,
+    time: Moment | None = None,
 ) -> Record:
     """The record of a round: `found` of the hosted nodes (of one, if all are the same), `mean` of the average of all models."""
     return Record(
@@ -49,16 +47,27 @@ def record_of(
         living=living,
         bytes=bytes,
         metrics={name: OwnSpread.of(found.metrics[name].expand(hosted)) for name in setup.experiment.own_metrics()},
+        time=None if time is None else _with_accuracies(time, found, hosted),
     )
 
 
-def living_of(found: Evaluation, x: Tensor, up: NDArray[np.bool_], workers: Workers) -> Living | None:
-    """The same of the nodes that are up alone; None where all are (or none is)."""
+def _with_accuracies(moment: Moment, found: Evaluation, n: int) -> Moment:
+    if "accuracy" not in found.metrics:
+        return moment
+    return msgspec.structs.replace(moment, accuracies=found.metrics["accuracy"].expand(n).tolist())
+
+
+def living_of(found: Evaluation, up: NDArray[np.bool_], apart: Callable[[NDArray[np.bool_]], float]) -> Living | None:
+    """The same of the nodes that are up alone; None where all are (or none is). `apart`: gives D(X) of some of the nodes."""
     if up.all() or not up.any():
         return None
-    part = Evaluation(found.loss[up], {name: values[up] for name, values in found.metrics.items()})
-    alive = int(up.sum())
-    return Living(_spread(part, "accuracy", alive), Spread.of(part.loss), apart(x[torch.from_numpy(up)], workers))
+    part, alive = among(found, up), int(up.sum())
+    return Living(_spread(part, "accuracy", alive), Spread.of(part.loss), apart(up))
+
+
+def among(found: Evaluation, up: NDArray[np.bool_]) -> Evaluation:
+    """What was found of some of the nodes."""
+    return Evaluation(found.loss[up], {name: values[up] for name, values in found.metrics.items()})
 
 
 def summary_of(
@@ -69,9 +78,14 @@ def summary_of(
     *,
     rounds: int,
     bytes: Traffic,
+    seconds: float | None = None,
     ended_early: str = "",
+    living: Evaluation | None = None,
 ) -> Summary:
-    """What came out: `final` of the hosted nodes and `mean` of the average of all models, both on the full test set."""
+    """What came out: `final` of the hosted nodes and `mean` of the average of all models, both on the full test set.
+
+    `living`: of those who took part in the last round, where not everybody does.
+    """
     best = max((r for r in records if r.accuracy), key=_accuracy, default=None)
     lowest = min(records, key=lambda r: r.loss.mean)
     hosted = len(final.loss)
@@ -91,7 +105,9 @@ def summary_of(
         final_metrics={name: OwnSpread.of(final.metrics[name]) for name in setup.experiment.own_metrics()},
         test_samples=len(setup.test[0]),
         bytes=bytes,
+        seconds=seconds,
         ended_early=ended_early,
+        final_living_accuracy=None if living is None else _spread(living, "accuracy", len(living.loss)),
     )
 
 
@@ -99,7 +115,12 @@ def nodes_of(setup: Setup, final: Evaluation, counters: Counters, ids: IntArray)
     """A line for each of these nodes."""
     data = setup.data
     nodes = []
-    shares = dict(zip(setup.hosted.tolist(), setup.parts, strict=True))
+    took_part = counters.rounds
+    shares = (
+        everyones_shares(setup)
+        if len(ids) > len(setup.hosted)
+        else dict(zip(setup.hosted.tolist(), setup.parts, strict=True))
+    )
     for i, node in enumerate(ids.tolist()):
         part = shares[node]
         classes = np.bincount(data.train.targets[part], minlength=len(data.classes)).tolist() if data.classes else None
@@ -114,6 +135,9 @@ def nodes_of(setup: Setup, final: Evaluation, counters: Counters, ids: IntArray)
                 "final_accuracy": float(final.metrics["accuracy"][i]) if "accuracy" in final.metrics else None,
             }
         )
+        if setup.experiment.participation.partial:
+            rounds = int(took_part[i])
+            nodes[-1] |= {"rounds": rounds, "steps": rounds * setup.experiment.algorithm.local_steps}
         if own := [name for name in final.metrics if name != "accuracy"]:
             values = {name: float(final.metrics[name][i]) for name in own}
             nodes[-1]["final_metrics"] = {name: v if math.isfinite(v) else None for name, v in values.items()}

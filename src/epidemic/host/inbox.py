@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epidemic.algorithms import Heard, Rows
+from epidemic.compression import Said
+from epidemic.errors import RunFailed
 from epidemic.graph import FloatArray
-from epidemic.host.mixture import add, mix, mix_member, mix_portions
+from epidemic.host.coding import SENT, Coder
+from epidemic.host.mixture import add, mix, mix_member, mix_portions, mix_said, with_own
 from epidemic.mixing import Weights
 from epidemic.workers import Workers
 
@@ -26,25 +29,46 @@ Memory = Callable[[str, Tensor], Tensor]
 """Gives memory for a result like this one of this column."""
 
 
+def no_sums() -> RunFailed:
+    """What is said to an algorithm that asks for sums of compressed letters."""
+    return RunFailed("algorithm: letters that are compressed can be averaged, not added up; leave [compression] out")
+
+
 class Exchange:
     """The inboxes of all nodes of a message, by one matrix; complete graphs stay implicit."""
 
     def __init__(
-        self, message: Rows, weights: Weights, ids: NDArray[np.int64], workers: Workers, memory: Memory
+        self,
+        message: Rows,
+        weights: Weights,
+        ids: NDArray[np.int64],
+        workers: Workers,
+        memory: Memory,
+        coder: Coder | None = None,
     ) -> None:
-        """`weights` are those of these rows, whose nodes are `ids`."""
+        """`weights` are those of these rows, whose nodes are `ids`. `coder`: reads letters that are compressed."""
         self._message = message
         self._weights = weights
         self._ids = ids
         self._workers = workers
         self._memory = memory
+        self._coder = coder
+
+    def own(self, column: str) -> Tensor:
+        """Everybody's own part.   # (k, d)"""
+        return self._message[column]
 
     def mean(self, column: str) -> Tensor:
         """The average by the round's weights.   # (k, d)"""
-        return self._apply(self._weights, column)
+        if self._coder is None:
+            return self._apply(self._weights, column)
+        own, said = self._message[column], self._coder.decode_all(self._message[column + SENT], self._workers)
+        return mix_said(self._weights, own, said, self._coder.fill, self._workers, self._memory(column, own))
 
     def sum(self, column: str) -> Tensor:
         """The own part plus the letters.   # (k, d)"""
+        if self._coder is not None:
+            raise no_sums()
         return self._apply(self._weights.ones, column)
 
     def _apply(self, weights: Weights, column: str) -> Tensor:
@@ -54,9 +78,15 @@ class Exchange:
     def each(self, column: str) -> Iterator[Heard]:
         """The letters themselves, receiver by receiver."""
         rows = self._message[column]
+        said = (
+            Said(rows) if self._coder is None else self._coder.decode_all(self._message[column + SENT], self._workers)
+        )
         for i, (at, share) in enumerate(self._weights.by_row()):
             senders = self._ids[at[1:]]
-            letters = rows[torch.from_numpy(at[1:]).to(rows.device)]
+            which = torch.from_numpy(at[1:]).to(rows.device)
+            letters = said.rows[which]
+            if said.mask is not None:
+                letters = torch.where(said.mask[which] > 0, letters, rows[i])
             yield Heard(rows[i], letters, senders, share, np.zeros(len(senders), dtype=np.int64))
 
 
@@ -65,7 +95,7 @@ class Received:
     """The letters of one receiver, by ascending sender, and how much each voice counts."""
 
     senders: Sequence[int]
-    letters: Sequence[Mapping[str, Tensor]]  # a row for each column
+    letters: Sequence[Mapping[str, Tensor]]  # a row for each column, or its bytes where it is compressed
     shares: FloatArray  # (1 + h,) the own one first
     at: int | None = None
     """Of a complete graph: how many of the senders come before the receiver itself."""
@@ -76,17 +106,29 @@ class Received:
 class Post:
     """The inboxes of a few nodes to whom letters came one by one."""
 
-    def __init__(self, message: Rows, received: Sequence[Received], workers: Workers) -> None:
+    def __init__(
+        self, message: Rows, received: Sequence[Received], workers: Workers, coder: Coder | None = None
+    ) -> None:
+        """`coder`: reads letters that are compressed."""
         self._message = message  # (k, ...) each
         self._received = received
         self._workers = workers
+        self._coder = coder
+
+    def own(self, column: str) -> Tensor:
+        """Everybody's own part.   # (k, d)"""
+        return self._message[column]
 
     def mean(self, column: str) -> Tensor:
         """The average by the round's weights.   # (k, d)"""
+        if self._coder is not None:
+            return self._said(column, self._coder)
         return self._added(column, lambda i: self._received[i].shares.tolist())
 
     def sum(self, column: str) -> Tensor:
         """The own part plus the letters.   # (k, d)"""
+        if self._coder is not None:
+            raise no_sums()
         return self._added(column, lambda i: [1.0] * len(self._received[i].shares), 0.0)
 
     def _added(self, column: str, shares: Callable[[int], list[float]], besides: float | None = None) -> Tensor:
@@ -113,10 +155,38 @@ class Post:
         self._workers.map(one, range(len(own)))
         return out
 
+    def _said(self, column: str, coder: Coder) -> Tensor:
+        """The average of compressed letters, in the order of `mix_said`."""
+        own = self._message[column]
+        out = torch.empty_like(own)
+
+        def one(i: int) -> None:
+            first, *rest = self._received[i].shares.tolist()
+            total, heard = torch.zeros_like(own[i]), None
+            for letter, share in zip(self._received[i].letters, rest, strict=True):
+                said = coder.decode(letter[column].to(own.device)[None])
+                add(total, said.rows[0], share)
+                if said.mask is not None and coder.fill != "zero":
+                    heard = torch.zeros_like(own[i]) if heard is None else heard
+                    add(heard, said.mask[0].to(own.dtype), share)
+            out[i] = with_own(total, heard, own[i], own.new_tensor(first), coder.fill)
+
+        self._workers.map(one, range(len(own)))
+        return out
+
+    def _letters(self, column: str, own: Tensor, one: Received) -> list[Tensor]:
+        """The letters of a receiver as rows; of what a compressed one does not say, the own value (of differences: none)."""
+        found = [letter[column].to(own.device) for letter in one.letters]
+        if self._coder is None:
+            return found
+        said = [self._coder.decode(raw[None]) for raw in found]
+        whole = self._coder.differences
+        return [s.rows[0] if whole or s.mask is None else torch.where(s.mask[0], s.rows[0], own) for s in said]
+
     def each(self, column: str) -> Iterator[Heard]:
         """The letters themselves, receiver by receiver."""
         for own, one in zip(self._message[column], self._received, strict=True):
-            letters = [letter[column].to(own.device) for letter in one.letters]
+            letters = self._letters(column, own, one)
             stacked = torch.stack(letters) if letters else own.new_empty((0, *own.shape))
             senders = np.array(one.senders, dtype=np.int64)
             yield Heard(own, stacked, senders, one.shares, np.zeros(len(senders), dtype=np.int64))

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+AT_ONCE = 2.0
+"""Seconds in which several signals are one wish: a terminal and a launcher both hand on the same Ctrl-C."""
 
 
 class Stop:
@@ -23,6 +27,11 @@ class Stop:
             raise KeyboardInterrupt
         self._wanted = True
 
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody wants it to stop."""
+        return self._wanted
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """What happens inside is not interrupted; a request is honoured at the end."""
@@ -38,10 +47,32 @@ class Stop:
             raise KeyboardInterrupt
 
 
+class AgreedStop(Stop):
+    """Only takes note: the ranks of a simulation stop when all have agreed to, because each waits for the others in every round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._since = 0.0
+
+    def request(self, *_: Any) -> None:
+        """The signal handler."""
+        now = time.monotonic()
+        if self._wanted and now - self._since > AT_ONCE:  # a second one does not wait
+            self.broke = True
+            raise KeyboardInterrupt
+        if not self._wanted:
+            self._wanted, self._since = True, now
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Everything is held."""
+        yield
+
+
 @contextmanager
-def gentle_stop() -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM wait for the end of the round."""
-    stop = Stop()
+def gentle_stop(stop: Stop | None = None) -> Iterator[Stop]:
+    """Ctrl-C and SIGTERM wait for the end of the round, or for what `stop` waits for."""
+    stop = Stop() if stop is None else stop
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return

@@ -17,22 +17,25 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
+import safetensors.torch
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from epidemic.algorithms import Rows
 from epidemic.errors import CallbackFailed, EpidemicError, Interrupted
-from epidemic.host.checkpoint import Progress
+from epidemic.host.checkpoint import Found, Progress
 from epidemic.host.counters import Counters
-from epidemic.host.findings import Clock, living_of, nodes_of, record_of, summary_of
+from epidemic.host.findings import Clock, among, living_of, nodes_of, record_of, summary_of
 from epidemic.host.interrupt import Stop
-from epidemic.host.mixture import disagreement, mean_row
 from epidemic.host.population import Population, Positions
+from epidemic.host.ranks import Alone, Ranks
+from epidemic.host.saved import given_the_average
 from epidemic.host.store import Store
 from epidemic.learner import Evaluation, Learner
-from epidemic.record import Record, Summary
+from epidemic.record import Moment, Record, Summary
 from epidemic.workers import Workers
 
 
@@ -44,6 +47,8 @@ class Host:
     learner: Learner
     workers: Workers
     stop: Stop
+    ranks: Ranks | None = None
+    """The processes that share the nodes; None: this one has all that there are."""
 
 
 @dataclass
@@ -79,8 +84,12 @@ class Journal:
         self.experiment = self.setup.experiment
         self._who: Positions | None = None if place is None else np.array([place])
         self._how = how_to_go_on
-        self.ids: Positions = host.population.ids if place is None else host.population.ids[[place]]
+        self.ranks: Ranks = Alone(self.experiment.nodes) if host.ranks is None else host.ranks
+        shared = self.ranks.count > 1
+        everyone = np.arange(self.experiment.nodes) if shared else host.population.ids
+        self.ids: Positions = everyone if place is None else everyone[[place]]
         self.done, self.recorded = 0, -1  # rounds; the last one that has a record
+        self.rounds: float = self.experiment.rounds  # after which it is over
         self.records: list[Record] = []
         self.counters = Counters.zero(len(self.ids))
         self.train_loss: float | None = None
@@ -88,12 +97,14 @@ class Journal:
         self.up: NDArray[np.bool_] = np.ones(len(self.ids), dtype=bool)  # which of the hosted nodes were
         self.ended_early: str | None = None  # why, if somebody wants no more rounds
         self.extra: Callable[[], Extra] = Extra
+        self.moment: Callable[[], Moment | None] = lambda: None  # where it stands under a simulated clock
         self._saved = time.monotonic()
+        self._kept_by_first = self.ranks.count > 1 and self.ranks.any(store is not None)
 
     @property
     def over(self) -> bool:
         """Whether all rounds are done, or nobody wants more of them."""
-        return self.done >= self.experiment.rounds or self.ended_early is not None
+        return self.done >= self.rounds or self.ended_early is not None
 
     @property
     def models(self) -> Tensor:
@@ -102,9 +113,26 @@ class Journal:
         return x if self._who is None else x[self._who]
 
     @property
+    def outcome(self) -> Tensor:
+        """The models that come out of it. Where nodes hold none in the end, they are given the average of those that are there.   # (k, d)"""
+        x, counted = self.models, self._counted
+        return x if counted is None else given_the_average(x, torch.from_numpy(counted))
+
+    @property
     def kept(self) -> str:
         """What is left when it fails, for people."""
         return "; the last checkpoint is kept" if self.store is not None and self.store.has_checkpoint else ""
+
+    @property
+    def kept_somewhere(self) -> bool:
+        """Whether there is a directory, here or on the first rank."""
+        return self.store is not None or self._kept_by_first
+
+    @property
+    def _counted(self) -> NDArray[np.bool_] | None:
+        """Whose models are what the run has learnt, where it is not everybody's: those who hold one (if nobody does, all that are left)."""
+        live_only = self.experiment.participation.live_only and self._who is None
+        return self.up if live_only and self.up.any() and not self.up.all() else None
 
     # -- between rounds -----------------------------------------------------------------------------------------------
 
@@ -131,10 +159,14 @@ class Journal:
         """Evaluate and save where that is due."""
         if self.due:
             self.record()
+        self.save_where_due()
+
+    def save_where_due(self) -> None:
+        """Save, if it is time to."""
         when = self.experiment.checkpoint
         by_rounds = when.rounds and self.done % when.rounds == 0
-        by_time = when.seconds and time.monotonic() - self._saved >= when.seconds
-        if self.store is not None and self.done and (by_rounds or by_time or self.over):
+        by_time = bool(when.seconds) and self.ranks.any(time.monotonic() - self._saved >= when.seconds)
+        if self.kept_somewhere and self.done and (by_rounds or by_time or self.over):
             with self.host.stop.held():
                 self.save()
             self._saved = time.monotonic()
@@ -143,56 +175,96 @@ class Journal:
         """Evaluate the models, and write the record down."""
         host = self.host
         with self.clock("evaluate"):
-            x, samples = self.models, self.setup.evaluated
-            same = self._who is None and self.done == 0 and bool((x == x[0]).all())  # everybody starts from one model
-            found = host.learner.evaluate(x[:1] if same else x, samples)
-            self.check_loss("loss", found.loss, self.ids[: len(found.loss)])
+            x, samples, up = self.models, self.setup.evaluated, self.up
+            if self._counted is not None:
+                x, up = x[torch.from_numpy(self._counted)], up[self._counted]
+            same = self._who is None and self.done == 0 and self.ranks.alike(x)  # everybody starts from one model
+            found = host.learner.evaluate(x[:1], samples) if same else self._evaluated(x, samples)
+            ids = self.ids if self._counted is None else self.ids[self._counted]
+            self.check_loss("loss", found.loss, ids[: len(found.loss)])
             whole = self._who is None
             record = record_of(
                 self.setup,
                 found,
-                host.learner.evaluate(mean_row(x, host.workers), samples) if whole else None,
-                hosted=len(self.ids),
+                host.learner.evaluate(self.ranks.mean_row(x, host.workers), samples) if whole else None,
+                hosted=len(ids),
                 round=self.done,
                 alive=self.alive,
                 train_loss=self.train_loss,
-                disagreement=None if not whole else 0.0 if same else disagreement(x, host.workers),
-                living=living_of(found, x, self.up, host.workers) if whole else None,
+                disagreement=None if not whole else 0.0 if same else self.ranks.disagreement(x, host.workers),
+                living=living_of(found, up, self._apart(x)) if whole else None,
                 bytes=self.counters.traffic(),
+                time=self.moment(),
             )
-        with host.stop.held():  # a record is written and known to be, or neither
+        with host.stop.held(), self.ranks.together():  # a record is written and known to be, or neither
             if self.store is not None:
                 self.store.append(record, {"round": self.done, "seconds": self.clock.taken()})
             self.records.append(record)
             self.recorded = self.done
-        self.ear.recorded(record)
+        with self.ranks.together():
+            self.ear.recorded(record)
         self.ask()
+
+    def _evaluated(self, x: Tensor, samples: tuple[Tensor, Tensor]) -> Evaluation:
+        """Every node's model on these samples, those of other ranks included."""
+        first = int(self.host.population.ids[0]) if self.ranks.count > 1 else 0
+        found = self.host.learner.evaluate(x, samples, first)
+        return found if self._who is not None else self.ranks.evaluations(found)
+
+    def _apart(self, x: Tensor) -> Callable[[NDArray[np.bool_]], float]:
+        """D(X) of some of the nodes."""
+
+        def apart(up: NDArray[np.bool_]) -> float:
+            here = up[self.host.population.ids] if self.ranks.count > 1 else up
+            return self.ranks.disagreement(x[torch.from_numpy(here)], self.host.workers)
+
+        return apart
 
     def ask(self) -> None:
         """Ask whether to end here; after the last round it makes no difference."""
-        reason = self.ear.stop()
-        if self.done < self.experiment.rounds and self.ended_early is None:
+        reason: str | None = None
+        with self.ranks.together():
+            reason = self.ear.stop()
+        reason = self.ranks.told((reason or "").encode()).decode() or None
+        if self.done < self.rounds and self.ended_early is None:
             self.ended_early = reason
 
-    def conclude(self, about: Callable[[], dict[str, Any]] = dict) -> Summary:
-        """The full test set, and everything written down; `about` is added to what is said of a single node."""
-        self.ear.evaluating("the full test set")
+    def conclude(self, about: Callable[[int], dict[str, Any]] = lambda _: {}) -> Summary:
+        """The full test set, and everything written down; `about` a node is added to what is said of it."""
+        with self.ranks.together():
+            self.ear.evaluating("the full test set")
         host = self.host
         host.population.release()
-        x, test = self.models, self.setup.test
-        final = host.learner.evaluate(x, test)
-        mean: Evaluation | None = host.learner.evaluate(mean_row(x, host.workers), test) if self._who is None else None
-        sent = self.counters.traffic()
+        x, test = self.outcome, self.setup.test
+        final = self._evaluated(x, test)
+        counted, partial = self._counted, self._who is None and self.experiment.participation.partial
+        average = x if counted is None else x[torch.from_numpy(counted)]
+        mean: Evaluation | None = None
+        if self._who is None:
+            mean = host.learner.evaluate(self.ranks.mean_row(average, host.workers), test)
+        sent, moment = self.counters.traffic(), self.records[-1].time
         summary = summary_of(
-            self.setup, self.records, final, mean, rounds=self.done, bytes=sent, ended_early=self.ended_early or ""
+            self.setup,
+            self.records,
+            final if counted is None else among(final, counted),
+            mean,
+            rounds=self.done,
+            bytes=sent,
+            seconds=None if moment is None else moment.seconds,
+            ended_early=self.ended_early or "",
+            living=among(final, self.up) if partial and counted is None and self.up.any() else None,
         )
-        if self.store is not None:
-            nodes = nodes_of(self.setup, final, self.counters, self.ids)
-            more = about()
-            state = host.population.state
-            models = [f"state.{name}" for name, rows in state.items() if rows is x] if self._who is None else None
-            self.store.finish(summary, [node | more for node in nodes], self.setup.task.layout, x, models)
-        self.ear.finished(summary)
+        every = self.ranks.gathered(x) if self.kept_somewhere and self._who is None else x
+        with self.ranks.together():
+            if self.store is not None:
+                nodes = nodes_of(self.setup, final, self.counters, self.ids)
+                state = host.population.state
+                longer = self._who is None and moment is None  # whether it could go on with more rounds
+                models = [f"state.{name}" for name, rows in state.items() if rows is x] if longer else None
+                self.store.finish(
+                    summary, [node | about(node["node"]) for node in nodes], self.setup.task.layout, every, models
+                )
+            self.ear.finished(summary)
         return summary
 
     @contextmanager
@@ -209,7 +281,7 @@ class Journal:
             if self.store.finished:  # what went wrong came after its end
                 self.store.mark("finished", self.ended_early or "")
             elif isinstance(problem, KeyboardInterrupt | Interrupted):
-                self.store.mark("stopped", f"interrupted after round {self.done} of {self.experiment.rounds}")
+                self.store.mark("stopped", f"interrupted {self._when}")
             else:
                 known = isinstance(problem, EpidemicError)
                 self.store.mark("failed", reason if known else f"unexpected {type(problem).__name__}: {reason}")
@@ -219,10 +291,11 @@ class Journal:
 
     def save(self) -> None:
         """Save the state of the nodes, what was counted, and what the host adds."""
-        assert self.store is not None
         with self.clock("checkpoint"):
             population, extra = self.host.population, self.extra()
             state: Rows = population.state if self._who is None else population.snapshot(self._who)
+            if self._who is None:
+                state = {name: self.ranks.gathered(rows) for name, rows in state.items()}
             tensors = {f"state.{name}": rows for name, rows in state.items()} | self.counters.tensors()
             if self.train_loss is not None:
                 tensors["train_loss"] = torch.tensor(self.train_loss, dtype=torch.float64)
@@ -230,17 +303,23 @@ class Journal:
             if not self.up.all():
                 tensors["up"] = torch.from_numpy(self.up)
             progress = Progress(round=self.done, recorded=self.recorded, tallies=extra.tallies)
-            self.store.save_checkpoint(progress, tensors | extra.tensors)
+            with self.ranks.together():
+                if self.store is not None:
+                    self.store.save_checkpoint(progress, tensors | extra.tensors)
 
     def restore(self) -> Extra | None:
         """Go on from the checkpoint; what the host had added to it, or None if there is none."""
-        found = None if self.store is None else self.store.restore(self.setup.task.layout)
-        if found is None or self.store is None:
+        found: Found | None = None
+        with self.ranks.together():
+            found = None if self.store is None else self.store.restore(self.setup.task.layout)
+        found = self._shared(found) if self.ranks.count > 1 else found
+        if found is None:
             return None
         progress, tensors = found
         state = {k.removeprefix("state."): t for k, t in tensors.items() if k.startswith("state.")}
         population = self.host.population
         if self._who is None:
+            state = state if self.ranks.count == 1 else self.ranks.restored(state if self.store is not None else None)
             population.state = {name: rows.to(self.setup.task.device) for name, rows in state.items()}
         else:
             population.restore(self._who, state)
@@ -250,27 +329,57 @@ class Journal:
         if "up" in tensors:
             self.up = tensors["up"].numpy()
         self.done, self.recorded = progress.round, progress.recorded
-        self.records = self.store.records()
+        if self.store is not None:
+            self.records = self.store.records()
+        if self.ranks.count > 1:
+            said = self.ranks.told(msgspec.json.encode(self.records))
+            self.records = msgspec.json.decode(said, type=list[Record])
         return Extra(tensors, progress.tallies)
 
-    def interrupted(self) -> Interrupted:
-        """Save, unless the user was too impatient for the round to end: then the last checkpoint counts."""
+    def _shared(self, found: Found | None) -> Found | None:
+        """What the first rank has read, but the rows of the nodes, on every rank."""
+        said = self.ranks.told(b"" if found is None else msgspec.json.encode(found[0]))
+        if not said:
+            return None
+        small = {} if found is None else {k: t for k, t in found[1].items() if not k.startswith("state.")}
+        raw = self.ranks.told(safetensors.torch.save(small) if small else b"")
+        if found is not None:
+            return found
+        # plain numbers, of our own first rank
+        return msgspec.json.decode(said, type=Progress), safetensors.torch.load(raw)
+
+    def interrupted(self, where: str = "") -> Interrupted:
+        """Save, unless the user was too impatient for the round to end: then the last checkpoint counts. `where`: if not by rounds."""
         if not self.host.stop.broke:
             self._save_now()
-        return Interrupted(f"interrupted at {self._where}; {self._how}")
+        stands = f"seed {self.setup.seed}, after {where}" if where else self._where
+        return Interrupted(f"interrupted at {stands}; {self._how}")
 
     def failed_beside(self, problem: CallbackFailed) -> CallbackFailed:
         """Save: what failed is not the run but somebody who was told of it, between two rounds."""
-        if self.store is not None and self.store.finished:
+        ended = self.store is not None and self.store.finished
+        if self.ranks.any(ended):
             return CallbackFailed(f"{problem}; seed {self.setup.seed} itself is finished and saved")
         self._save_now()
         return CallbackFailed(f"{problem}; stopped at {self._where}; {self._how}")
 
     @property
+    def stands(self) -> str:
+        """Where it is, for people."""
+        return f"at {self._where}"
+
+    @property
     def _where(self) -> str:
-        return f"seed {self.setup.seed}, after round {self.done} of {self.experiment.rounds}"
+        return f"seed {self.setup.seed}, {self._when}"
+
+    @property
+    def _when(self) -> str:
+        moment = self.moment()
+        if moment is not None:
+            return f"after {moment.seconds:.6g} simulated seconds"
+        return f"after round {self.done} of {self.rounds}"
 
     def _save_now(self) -> None:
-        if self.store is not None and self.recorded >= 0:
+        if self.kept_somewhere and self.recorded >= 0:
             with suppress(KeyboardInterrupt), self.host.stop.held():
                 self.save()

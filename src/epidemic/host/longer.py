@@ -22,6 +22,11 @@ def rounds_of(info: dict[str, Any] | None, otherwise: int) -> int:
     return found if isinstance(found, int) else otherwise
 
 
+def ended_early(path: Path) -> bool:
+    """Whether a callback ended the seed in this directory; it is finished then, however many rounds are wanted."""
+    return bool((read_json(path / SUMMARY) or {}).get("ended_early"))
+
+
 def check_longer(path: Path, begun: int, wanted: int) -> None:
     """Refuse to go on with the seed in this directory where `wanted` rounds cannot be had."""
     if wanted < begun:
@@ -29,12 +34,12 @@ def check_longer(path: Path, begun: int, wanted: int) -> None:
             f"rounds = {wanted} is fewer than the {begun} of the run in {path};"
             f" go on with {begun} or more, or choose another directory"
         )
-    early = (read_json(path / SUMMARY) or {}).get("ended_early")
-    if early:
+    if "clock" in (read_json(path / "run.json") or {}).get("experiment", {}):
         raise BadInput(
-            f"{path} cannot go on to {wanted} rounds: it was ended early ({early}); choose another directory"
+            f"{path} cannot go on to {wanted} rounds: under a clock, nodes that are done have stopped while others went on;"
+            " choose another directory to run all of them"
         )
-    if begun and (path / SUMMARY).is_file() and not (path / CHECKPOINT).is_file():
+    if begun and (path / SUMMARY).is_file() and not (path / CHECKPOINT).is_file() and not ended_early(path):
         raise BadInput(
             f"{path} cannot go on from {begun} to {wanted} rounds: its {CHECKPOINT} was deleted, or never kept;"
             " choose another directory to run all of them"

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.sparse import csr_array
 from torch import Tensor
 
+from epidemic.compression import Fill, Said
 from epidemic.graph import FloatArray
 from epidemic.mixing import Weights
 from epidemic.workers import SMALL, Workers, blocks
@@ -25,9 +28,49 @@ def mix(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
         return mix(weights, x[:, None], workers, out[:, None])[:, 0]
     if weights.matrix is None:
         return _mix_clique(weights, x, workers, out)
-    indptr = torch.from_numpy(weights.matrix.indptr).long()
-    indices = torch.from_numpy(weights.matrix.indices).long().to(x.device)
-    values = torch.from_numpy(weights.matrix.data).to(x.device, x.dtype)
+    return _added(weights.matrix, x, workers, out)
+
+
+def mix_said(weights: Weights, own: Tensor, said: Said, fill: Fill, workers: Workers, out: Tensor) -> Tensor:
+    """W @ X where everybody takes its own row as it is and the others' as they were said, each coordinate from those who said it.   # (n, d)"""
+    matrix = weights.spelled_out
+    letters = np.ones(matrix.nnz, dtype=bool)
+    letters[matrix.indptr[:-1]] = False  # each row opens with the own one
+    first = torch.from_numpy(matrix.data[~letters]).to(own.device, own.dtype)[:, None]
+    indptr = matrix.indptr - np.arange(weights.n + 1)
+    rest = csr_array((matrix.data[letters], matrix.indices[letters], indptr), shape=matrix.shape)
+    _added(rest, said.rows, workers, out)
+    masked = None if said.mask is None else _added(rest, said.mask, workers, torch.empty_like(own))
+
+    def one(part: slice) -> None:
+        heard = None if masked is None else masked[part]
+        out[part] = with_own(out[part], heard, own[part], first[part], fill)
+
+    workers.map(one, blocks(weights.n, min(ROWS, max(1, weights.n // 8))), size=own.numel() * 4)
+    return out
+
+
+def with_own(said: Tensor, heard: Tensor | None, own: Tensor, first: Tensor, fill: Fill) -> Tensor:
+    """The average of the own row and of what the others said, added up by their weights.   # (..., d)
+
+    `heard`: the weight of those who spoke of each coordinate; None: all did. `first`: that of the own row.
+    count: those who spoke share the whole weight. own: the own value has the weight of those who did not. Either way a coordinate of which nobody spoke
+    stays what it is, to the last bit.
+    """
+    total = own * first
+    total += said
+    if heard is None:
+        return total
+    mixed = total.div_(heard + first) if fill == "count" else total.add_(own * (1 - first - heard))
+    return torch.where(heard > 0, mixed, own)
+
+
+def _added(matrix: csr_array, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
+    """For each row of the matrix, its weights times the rows of x, added in its order, into `out`.   # (m, d) -> (n, d)"""
+    n = len(matrix.indptr) - 1
+    indptr = torch.from_numpy(matrix.indptr).long()
+    indices = torch.from_numpy(matrix.indices).long().to(x.device)
+    values = torch.from_numpy(matrix.data).to(x.device, x.dtype)
 
     def one(part: slice) -> None:
         edges = slice(int(indptr[part.start]), int(indptr[part.stop]))
@@ -35,8 +78,8 @@ def mix(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
         out[part] = F.embedding_bag(indices[edges], x, starts, mode="sum", per_sample_weights=values[edges])
 
     size = len(values) * x.shape[1]
-    rows = max(1, weights.n) if size < SMALL else min(ROWS, max(1, weights.n // 8))
-    workers.map(one, blocks(weights.n, rows), size=size)
+    rows = max(1, n) if size < SMALL else min(ROWS, max(1, n // 8))
+    workers.map(one, blocks(n, rows), size=size)
     return out
 
 
@@ -69,7 +112,7 @@ def mean_row(x: Tensor, workers: Workers) -> Tensor:
     mean = torch.empty(1, x.shape[1], dtype=x.dtype, device=x.device)
 
     def one(part: slice) -> None:
-        mean[0, part] = x[:, part].mean(0, dtype=_wide(x)).to(x.dtype)
+        mean[0, part] = mean_of_block(x[:, part])
 
     workers.map(one, blocks(x.shape[1], COLUMNS), size=x.numel())
     return mean
@@ -79,10 +122,20 @@ def disagreement(x: Tensor, workers: Workers) -> float:
     """D(X) in double precision, without a second copy of X."""
 
     def one(part: slice) -> float:
-        block = x[:, part].to(_wide(x))
-        return float((block - block.mean(0)).square_().sum())
+        return spread_of_block(x[:, part])
 
     return math.fsum(workers.map(one, blocks(x.shape[1], COLUMNS), size=x.numel())) / len(x)
+
+
+def mean_of_block(x: Tensor) -> Tensor:
+    """The average of all rows of a block of columns.   # (n, w) -> (w,)"""
+    return x.mean(0, dtype=_wide(x)).to(x.dtype)
+
+
+def spread_of_block(x: Tensor) -> float:
+    """What a block of columns adds to n D(X).   # (n, w)"""
+    block = x.to(_wide(x))
+    return float((block - block.mean(0)).square_().sum())
 
 
 def _wide(x: Tensor) -> torch.dtype:

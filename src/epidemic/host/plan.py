@@ -11,10 +11,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from epidemic.experiment import Experiment
-from epidemic.faults import Delivery
+from epidemic.faults import Delivery, Reach
 from epidemic.graph import FloatArray, Graph, IntArray
 from epidemic.mixing import Weights, weights
 from epidemic.rng import Streams
+from epidemic.sampling import Control
+from epidemic.topology import control, fragments_of
+
+
+@dataclass(frozen=True, eq=False)
+class Passage:
+    """The ways of the letters of one part of the models."""
+
+    delivery: Delivery
+    weights: Weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,14 +34,22 @@ class Plan:
     round: int
     delivery: Delivery
     weights: Weights
-    returning: IntArray  # nodes that come back and take a model ...
+    returning: IntArray  # nodes that take a model before they train, because they come back or it is their turn ...
     donors: IntArray  # ... from these
+    control: Control | None = None  # what nodes send to find each other
+    further: tuple[Passage, ...] = ()
+    """Where each part of the models has a graph of its own: those of all parts but the first."""
+
+    @property
+    def passages(self) -> tuple[Passage, ...]:
+        """Those of all parts."""
+        return (Passage(self.delivery, self.weights), *self.further)
 
 
-def intended_graph(experiment: Experiment, streams: Streams, round: int) -> Graph:
-    """Who means to send to whom in this round."""
-    graph: Graph = experiment.topology.graph(experiment.nodes, round, streams)
-    return graph
+def intended_graph(experiment: Experiment, streams: Streams, round: int, part: int = 0) -> Graph:
+    """Who means to send to whom in this round; `part`: which part of the models, where parts go separate ways."""
+    reach = Reach.of(experiment.faults, experiment.nodes, streams)
+    return experiment.participation.graph(experiment.topology, experiment.nodes, round, streams, reach, part)
 
 
 def plan_round(experiment: Experiment, streams: Streams, round: int, samples: IntArray | None = None) -> Plan:
@@ -39,11 +57,26 @@ def plan_round(experiment: Experiment, streams: Streams, round: int, samples: In
 
     `samples`: how many training samples each has, for voices that count by it.   # (n,)
     """
+    first, *further = (
+        _passage(experiment, streams, round, samples, part) for part in range(fragments_of(experiment.topology))
+    )
     n = experiment.nodes
-    intended = intended_graph(experiment, streams, round)
-    delivery = experiment.faults.deliver(intended, round, streams)
-    w = weights(experiment.mixing_rule, intended, delivery.graph, samples)
-    return Plan(round, delivery, w, *experiment.faults.adoptions(n, round, streams))
+    adoptions = experiment.participation.adoptions(experiment.faults, n, round, streams)
+    asked = control(experiment.topology, n, round, streams, Reach.of(experiment.faults, n, streams))
+    return Plan(round, first.delivery, first.weights, *adoptions, asked, tuple(further))
+
+
+def check_first_round(experiment: Experiment) -> None:
+    """Raise BadInput where a round cannot be planned: graphs that cannot be drawn, weights that do not fit them."""
+    if experiment.free is None:
+        plan_round(experiment, Streams(experiment.seeds[0]), 0, np.ones(experiment.nodes, dtype=np.int64))
+
+
+def _passage(experiment: Experiment, streams: Streams, round: int, samples: IntArray | None, part: int) -> Passage:
+    intended = intended_graph(experiment, streams, round, part)
+    absence = experiment.participation.absence(experiment.nodes, round, streams)
+    delivery = experiment.faults.deliver(intended, round, streams, absence, part)
+    return Passage(delivery, weights(experiment.mixing_rule, intended, delivery.graph, samples))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,11 @@ from torch import Tensor
 from epidemic.algorithms import Algorithm, Column, Inbox, Rows, Turn
 from epidemic.errors import Diverged, EpidemicError, RunFailed
 from epidemic.graph import IntArray
+from epidemic.host.coding import MEMORY, SENT, coder_of, letter_bytes
+from epidemic.host.parts import parts_of
 from epidemic.host.setup import Setup
 from epidemic.learner import Learner
+from epidemic.workers import Workers
 
 Positions = IntArray
 """Some of the hosted nodes, by their place in the population."""
@@ -27,7 +30,8 @@ _MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, Runti
 class Population:
     """The learning state of the hosted nodes, and what they do in a round, all of them or a part."""
 
-    def __init__(self, setup: Setup, learner: Learner) -> None:
+    def __init__(self, setup: Setup, learner: Learner, workers: Workers | None = None) -> None:
+        """`workers`: who compresses letters; a thread of its own if not given."""
         self.setup = setup
         self.ids = setup.hosted  # (k,)
         self._learner = learner
@@ -40,8 +44,16 @@ class Population:
         with self._in_a_line("init"):
             self.state: Rows = self._algorithm.init(setup.initial.to(self._device).repeat(len(self.ids), 1))
             self._check_state("init", self.state, len(self.ids))
+        self.coder = coder_of(setup.experiment, self.columns, setup.streams)
+        if self.coder is not None and self.coder.remembers:
+            self.state[MEMORY] = setup.initial.to(self._device).repeat(len(self.ids), 1)
+        cut = parts_of(setup.experiment, len(setup.initial), setup.streams) if setup.experiment.free is None else []
+        self.parts = [torch.from_numpy(part).to(self._device) for part in cut]  # of the models that go separate ways
+        self._workers = Workers(1) if workers is None and self.coder is not None else workers
         self._spare: Rows = {}  # memory that the next mixture goes into
         self._checked = False
+        self._midway = np.zeros(len(self.ids), dtype=bool)  # (k,) who has trained and not mixed yet
+        self._batches_of: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -49,7 +61,18 @@ class Population:
     @property
     def letter_bytes(self) -> int:
         """What the numbers of one letter take."""
-        return sum(column.bytes for column in self.columns)
+        return letter_bytes(self.columns, self.coder)
+
+    @property
+    def letter_sizes(self) -> tuple[int, ...]:
+        """The same of each part of the models, where parts go separate ways."""
+        width = self.letter_bytes // len(self.setup.initial)
+        return tuple(len(part) * width for part in self.parts) or (self.letter_bytes,)
+
+    @property
+    def model_bytes(self) -> int:
+        """What those of a model take that a returning node is given, which is not compressed."""
+        return letter_bytes(self.columns, None)
 
     @property
     def models(self) -> Tensor:
@@ -57,9 +80,16 @@ class Population:
         with self._in_a_line("model"):
             return self._algorithm.model(self.state)
 
+    @property
+    def at_once(self) -> int:
+        """How many nodes to train in one go where letters of the first may leave while the others train."""
+        return self._learner.at_once or len(self)
+
     def batches(self, round: int) -> NDArray[np.int64]:
         """The samples that the hosted nodes train on in a round.   # (k, r, b)"""
-        return self.setup.batches.index(self.setup.streams, round)
+        if self._batches_of[0] != round:
+            self._batches_of = (round, self.setup.batches.index(self.setup.streams, round))
+        return self._batches_of[1]
 
     # -- the two steps ------------------------------------------------------------------------------------------------
 
@@ -80,8 +110,21 @@ class Population:
 
         Returns:
             The message by column and the training losses, of those who take part.   # (k', d), (k',)
+            Where letters are compressed, their bytes are part of the message (see `coding`).
         """
         index = self.batches(round) if index is None else index
+        state, message, loss = self._emitted(self._part(who), round, out_degree, index, who)
+        self._put(who, state)
+        self._midway[slice(None) if who is None else who] = True
+        return message, loss
+
+    def emit_from(self, state: Rows, round: int, out_degree: IntArray, who: Positions) -> tuple[Rows, Rows, Tensor]:
+        """The same from a state that is given, for these nodes; the population's own stays as it is."""
+        return self._emitted(state, round, out_degree, self.batches(round), who)
+
+    def _emitted(
+        self, state: Rows, round: int, out_degree: IntArray, index: NDArray[np.int64], who: Positions | None
+    ) -> tuple[Rows, Rows, Tensor]:
         ids = self.ids if who is None else self.ids[who]
         random, streams = self._learner.draws_random_numbers, self.setup.streams
         turn = Turn(
@@ -92,22 +135,31 @@ class Population:
         )
         self._round = round
         with self._in_a_line("training"):
-            state, message, loss = self._algorithm.emit(self._part(who), self._learner, turn)
-            self._check_state("emit", state, len(ids))
+            after, message, loss = self._algorithm.emit(_without_memory(state), self._learner, turn)
+            self._check_state("emit", after, len(ids))
             self._check_message(message, loss, len(ids))
-        self._put(who, state)
-        return message, loss
+        after = _with_memory(after, state)
+        return after, message if self.coder is None else self._compressed(message, after, round, ids), loss
+
+    def _compressed(self, message: Rows, state: Rows, round: int, ids: IntArray) -> Rows:
+        """The message with what leaves the nodes; what they remember of it is brought up to date in the state."""
+        assert self.coder is not None
+        assert self._workers is not None
+        name = self.coder.column.name
+        said = self.coder.encode(message[name], round, ids, state.get(MEMORY), self._workers)
+        own = self.coder.decode_all(said, self._workers).rows if self.coder.differences else message[name]
+        return {name: own, name + SENT: said}
 
     def absorb(self, inbox: Inbox, who: Positions | None = None, message: Rows | None = None) -> None:
         """Let nodes take what arrived. The memory of the message, if given, is used again where the state does not hold it."""
-        with self._in_a_line("absorb"):
-            state = self._algorithm.absorb(self._part(who), inbox)
-            self._check_state("absorb", state, len(self.ids) if who is None else len(who))
+        state = self.absorb_into(self._part(who), inbox)
+        self._midway[slice(None) if who is None else who] = False
         if who is None:
             self.state = state
         else:
             self._put(who, state)
-            self.state = {name: self.state[name] for name in state}
+            if not self._midway.any():  # what training left for mixing is still needed by those who have not mixed
+                self.state = {name: self.state[name] for name in state}
         if message is not None:
             taken = {rows.untyped_storage().data_ptr() for rows in self.state.values()}
             self._spare = {}
@@ -115,6 +167,14 @@ class Population:
                 if rows.untyped_storage().data_ptr() not in taken:
                     self._spare[name] = rows
                     taken.add(rows.untyped_storage().data_ptr())
+
+    def absorb_into(self, state: Rows, inbox: Inbox) -> Rows:
+        """The state that comes of a given one by what arrived; the population's own stays as it is."""
+        k = len(next(iter(state.values())))
+        with self._in_a_line("absorb"):
+            after = self._algorithm.absorb(_without_memory(state), inbox)
+            self._check_state("absorb", after, k)
+        return _with_memory(after, state)
 
     def memory(self, column: str, like: Tensor) -> Tensor:
         """Memory for a mixture of this column."""
@@ -131,12 +191,13 @@ class Population:
     def give(self, who: Positions) -> Rows:
         """What these nodes would give to one that returns."""
         with self._in_a_line("give"):
-            return self._algorithm.give(self._part(who))
+            return self._algorithm.give(_without_memory(self._part(who)))
 
     def adopt(self, who: Positions, given: Rows) -> None:
         """Let these nodes take what others gave them, a row for each."""
         with self._in_a_line("adopt"):
-            self._put(who, self._algorithm.adopt(self._part(who), given))
+            state = self._part(who)
+            self._put(who, _with_memory(self._algorithm.adopt(_without_memory(state), given), state))
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
@@ -146,6 +207,7 @@ class Population:
 
     def restore(self, who: Positions, state: Rows) -> None:
         """Put these nodes' state back."""
+        self._midway[who] = False
         self._put(who, {name: rows.to(self._device) for name, rows in state.items()})
 
     def _part(self, who: Positions | None) -> Rows:
@@ -224,3 +286,13 @@ class Population:
             f"{self._called(round)}: the {what} of {len(bad)} of {self.setup.experiment.nodes} nodes ({which})"
             f" is no longer a finite number; {fix}{kept}"
         )
+
+
+def _without_memory(state: Rows) -> Rows:
+    """The algorithm's own part of a state."""
+    return {name: rows for name, rows in state.items() if name != MEMORY} if MEMORY in state else state
+
+
+def _with_memory(state: Rows, before: Rows) -> Rows:
+    """A new state with what the nodes remember of their letters."""
+    return {**state, MEMORY: before[MEMORY]} if MEMORY in before else state

@@ -1,14 +1,41 @@
-"""The models of a finished run, read back as the rows that they were."""
+"""The models of a finished run: written, read back as the rows that they were, and one of them as plain PyTorch loads it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import safetensors
+import safetensors.torch
 from torch import Tensor, nn
 
 from epidemic.errors import BadInput
+from epidemic.files import write_whole
 from epidemic.learner import Layout
+
+
+class _ModelFile(msgspec.Struct):
+    """What the metadata of a file of models says."""
+
+    nodes: int
+    constants: list[str]  # tensors that all nodes have in common
+    aliases: dict[str, str]  # further names of a tensor (tied parameters)
+
+
+def save_models(path: Path, layout: Layout, x: Tensor) -> None:
+    """All nodes' models: each tensor of the model with a leading axis of nodes, and what all have in common."""
+    rows = {n: view.detach().cpu().contiguous() for n, view in layout.views(x).items() if n not in layout.transient}
+    constants = {name: tensor.cpu().contiguous().clone() for name, tensor in layout.constants.items()}
+    about = _ModelFile(len(x), list(constants), layout.aliases)
+    metadata = {"epidemic": msgspec.json.encode(about).decode()}
+    write_whole(path, lambda part: safetensors.torch.save_file({**rows, **constants}, part, metadata), running=True)
+
+
+def given_the_average(x: Tensor, live: Tensor) -> Tensor:
+    """The models, with the average of the live ones in place of all others; so it is also the average of all.   # (n, d), (n,)"""
+    x = x.clone()
+    x[~live] = x[live].double().mean(0).to(x.dtype)
+    return x
 
 
 def load_models(run: Path, module: nn.Module) -> tuple[Layout, Tensor]:
@@ -37,3 +64,29 @@ def load_models(run: Path, module: nn.Module) -> tuple[Layout, Tensor]:
             f"{path} is damaged or of another model ({reason}); delete {run} to run this seed again"
         ) from None
     return layout, rows
+
+
+def export_model(run: Path, node: int | None) -> dict[str, Tensor]:
+    """The state dict of one node's final model, or (None) of the average of all."""
+    path = run / "models.safetensors"
+    if not path.is_file():
+        raise BadInput(
+            f"{run} has no models.safetensors: it is not the directory of a finished seed, for example DIR/seed-1"
+        )
+    state: dict[str, Tensor] = {}
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            about = msgspec.json.decode((file.metadata() or {})["epidemic"], type=_ModelFile)
+            if node is not None and not 0 <= node < about.nodes:
+                raise BadInput(f"--node {node} does not exist; the nodes are 0 to {about.nodes - 1}")
+            for key in file.keys():  # noqa: SIM118
+                if key in about.constants:
+                    state[key] = file.get_tensor(key)
+                elif node is not None:
+                    state[key] = file.get_slice(key)[node : node + 1][0].clone()
+                else:
+                    rows = file.get_tensor(key)
+                    state[key] = rows.double().mean(0).to(rows.dtype)
+    except (safetensors.SafetensorError, msgspec.DecodeError, KeyError) as problem:
+        raise BadInput(f"{path} is damaged ({problem})") from None
+    return {**state, **{alias: state[name].clone() for alias, name in about.aliases.items()}}

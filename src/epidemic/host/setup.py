@@ -18,7 +18,7 @@ from epidemic.experiment import Experiment
 from epidemic.host.batches import Batches
 from epidemic.host.devices import choose_device
 from epidemic.host.sizes import check_model_size, check_sizes, outputs_of
-from epidemic.learner import LOSSES, SGD, Choice, Learner, Loss, Metric, Task, accuracy, choose
+from epidemic.learner import LOSSES, SGD, Adam, Choice, Learner, Loss, Metric, Task, accuracy, choose
 from epidemic.metrics import SHIPPED, Whole
 from epidemic.models import Model, PythonModel
 from epidemic.rng import Streams
@@ -131,6 +131,13 @@ def _shares(
     return [parts[i] for i in hosted], np.array([len(part) for part in parts], dtype=np.int64)
 
 
+def everyones_shares(setup: Setup) -> dict[int, NDArray[np.int64]]:
+    """The training samples of every node, also of those that are hosted elsewhere."""
+    experiment = setup.experiment
+    parts = experiment.partition.split(setup.data.train, experiment.nodes, setup.streams("partition"))
+    return dict(enumerate(parts))
+
+
 def make_learner(setup: Setup, workers: Workers, known: Choice | None = None) -> tuple[Learner, Choice]:
     """The learner, by a strategy known from before or chosen now."""
     prepared = None
@@ -138,7 +145,7 @@ def make_learner(setup: Setup, workers: Workers, known: Choice | None = None) ->
         experiment = setup.experiment
         index = torch.from_numpy(setup.batches.index(setup.streams, 0)).to(setup.task.device)
         own = getattr(experiment.algorithm, "step", None)
-        step = own if isinstance(own, SGD) else SGD(0.01)
+        step = own if isinstance(own, SGD | Adam) else SGD(0.01)
         try:
             known, prepared = choose(
                 setup.task, workers, experiment.runtime.strategy, setup.initial, index, step, experiment.nodes

@@ -1,6 +1,7 @@
 """The directory of a run: written so that whatever stops the process, what is there is whole and can go on.
 
     DIR/experiment.toml          the experiment, every value written out
+        places.json              where modules of a user's own were found, and where a relative data.path begins, if there are such
     DIR/seed-N/run.json          resolved experiment, network, versions, strategy, machine
                records.jsonl     a line per evaluated round; the same bytes for the same experiment and seed
                timings.jsonl     seconds per phase
@@ -23,16 +24,13 @@ from typing import IO, Any
 
 import msgspec
 import numpy as np
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from epidemic import __version__
-from epidemic.config import modules_found_in
 from epidemic.errors import BadInput, EpidemicError
-from epidemic.experiment import Experiment, changed_settings, load, references, same_experiment, to_toml
-from epidemic.files import full_disk, read_json, write_bytes, write_whole
+from epidemic.experiment import Experiment, changed_settings, load, note_places, same_experiment, to_toml
+from epidemic.files import full_disk, read_json, write_bytes
 from epidemic.graph import IntArray
 from epidemic.host.checkpoint import (
     CHECKPOINT,
@@ -44,9 +42,10 @@ from epidemic.host.checkpoint import (
     write_checkpoint,
 )
 from epidemic.host.describe import describe_network
-from epidemic.host.longer import NODES, SUMMARY, check_longer, rounds_of, take_back_the_end
+from epidemic.host.longer import NODES, SUMMARY, check_longer, ended_early, rounds_of, take_back_the_end
 from epidemic.host.longer import RECORDS as RECORDS
 from epidemic.host.longer import TIMINGS as TIMINGS
+from epidemic.host.saved import save_models
 from epidemic.host.state import STATE as STATE
 from epidemic.host.state import RunState as RunState
 from epidemic.host.state import read_state as read_state
@@ -144,10 +143,6 @@ class Store:
         words = ["epidemic", "run", "--resume", str(self.root)]
         return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
 
-    def _modules(self) -> list[str]:
-        """Where the user's own modules were found that the experiment names."""
-        return modules_found_in(one.partition(":")[0] for one in references(self._table()).values())
-
     def _own_file(self) -> bool:
         """Whether experiment.toml is not there or was written by us."""
         try:
@@ -177,14 +172,18 @@ class Store:
             (self.path / CHECKPOINT).unlink(missing_ok=True)
         elif _nothing_yet(self.path) and self._differences(self.path / "run.json"):
             (self.path / "run.json").unlink(missing_ok=True)
+        if self.behind and ended_early(self.path):  # it stays as it is: of more rounds it would have done as many
+            self.announce()
+            self._write_info({**(self.run_info() or {}), "experiment": self._table()})
 
     def run_info(self) -> dict[str, Any] | None:
         """What run.json says; None if this seed has not been started."""
         return read_json(self.path / "run.json")
 
     def announce(self) -> None:
-        """Write down the experiment, so that it can be gone on with from the first moment."""
+        """Write down the experiment, so that it can be gone on with from the first moment, and from any directory."""
         if self.experiment.portable:
+            note_places(self.root, self._table())
             text = f"{WRITTEN}; seeds lists all that were started here.\n{to_toml(self._with_all_seeds())}"
             write_bytes(self.root / "experiment.toml", text.encode())
 
@@ -215,7 +214,6 @@ class Store:
             "seed": self.seed,
             **({} if node is None else {"node": node}),
             **({} if told is None else {"samples": told}),
-            **({"modules": modules} if (modules := self._modules()) else {}),
             "data": data,
             "classes": list(classes) if len(classes) <= MOST_NAMES else [],
             "network": describe_network(self.experiment, self.seed, samples),
@@ -232,6 +230,12 @@ class Store:
             "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()},
         }
         self._write_info(info)
+
+    def amend(self, more: dict[str, Any]) -> None:
+        """Add to what was written down when it began."""
+        info = self.run_info() or {}
+        if any(info.get(key) != value for key, value in more.items()):
+            self._write_info({**info, **more})
 
     def _write_info(self, info: dict[str, Any]) -> None:
         write_bytes(self.path / "run.json", msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
@@ -357,49 +361,3 @@ class Store:
             return msgspec.json.decode(path.read_bytes(), type=Summary)
         except (OSError, msgspec.DecodeError) as problem:
             raise BadInput(f"{path} cannot be read ({problem}); delete {self.path} to run this seed again") from None
-
-
-# -- models -----------------------------------------------------------------------------------------------------------
-
-
-class _ModelFile(msgspec.Struct):
-    """What the metadata of a file of models says."""
-
-    nodes: int
-    constants: list[str]  # tensors that all nodes have in common
-    aliases: dict[str, str]  # further names of a tensor (tied parameters)
-
-
-def save_models(path: Path, layout: Layout, x: Tensor) -> None:
-    """All nodes' models: each tensor of the model with a leading axis of nodes, and what all have in common."""
-    rows = {n: view.detach().cpu().contiguous() for n, view in layout.views(x).items() if n not in layout.transient}
-    constants = {name: tensor.cpu().contiguous().clone() for name, tensor in layout.constants.items()}
-    about = _ModelFile(len(x), list(constants), layout.aliases)
-    metadata = {"epidemic": msgspec.json.encode(about).decode()}
-    write_whole(path, lambda part: safetensors.torch.save_file({**rows, **constants}, part, metadata), running=True)
-
-
-def export_model(run: Path, node: int | None) -> dict[str, Tensor]:
-    """The state dict of one node's final model, or (None) of the average of all."""
-    path = run / "models.safetensors"
-    if not path.is_file():
-        raise BadInput(
-            f"{run} has no models.safetensors: it is not the directory of a finished seed, for example DIR/seed-1"
-        )
-    state: dict[str, Tensor] = {}
-    try:
-        with safetensors.safe_open(path, "pt") as file:
-            about = msgspec.json.decode((file.metadata() or {})["epidemic"], type=_ModelFile)
-            if node is not None and not 0 <= node < about.nodes:
-                raise BadInput(f"--node {node} does not exist; the nodes are 0 to {about.nodes - 1}")
-            for key in file.keys():  # noqa: SIM118
-                if key in about.constants:
-                    state[key] = file.get_tensor(key)
-                elif node is not None:
-                    state[key] = file.get_slice(key)[node : node + 1][0].clone()
-                else:
-                    rows = file.get_tensor(key)
-                    state[key] = rows.double().mean(0).to(rows.dtype)
-    except (safetensors.SafetensorError, msgspec.DecodeError, KeyError) as problem:
-        raise BadInput(f"{path} is damaged ({problem})") from None
-    return {**state, **{alias: state[name].clone() for alias, name in about.aliases.items()}}

@@ -11,6 +11,7 @@ from epidemic.errors import BadInput
 from epidemic.experiment import load
 from epidemic.files import read_json
 from epidemic.host.checkpoint import read_checkpoint
+from epidemic.host.saved import given_the_average
 from epidemic.host.setup import prepare
 from epidemic.learner import Layout
 
@@ -37,4 +38,7 @@ def last_models(run: Path) -> tuple[int, Layout, Tensor]:
         raise BadInput(f"{run} has no model yet: it has not finished, and saved no checkpoint (Ctrl-C saves one)")
     progress, tensors = found
     state = {key.removeprefix("state."): rows for key, rows in tensors.items() if key.startswith("state.")}
-    return progress.round, layout, experiment.algorithm.model(state)
+    models = experiment.algorithm.model(state)
+    if experiment.participation.live_only and "up" in tensors:
+        models = given_the_average(models, tensors["up"])
+    return progress.round, layout, models

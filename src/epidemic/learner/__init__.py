@@ -17,12 +17,12 @@ from torch import Tensor
 
 from epidemic.learner.choice import CHOICES, STRATEGIES, Choice, choose, obstacle_to_stacking, rule
 from epidemic.learner.nature import Nature
+from epidemic.learner.optimisers import SGD, Adam, Memory, Optimiser, Rate, with_rate
 from epidemic.learner.per_node import PerNode
 from epidemic.learner.rows import Layout
 from epidemic.learner.stacked import Stacked
 from epidemic.learner.task import (
     LOSSES,
-    SGD,
     Evaluation,
     Loss,
     Strategy,
@@ -51,6 +51,7 @@ class Learner:
         self.task = task
         self.layout = task.layout
         self.strategy = strategy
+        self._workers = workers
         self.draws_random_numbers = draws_random_numbers
         self._does: Strategy = (
             (prepared or Stacked(task, workers))
@@ -58,20 +59,31 @@ class Learner:
             else PerNode(task, workers, draws_random_numbers=draws_random_numbers)
         )
 
-    def sgd(self, x: Tensor, index: Tensor, step: SGD, seeds: list[int], velocity: Tensor | None = None) -> Tensor:
-        """Local SGD steps on every row, in place; the mean loss of each.   # x (k, d), index (k, r, b) -> (k,)
+    def sgd(self, x: Tensor, index: Tensor, step: Optimiser, seeds: list[int], memory: Memory | None = None) -> Tensor:
+        """Local steps on every row, in place; the mean loss of each.   # x (k, d), index (k, r, b) -> (k,)
 
         `index` names training samples. `seeds` has a number for each row, for models that draw random numbers (dropout).
+        `memory` is what `step.memory(x)` gave before the first step, for optimisers that remember; it is changed in place.
         """
-        return self._does.sgd(x, velocity, index, step, seeds)
+        return self._does.sgd(x, memory or {}, index, step, seeds)
+
+    @property
+    def at_once(self) -> int | None:
+        """How many nodes to train in one go, where results of the first are wanted early; None: all, since one batch is faster."""
+        return 2 * self._workers.threads if self.strategy == "per-node" else None
+
+    def steady(self, nodes: int) -> None:
+        """Prepare for batches of ever other sizes of so many nodes: no size is traced but one."""
+        if isinstance(self._does, Stacked):
+            self._does.steady = min(32, max(1, nodes // 2))
 
     def gradients(self, x: Tensor, index: Tensor, seeds: list[int]) -> tuple[Tensor, Tensor]:
         """Loss and gradient of every row on one batch each; buffers have gradient zero.   # index (k, b) -> (k,), (k, d)"""
         return self._does.gradients(x, index, seeds)
 
-    def evaluate(self, x: Tensor, samples: tuple[Tensor, Tensor]) -> Evaluation:
-        """Every row on these samples (`task.tensors(...)`)."""
-        return self._does.evaluate(x, *samples)
+    def evaluate(self, x: Tensor, samples: tuple[Tensor, Tensor], first: int = 0) -> Evaluation:
+        """Every row on these samples (`task.tensors(...)`). `first`: the number of the first row, for models that draw random numbers."""
+        return self._does.evaluate(x, *samples, first)
 
 
 __all__ = [
@@ -79,14 +91,18 @@ __all__ = [
     "LOSSES",
     "SGD",
     "STRATEGIES",
+    "Adam",
     "Choice",
     "Evaluation",
     "Layout",
     "Learner",
     "Loss",
+    "Memory",
     "Metric",
     "Nature",
+    "Optimiser",
     "PerNode",
+    "Rate",
     "Stacked",
     "Strategy",
     "Task",
@@ -96,4 +112,5 @@ __all__ = [
     "obstacle_to_stacking",
     "rule",
     "squared_error",
+    "with_rate",
 ]

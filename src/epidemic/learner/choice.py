@@ -30,9 +30,10 @@ from torch import Tensor
 
 from epidemic.errors import BadInput
 from epidemic.learner.nature import Nature
+from epidemic.learner.optimisers import Optimiser
 from epidemic.learner.per_node import PerNode
 from epidemic.learner.stacked import Stacked
-from epidemic.learner.task import SGD, Strategy, Task
+from epidemic.learner.task import Strategy, Task
 from epidemic.workers import Workers
 
 STRATEGIES = ("stacked", "per-node")
@@ -73,7 +74,7 @@ def rule(nature: Nature, nodes: int, batch: int, device: str) -> tuple[str, str]
 
 
 def choose(
-    task: Task, workers: Workers, wanted: str, row: Tensor, index: Tensor, step: SGD, nodes: int
+    task: Task, workers: Workers, wanted: str, row: Tensor, index: Tensor, step: Optimiser, nodes: int
 ) -> tuple[Choice, Stacked | None]:
     """The strategy for an experiment of so many nodes, and what was prepared of it on the way.   # row (d,), index (k, r, b)"""
     nature = task.nature
@@ -110,7 +111,7 @@ def obstacle_to_stacking(stacked: Stacked, row: Tensor, index: Tensor) -> str | 
     return None
 
 
-def _timed(stacked: Stacked, per_node: PerNode, row: Tensor, index: Tensor, step: SGD) -> tuple[str, str]:
+def _timed(stacked: Stacked, per_node: PerNode, row: Tensor, index: Tensor, step: Optimiser) -> tuple[str, str]:
     """The one that is faster here and now, on the first batches."""
     rows = max(4, min(1000, 1_500_000 // len(row)))  # enough to tell, not enough to fill the memory
     a = _seconds_per_row(stacked, row, index[:rows], step)
@@ -119,12 +120,13 @@ def _timed(stacked: Stacked, per_node: PerNode, row: Tensor, index: Tensor, step
     return "stacked" if a <= b else "per-node", reason
 
 
-def _seconds_per_row(strategy: Strategy, row: Tensor, index: Tensor, step: SGD) -> float:
+def _seconds_per_row(strategy: Strategy, row: Tensor, index: Tensor, step: Optimiser) -> float:
     x = row.repeat(len(index), 1)
+    memory = step.memory(x)
     fastest = float("inf")
     for attempt in range(3):
         start = time.perf_counter()
-        strategy.sgd(x, None, index, step, [0] * len(x))
+        strategy.sgd(x, memory, index, step, [0] * len(x))
         if x.device.type == "cuda":
             torch.cuda.synchronize()
         if attempt:  # the first one warms up

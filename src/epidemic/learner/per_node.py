@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from epidemic.learner.task import EVALUATION_BATCH, SGD, Evaluation, Task, evaluation
+from epidemic.learner.optimisers import Memory, Optimiser, of_rows, parts_of_memory
+from epidemic.learner.task import EVALUATION_BATCH, Evaluation, Task, evaluation
 from epidemic.workers import Workers, blocks
 
 T = TypeVar("T")
@@ -25,18 +26,19 @@ class PerNode:
         self.serial = draws_random_numbers  # torch's generator is one for all threads
         self._own = threading.local()
 
-    def sgd(self, x: Tensor, velocity: Tensor | None, index: Tensor, step: SGD, seeds: list[int]) -> Tensor:
+    def sgd(self, x: Tensor, memory: Memory, index: Tensor, step: Optimiser, seeds: list[int]) -> Tensor:
         trainable = self.task.layout.trainable
         losses = torch.zeros(len(x), dtype=torch.float64)
 
         def one(i: int) -> None:
             seat = self._seat().take(x[i])
             inputs, targets = self.task.batch(index[i])
-            weights = x[i, :trainable]
-            speed = None if velocity is None else velocity[i, :trainable]
+            row = slice(i, i + 1)
+            held = parts_of_memory(memory, row, lambda rows: {"": rows[:, :trainable]}).get("", {})
+            optimiser, pieces = of_rows(step, row), [(x[row, :trainable], held, seat.gradient[None])]
             for r in range(index.shape[1]):
                 losses[i] += seat.backward(inputs[r], targets[r])
-                step.update(weights, speed, seat.gradient)
+                optimiser.update(pieces)
 
         self._each(one, len(x), seeds)
         return losses / index.shape[1]
@@ -54,7 +56,7 @@ class PerNode:
         self._each(one, len(x), seeds)
         return losses, gradients
 
-    def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Evaluation:
+    def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor, first: int = 0) -> Evaluation:
         task = self.task
         cuts = blocks(len(inputs), 10 * EVALUATION_BATCH)
 
@@ -78,7 +80,7 @@ class PerNode:
         whole = torch.zeros(len(x), len(task.whole), dtype=torch.float64)
         for rows in blocks(len(x), task.rows_to_gather(len(inputs)) if task.whole else len(x)):
             pieces = [(i, block) for i in range(rows.start, rows.stop) for block in cuts]
-            parts = self._evaluate_all(one, pieces, first=rows.start * len(cuts))
+            parts = self._evaluate_all(one, pieces, first=(first + rows.start) * len(cuts))
             found += [sums for sums, _ in parts]
             if task.whole:
                 gathered = [torch.cat(part) for _, part in parts]

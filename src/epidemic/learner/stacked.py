@@ -6,6 +6,7 @@ import copy
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from epidemic.learner.task import EVALUATION_BATCH, SGD, Evaluation, Task, evaluation
+from epidemic.learner.optimisers import Memory, Optimiser, of_rows, parts_of_memory, with_rate
+from epidemic.learner.task import EVALUATION_BATCH, Evaluation, Task, evaluation
 from epidemic.workers import Workers, blocks
 
 Traces = dict[tuple[Any, ...], Callable[..., Any]]
@@ -43,12 +45,17 @@ class Stacked:
         self._module = copy.deepcopy(task.module)
         self._traced = _traces_of(task)
         self._tracing = threading.Lock()
+        self.steady = (
+            0  # a size of chunks for batches of ever other sizes, which are filled up to it; 0: by the number of rows
+        )
 
     def chunk(self, rows: int) -> int:
         """How many rows are trained together: enough to hide the overhead of a call, not so many that they leave the cache.
 
         The last digits of stacked convolutions depend on it, and without any they do not. That is why the two differ.
         """
+        if self.steady:
+            return self.steady
         if rows == 0 or self.task.nature.products:
             return self._chunk_of_convolutions(rows)
         size = self.task.layout.size
@@ -58,22 +65,43 @@ class Stacked:
     def _chunk_of_convolutions(self, rows: int) -> int:
         return max(1, min(max(48, -(-rows // 8)), 1000, 32_000_000 // self.task.layout.size))
 
-    def sgd(self, x: Tensor, velocity: Tensor | None, index: Tensor, step: SGD, seeds: list[int]) -> Tensor:
+    def sgd(self, x: Tensor, memory: Memory, index: Tensor, step: Optimiser, seeds: list[int]) -> Tensor:
+        missing = -len(x) % self.steady if self.steady else 0
+        if missing:
+            return self._filled_up(x, memory, index, step, seeds, missing)
         losses = torch.zeros(len(x), dtype=torch.float64)
         self.prepare(x, index[:, 0])
 
         def one(part: slice) -> None:
             inputs, targets = self.task.batch(index[part])
             weights = self.task.layout.views(x[part], trainable=True)
-            speed = None if velocity is None else self.task.layout.views(velocity[part], trainable=True)
+            held = parts_of_memory(memory, part, partial(self.task.layout.views, trainable=True))
+            optimiser = of_rows(step, part)
             for r in range(index.shape[1]):
                 gradients, loss = self._gradients(x[part], inputs[:, r], targets[:, r])
-                for name, value in weights.items():
-                    step.update(value, None if speed is None else speed[name], gradients[name])
+                optimiser.update([(value, held.get(name, {}), gradients[name]) for name, value in weights.items()])
                 losses[part] += loss.cpu()
 
         self.workers.map(one, blocks(len(x), self.chunk(len(x))), size=index.numel() * self.task.work)
         return losses / index.shape[1]
+
+    def _filled_up(
+        self, x: Tensor, memory: Memory, index: Tensor, step: Optimiser, seeds: list[int], missing: int
+    ) -> Tensor:
+        """The same with rows that nobody needs, so that chunks have the one size that is traced."""
+        k = len(x)
+
+        def filled(rows: Tensor) -> Tensor:
+            return torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])])
+
+        more, held = filled(x), {name: filled(rows) for name, rows in memory.items()}
+        if isinstance(step.lr, Tensor):
+            step = with_rate(step, filled(step.lr))
+        losses = self.sgd(more, held, filled(index), step, [*seeds, *[0] * missing])
+        x.copy_(more[:k])
+        for name, rows in memory.items():
+            rows.copy_(held[name][:k])
+        return losses[:k]
 
     def gradients(self, x: Tensor, index: Tensor, seeds: list[int]) -> tuple[Tensor, Tensor]:
         losses = torch.zeros(len(x), dtype=torch.float64)
@@ -89,7 +117,7 @@ class Stacked:
         self.workers.map(one, blocks(len(x), self.chunk(len(x))), size=index.numel() * self.task.work)
         return losses, gradients
 
-    def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Evaluation:
+    def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor, first: int = 0) -> Evaluation:
         task = self.task
         sums = torch.zeros(len(x), 1 + len(task.metrics), dtype=torch.float64)
         whole = torch.zeros(len(x), len(task.whole), dtype=torch.float64)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from epidemic.data import Dataset, Samples
 from epidemic.learner.nature import Nature, nature_of
+from epidemic.learner.optimisers import Memory, Optimiser
 from epidemic.learner.rows import Layout
 from epidemic.metrics import Metric, PerSample, Whole
 
@@ -55,24 +56,6 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "squared-error": squared_error}
 
 
-@dataclass(frozen=True)
-class SGD:
-    """One step of stochastic gradient descent, in PyTorch's convention."""
-
-    lr: float
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-
-    def update(self, x: Tensor, velocity: Tensor | None, gradient: Tensor) -> None:
-        """Change x (and velocity) in place."""
-        if self.weight_decay:
-            gradient = gradient.add(x, alpha=self.weight_decay)
-        if velocity is not None:
-            velocity.mul_(self.momentum).add_(gradient)
-            gradient = velocity
-        x.add_(gradient, alpha=-self.lr)
-
-
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """Per row: the mean loss and each metric, not a number where one is undefined.   # (k,) float64 each"""
@@ -84,15 +67,15 @@ class Evaluation:
 class Strategy(Protocol):
     """How rows are trained and evaluated."""
 
-    def sgd(self, x: Tensor, velocity: Tensor | None, index: Tensor, step: SGD, seeds: list[int]) -> Tensor:
-        """Steps on every row in place; the mean loss of each.   # index (k, r, b) -> (k,)"""
+    def sgd(self, x: Tensor, memory: Memory, index: Tensor, step: Optimiser, seeds: list[int]) -> Tensor:
+        """Steps on every row in place, which also change what is remembered; the mean loss of each.   # index (k, r, b) -> (k,)"""
         ...
 
     def gradients(self, x: Tensor, index: Tensor, seeds: list[int]) -> tuple[Tensor, Tensor]:
         """Loss and gradient of every row on one batch.   # index (k, b) -> (k,), (k, d)"""
         ...
 
-    def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Evaluation:
+    def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor, first: int = 0) -> Evaluation:
         """Every row on all samples."""
         ...
 

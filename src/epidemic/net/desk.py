@@ -5,11 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from epidemic.protocol.events import SECOND, Action, Event, SetTimer, Timer
-from epidemic.protocol.rounds import Rounds
+from epidemic.protocol.member import Member
 
 EVERY = SECOND
 """How often there is housekeeping."""
@@ -30,7 +30,7 @@ class Desk:
 
     def __init__(
         self,
-        protocols: dict[int, Rounds],
+        protocols: Mapping[int, Member],
         carry_out: Callable[[int, Action], None],
         settled: Callable[[], None],
         housekeeping: Callable[[], None],

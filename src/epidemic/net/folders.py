@@ -11,7 +11,7 @@ from epidemic.files import write_bytes
 from epidemic.net import addresses
 from epidemic.net.addresses import Addresses, is_loopback, split_address
 from epidemic.net.keys import DAYS, Authority, host_name
-from epidemic.net.relay import letter_bytes
+from epidemic.net.relay import most_bytes
 from epidemic.net.terms import check_deployable
 
 
@@ -110,7 +110,7 @@ def _relay_addresses(relay: str, experiment: Experiment) -> tuple[Addresses, lis
         "Where the relay listens, and the bytes of a letter, which is a model with its header: more is not taken."
     ]
     try:
-        return Addresses(listen, largest=letter_bytes(experiment)), comments
+        return Addresses(listen, largest=most_bytes(experiment)), comments
     except BadInput as problem:
         reason = " ".join(str(problem).split())
         comments += [

@@ -20,7 +20,7 @@ from epidemic.host.mixture import disagreement, mean_row
 from epidemic.host.setup import make_learner, prepare
 from epidemic.host.store import Store
 from epidemic.learner import Choice, Evaluation, Layout
-from epidemic.record import MeanMax, OwnSpread, Record, Spread, Summary, Traffic
+from epidemic.record import Letters, MeanMax, Moment, OwnSpread, Record, Spread, Summary, Traffic
 from epidemic.workers import Workers
 
 
@@ -30,7 +30,7 @@ class _Run:
     def __init__(self, folder: Path, experiment: Experiment) -> None:
         self.store = Store(folder / "run", experiment, experiment.seeds[0])
         self.info: dict[str, Any] = self.store.run_info() or {}
-        self.records = {record.round: record for record in self.store.records()}
+        self.records = _by_time(self.store.records(), experiment)
         self.summary = self.store.summary()
         self.node: dict[str, Any] = msgspec.json.decode((self.store.path / "nodes.json").read_bytes())[0]
         self.tensors = safetensors.torch.load_file(self.store.path / "models.safetensors")
@@ -76,11 +76,12 @@ def _write(store: Store, experiment: Experiment, runs: list[_Run]) -> Summary:
         learner, _ = make_learner(setup, workers, store.known_choice())
         mean = learner.evaluate(mean_row(x, workers), setup.test)
         common = sorted(set.intersection(*(set(run.records) for run in runs)))
-        records = [_record([run.records[round] for run in runs]) for round in common]
+        records = [_record([run.records[when] for run in runs]) for when in common]
         apart = disagreement(x, workers)
     finally:
         workers.close()
-    if records and records[-1].round == experiment.rounds:
+    at_end = records and (records[-1].round == experiment.rounds or records[-1].time is not None)
+    if at_end:
         records[-1] = msgspec.structs.replace(records[-1], disagreement=apart)
     for record in records:
         store.append(record, {"round": record.round, "seconds": {}})
@@ -92,9 +93,41 @@ def _write(store: Store, experiment: Experiment, runs: list[_Run]) -> Summary:
     )
     for name in runs[0].summary.final_metrics:
         final.metrics[name] = torch.tensor(_own([run.summary.final_metrics for run in runs], name), dtype=torch.float64)
-    summary = summary_of(setup, records, final, mean, rounds=experiment.rounds, bytes=records[-1].bytes)
+    last = records[-1]
+    rounds, seconds = (experiment.rounds, None) if last.time is None else (last.round, last.time.seconds)
+    summary = summary_of(setup, records, final, mean, rounds=rounds, bytes=last.bytes, seconds=seconds)
     store.finish(summary, [run.node for run in runs], layout, x)
     return summary
+
+
+def _by_time(records: list[Record], experiment: Experiment) -> dict[float, Record]:
+    """Records of a node by when they were made, as far as that is the same for all nodes: by rounds or, without, by time; the last is the last."""
+    if not records or records[-1].time is None:
+        return {record.round: record for record in records}
+    every = experiment.clock.evaluate if experiment.clock is not None else 0.0
+    found: dict[float, Record] = {}
+    for record in records[:-1]:
+        if every and record.time is not None:
+            found.setdefault(round(record.time.seconds / every), record)
+        else:
+            found[record.round] = record
+    return found | {math.inf: records[-1]}
+
+
+def _moment(parts: list[Record]) -> Moment | None:
+    """Where nodes without rounds stood, together: letters of all, and the mean of what each says."""
+    found = [part.time for part in parts if part.time is not None]
+    if not found:
+        return None
+    letters = (sum(getattr(one.letters, name) for one in found) for name in Letters.__struct_fields__)
+    return Moment(
+        seconds=float(np.mean([one.seconds for one in found])),
+        steps=float(np.mean([one.steps for one in found])),
+        letters=Letters(*letters),
+        busy=float(np.mean([one.busy for one in found])),
+        online=min(one.online for one in found),
+        accuracies=[accuracy for one in found for accuracy in one.accuracies],
+    )
 
 
 def _rows(layout: Layout, models: list[dict[str, Tensor]]) -> Tensor:
@@ -108,7 +141,7 @@ def _rows(layout: Layout, models: list[dict[str, Tensor]]) -> Tensor:
 
 
 def _record(parts: list[Record]) -> Record:
-    """The records of several nodes for one round, as one."""
+    """The records of several nodes for one round, or moment, as one."""
     accuracies = [part.accuracy.mean for part in parts if part.accuracy is not None]
     losses = [part.train_loss for part in parts if part.train_loss is not None]
 
@@ -117,7 +150,7 @@ def _record(parts: list[Record]) -> Record:
         return MeanMax(float(np.mean(values)), max(values))
 
     return Record(
-        round=parts[0].round,
+        round=round(np.mean([part.round for part in parts])),
         seed=parts[0].seed,
         alive=min(part.alive for part in parts),
         accuracy=Spread.of(accuracies) if accuracies else None,
@@ -125,6 +158,7 @@ def _record(parts: list[Record]) -> Record:
         train_loss=float(np.mean(losses)) if losses else None,
         bytes=Traffic(*(over(what) for what in ("model", "header", "control", "total"))),
         metrics={name: OwnSpread.of(_own([part.metrics for part in parts], name)) for name in parts[0].metrics},
+        time=_moment(parts),
     )
 
 

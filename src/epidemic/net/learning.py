@@ -1,4 +1,4 @@
-"""Learning: what the main thread of a process computes for its nodes: training, mixing, giving and taking models, the final test.
+"""Learning: what the main thread of a process computes for its nodes in rounds: training, mixing, giving and taking models.
 
 What several nodes do at the same time is done in one batch.
 """
@@ -6,58 +6,37 @@ What several nodes do at the same time is done in one batch.
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from epidemic.algorithms import Rows
-from epidemic.errors import BadInput, Diverged, RunFailed
+from epidemic.errors import Diverged
 from epidemic.graph import IntArray
 from epidemic.host.inbox import Post, Received
 from epidemic.host.journal import Host
 from epidemic.host.plan import shares
-from epidemic.net.seat import NO_LETTER, Outgoing, Seat, rows_of
+from epidemic.net.computing import Calls, Computing, Work
+from epidemic.net.seat import Outgoing, RoundSeat, rows_of
 from epidemic.net.views import Views
-from epidemic.net.wire import Letter
+from epidemic.net.wire import NO_LETTER, Letter
 from epidemic.protocol import events as e
-
-Say = Callable[[Seat, str], None]
-Work = Sequence[tuple[Seat, e.Action]]
+from epidemic.workers import blocks
 
 
-class Learning:
-    """The computing of one process."""
+class Learning(Computing[RoundSeat]):
+    """The computing of nodes of a method with rounds."""
 
-    def __init__(
-        self,
-        host: Host,
-        seats: dict[int, Seat],
-        views: Views,
-        *,
-        done: Callable[[Sequence[tuple[int, e.Event]]], None],
-        flush: Callable[[float], None],
-        refused: Callable[[], dict[str, int]],
-        gave_up: Callable[[Seat], None],
-        say: Say,
-    ) -> None:
-        """`done` is told what has been computed; `flush` waits until letters are on their way; `gave_up` tells the others."""
-        self._host = host
-        self._seats = seats
+    def __init__(self, host: Host, seats: Mapping[int, RoundSeat], views: Views, calls: Calls) -> None:
+        super().__init__(host, seats, calls)
         self._views = views
-        self._done = done
-        self._flush = flush
-        self._refused = refused
-        self._gave_up = gave_up
-        self._say = say
-        self._experiment = host.population.setup.experiment
 
     def compute(self, found: Work) -> None:
         """Do what the protocols want computed."""
-        trainings: dict[int, list[tuple[Seat, int]]] = {}
-        mixtures: list[tuple[Seat, e.Mix]] = []
+        trainings: dict[int, list[tuple[RoundSeat, int]]] = {}
+        mixtures: list[tuple[RoundSeat, e.Mix]] = []
         for seat, action in found:
             match action:
                 case e.Train():
@@ -70,11 +49,11 @@ class Learning:
                     with self._host.stop.held():
                         self._adopt(seat, action.letter)
                 case e.Conclude():
-                    self._conclude(seat)
+                    self.conclude(seat)
                 case e.Leave():
                     seat.over = True
                 case e.Fail():
-                    self._fail(seat, action)
+                    self.fail(seat, action)
         if mixtures:
             self._mix(mixtures)
         for round, those in trainings.items():
@@ -82,14 +61,15 @@ class Learning:
                 seat.journal.done = round  # rounds may have been left out
                 if seat.journal.due:
                     self._settle(seat)
-            with self._host.stop.held():
-                self._train(round, those)
+            those.sort(key=lambda one: one[0].position)
+            for some in blocks(len(those), self._host.population.at_once):
+                with self._host.stop.held():
+                    self._train(round, those[some])
 
-    def _who(self, seats: list[Seat]) -> IntArray | None:
+    def _who(self, seats: list[RoundSeat]) -> IntArray | None:
         return None if len(seats) == len(self._seats) else np.array([seat.position for seat in seats])
 
-    def _train(self, round: int, those: list[tuple[Seat, int]]) -> None:
-        those = sorted(those, key=lambda one: one[0].position)
+    def _train(self, round: int, those: list[tuple[RoundSeat, int]]) -> None:
         seats = [seat for seat, _ in those]
         population = self._host.population
         everyone = np.array([seat.position for seat in seats])
@@ -107,15 +87,15 @@ class Learning:
             seat.before = {name: rows[i : i + 1] for name, rows in before.items()}
             seat.message = {name: rows[i : i + 1] for name, rows in message.items()}
             seat.loss = loss[i : i + 1]
-            letter = Outgoing(round, self._views.targets(seat.place, round), {n: r[0] for n, r in seat.message.items()})
+            letter = Outgoing(round, self._views.targets(seat.place, round), seat.said)
             if any(place not in self._seats for place in letter.targets):
                 letter.sealed(seat, self._views(seat.place, round).graph)
             seat.keep(letter)
             events.append((seat.place, e.Trained(round)))
-        self._done(events)
+        self._calls.done(events)
 
     def _train_again(
-        self, round: int, those: list[tuple[Seat, int]], before: Rows, bad: list[int]
+        self, round: int, those: list[tuple[RoundSeat, int]], before: Rows, bad: list[int]
     ) -> tuple[Rows, Tensor]:
         """A loss or a model exploded: what these nodes mixed last was insane, or they are so themselves.
 
@@ -132,7 +112,7 @@ class Learning:
             assert seat.own is not None
             population.restore(np.array([seat.position]), seat.own)
             seat.own = None
-            self._mended(seat)
+            self.mended(seat)
             for name, rows in population.snapshot(np.array([seat.position])).items():
                 before[name][i] = rows[0]
         message, loss = population.emit(round, np.array([targets for _, targets in those]), None, self._who(seats))
@@ -140,7 +120,7 @@ class Learning:
             seat.journal.check_loss("training loss", loss[i : i + 1])
         return message, loss
 
-    def _mix(self, mixtures: list[tuple[Seat, e.Mix]]) -> None:
+    def _mix(self, mixtures: list[tuple[RoundSeat, e.Mix]]) -> None:
         mixtures = sorted(mixtures, key=lambda one: one[0].position)
         seats, events = [seat for seat, _ in mixtures], []
         population = self._host.population
@@ -150,28 +130,29 @@ class Learning:
                 received = [self._received(seat, mix) for seat, mix in mixtures]
                 for seat in seats:
                     seat.own = population.snapshot(np.array([seat.position]))
-                population.absorb(Post(message, received, self._host.workers), self._who(seats))
+                population.absorb(Post(message, received, self._host.workers, population.coder), self._who(seats))
                 self._mend(seats)
             for seat, mix in mixtures:
                 seat.before = None
                 seat.settle_books()
                 seat.journal.counters.received(len(mix.letters))
-                seat.journal.advanced(mix.round, seat.loss, 1 + len(seat.rounds.roster.alive(seat.rounds.now)))
+                seat.journal.advanced(mix.round, seat.loss, 1 + len(seat.member.roster.alive(seat.member.now)))
                 events.append((seat.place, e.Mixed(mix.round)))
         for seat in seats:
             if seat.journal.due:
-                self._flush(seat.rounds.pace.limit / e.SECOND)
+                self._calls.flush(seat.member.pace.limit / e.SECOND)
                 seat.settle_books()
             self._settle(seat)
-        self._done(events)
+        self._calls.done(events)
 
     @staticmethod
     def _stacked(parts: list[Rows]) -> Rows:
         return parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
-    def _received(self, seat: Seat, mix: e.Mix) -> Received:
+    def _received(self, seat: RoundSeat, mix: e.Mix) -> Received:
         senders = [sender for sender, _ in mix.letters]
-        rows = [rows_of(letter, self._host.population.columns) for _, letter in mix.letters]
+        population = self._host.population
+        rows = [rows_of(letter, population.columns, population.coder) for _, letter in mix.letters]
         view = self._views.whole(seat.place, mix.round)
         at = bisect(senders, seat.place) if view.complete else None
         samples = [seat.samples, *(self._samples(sender, letter) for sender, letter in mix.letters)]
@@ -182,7 +163,7 @@ class Learning:
         """How many training samples the sender of a letter says it has; of a place of the same process that is known."""
         return letter.samples if isinstance(letter, Letter) else self._seats[sender].samples
 
-    def _sane(self, seats: list[Seat]) -> Tensor:
+    def _sane(self, seats: list[RoundSeat]) -> Tensor:
         """Whether the models of these nodes have the numbers that a sane model has.   # (k,)"""
         x, who = self._host.population.models, self._who(seats)
         rows, most = (x if who is None else x[who]), self._experiment.network.largest
@@ -192,33 +173,24 @@ class Learning:
         largest: Tensor = torch.linalg.vector_norm(rows, float("inf"), dim=1)
         return largest <= most  # false for what is not a number
 
-    def _mend(self, seats: list[Seat]) -> None:
+    def _mend(self, seats: list[RoundSeat]) -> None:
         """Throw away mixtures whose numbers no sane model has."""
         for seat, sane in zip(seats, self._sane(seats).tolist(), strict=True):
             if not sane:
                 self._go_on_alone(seat)
 
-    def _go_on_alone(self, seat: Seat) -> None:
+    def _go_on_alone(self, seat: RoundSeat) -> None:
         """A mixture is thrown away: the node keeps what it has learnt itself."""
         assert seat.own is not None
         population, where = self._host.population, np.array([seat.position])
         population.restore(where, seat.own)
         if seat.message:
             alone = Received([], [], np.ones(1))
-            population.absorb(Post(seat.message, [alone], self._host.workers), self._who([seat]))
-        self._mended(seat)
+            inbox = Post(seat.message, [alone], self._host.workers, population.coder)
+            population.absorb(inbox, self._who([seat]))
+        self.mended(seat)
 
-    def _mended(self, seat: Seat) -> None:
-        """Count what was thrown away, and say it once."""
-        seat.mended += 1
-        if seat.mended == 1:
-            self._say(
-                seat,
-                f"round {seat.rounds.round}: what others sent made no sane model"
-                f" (network.largest = {self._experiment.network.largest:g}): going on with its own (further ones are counted only)",
-            )
-
-    def _settle(self, seat: Seat) -> None:
+    def _settle(self, seat: RoundSeat) -> None:
         """Evaluate and save where that is due; a mixture with which nothing finite comes out is thrown away."""
         try:
             seat.journal.settle()
@@ -229,68 +201,33 @@ class Learning:
             seat.own = None
             seat.journal.settle()
 
-    def _give(self, seat: Seat, action: e.Give) -> None:
+    def _give(self, seat: RoundSeat, action: e.Give) -> None:
         """Give the current model to somebody who asked, while nothing changes it."""
         given = self._host.population.give(np.array([seat.position]))
         row = {name: rows[0] for name, rows in given.items()}
         if action.to in self._seats:
             action.reply(None)  # nodes of one process do not return one without the other
             return
-        action.reply(bytes(seat.seal(max(seat.rounds.round, 0), NO_LETTER, row)))
-        seat.sent(1, True)
+        action.reply(bytes(seat.seal(max(seat.member.round, 0), NO_LETTER, row)))
+        seat.sent(1, True, each=seat.format.model_bytes)
 
-    def _adopt(self, seat: Seat, letter: Letter) -> None:
+    def _adopt(self, seat: RoundSeat, letter: Letter) -> None:
         population, where = self._host.population, np.array([seat.position])
         rows = {name: row[None].clone() for name, row in rows_of(letter, population.columns).items()}
         seat.own = population.snapshot(where)  # in case that nobody can train with what was given
         population.adopt(where, rows)
         seat.message = {}
-        self._say(seat, f"took the model of node {letter.sender}")
-        self._done([(seat.place, e.Adopted())])
+        self._calls.say(seat, f"took the model of node {letter.sender}")
+        self._calls.done([(seat.place, e.Adopted())])
 
-    def _conclude(self, seat: Seat) -> None:
-        """Test the model and write everything down; the others are told."""
-        self._flush(self._experiment.network.deadline)
-        seat.settle_books()
-        journal = seat.journal
-        journal.done = self._experiment.rounds
+    def settle_end(self, seat: RoundSeat) -> None:
+        """All rounds are done: evaluate and save."""
+        seat.journal.done = self._experiment.rounds
         self._settle(seat)
 
-        def about() -> dict[str, Any]:
-            status = seat.status(self._refused())
-            names = ("longest_wait", "letters", "refusals", "lost", "jumped", "undelivered", "local")
-            return {name: getattr(status, name) for name in names}
-
-        summary = journal.conclude(about)
-        found = summary.final_accuracy
-        self._say(seat, "finished" + ("" if found is None else f": accuracy {found.mean:.2%} on the full test set"))
-        self._done([(seat.place, e.Concluded())])
-
-    def _fail(self, seat: Seat, action: e.Fail) -> None:
-        """A node cannot go on: save what it has, and let the other nodes of the process go on."""
-        reason = action.reason
-        seat.error = BadInput(reason) if action.bad_input else RunFailed(f"{reason}{seat.journal.kept}")
-        self._save(seat)
-        seat.mark("failed", str(seat.error))
-        seat.over = True
-        self._gave_up(seat)
-
-    # -- stopping -----------------------------------------------------------------------------------------------------
-
-    def save_all(self) -> None:
-        """Save every node that is not at its end."""
-        for seat in self._seats.values():
-            if not seat.over:
-                self._save(seat)
-
-    def rewind(self, seat: Seat) -> None:
+    def rewind(self, seat: RoundSeat) -> None:
         """Put a node back to where its round began; the round is done again when it goes on."""
         if seat.before is not None:
             self._host.population.restore(np.array([seat.position]), seat.before)
             seat.before = None
         seat.settle_books()
-
-    def _save(self, seat: Seat) -> None:
-        self.rewind(seat)
-        if seat.journal.recorded >= 0 and not seat.journal.over:
-            seat.journal.save()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from epidemic.callbacks import Callback, Callbacks
 from epidemic.callbacks.named import listeners
@@ -20,18 +19,16 @@ from epidemic.host.population import Population
 from epidemic.host.setup import Setup, make_learner, prepare
 from epidemic.host.store import Store
 from epidemic.net.addresses import Addresses, read_addresses
+from epidemic.net.in_rounds import InRounds
 from epidemic.net.keys import Identity
 from epidemic.net.opening import Unreachable
 from epidemic.net.process import Process
 from epidemic.net.seat import Seat
-from epidemic.net.terms import check_deployable, terms_of
+from epidemic.net.terms import Terms, check_deployable, terms_of
 from epidemic.net.transport import Transport
-from epidemic.net.views import Views
-from epidemic.net.wire import Format
-from epidemic.protocol.events import SECOND
-from epidemic.protocol.rounds import Rounds, Rules
+from epidemic.net.without_rounds import WithoutRounds
 from epidemic.record import Record, Summary
-from epidemic.rng import Streams
+from epidemic.shown import score
 from epidemic.workers import Workers, available_threads
 
 Say = Callable[[str], None]
@@ -111,7 +108,7 @@ def _hosting(setup: Setup, stores: Sequence[Store], workers: Workers, stop: Stop
         if store in fresh:
             classes, samples, device = setup.data.classes, setup.sizes, setup.task.device.type
             store.begin(choice, setup.data.note, classes=classes, samples=samples, node=place, told=told, device=device)
-    return Host(Population(setup, learner), learner, workers, stop)
+    return Host(Population(setup, learner, workers), learner, workers, stop)
 
 
 def _check_samples(setup: Setup, stores: Sequence[Store]) -> None:
@@ -170,23 +167,20 @@ def _run(host: Host, nodes: Sequence[tuple[Identity, Store]], how: str, *, insec
     """Run these nodes to their end. Where some were stopped in their final evaluation, only that is done; the others come next."""
     setup, terms = host.population.setup, terms_of(host.population.setup)
     experiment = setup.experiment
-    counted = experiment.network.most_samples if experiment.mixing_rule == "samples" else 0
-    format = Format(terms.run, host.population.columns, experiment.network.largest, counted)
+    way = _way(host, terms, [identity.place for identity, _ in nodes])
     seats, told = [], []
     for position, (identity, store) in enumerate(nodes):
         told.append(Callbacks([_Teller(say, identity.place, len(nodes)), *listeners(experiment)]))
         ear = Ear(told[-1].recorded, told[-1].evaluating, told[-1].finished)
-        seats.append(Seat(identity, position, Journal(host, store, how, place=position, ear=ear), format))
+        seats.append(way.seat(identity, position, Journal(host, store, how, place=position, ear=ear)))
     restored = [seat.journal.restore() for seat in seats]
-    done = [i for i, seat in enumerate(seats) if seat.journal.over and seat.journal.recorded == experiment.rounds]
+    done = [i for i, seat in enumerate(seats) if way.ended(seat, restored[i])]
     for i in done:
         _start(told[i], host, seats[i].journal)
         seats[i].journal.conclude()
     if done:
         return
     addresses = read_addresses(seats[0].identity.folder / "node.toml")
-    hidden = {seat.place: _secret_streams() for seat in seats} if _private(setup) else {}
-    views = Views(experiment, setup.streams, hidden)
     process: Process | None = None
     for seat in seats:
         seat.mark("running")
@@ -196,7 +190,7 @@ def _run(host: Host, nodes: Sequence[tuple[Identity, Store]], how: str, *, insec
             seats[0].identity,
             addresses,
             experiment,
-            format.frame_bytes,
+            way.format.frame_bytes,
             host.stop,
             insecure=insecure,
             here=here,
@@ -206,25 +200,15 @@ def _run(host: Host, nodes: Sequence[tuple[Identity, Store]], how: str, *, insec
             say(f"looking for the others at {', '.join(addresses.connect[:8])}{', ...' * (len(addresses.connect) > 8)}")
         for seat, callbacks, extra in zip(seats, told, restored, strict=True):
             _start(callbacks, host, seat.journal)
-            tally, count, kept = seat.restored(extra, partial(views.targets, seat.place))
-            seat.rounds = Rounds(
-                _rules(experiment, seat.place, addresses),
-                partial(views, seat.place),
-                _drawing(_secret_streams()),
-                transport.token,
-                done=seat.journal.done,
-                kept=kept,
-                tally=tally,
-                count=count,
-            )
+            where = way.join(seat, extra, addresses, transport.token)
             seat.journal.extra = seat.extra
             if extra is not None:
-                say(f"going on after round {seat.journal.done}")
-        process = Process(host, seats, transport, terms, views, say)
+                say(where)
+        process = Process(host, seats, transport, terms, way, say)
         process.run()
     except KeyboardInterrupt:
         unfinished = [seat for seat, (_, store) in zip(seats, nodes, strict=True) if not (seat.over or store.finished)]
-        stopped = [_interrupted(seat, process) for seat in unfinished]
+        stopped = [_interrupted(seat, process, way.stands) for seat in unfinished]
         if stopped:  # those who had finished were only waiting for the others
             raise stopped[0] from None
     except BaseException as problem:
@@ -236,23 +220,26 @@ def _run(host: Host, nodes: Sequence[tuple[Identity, Store]], how: str, *, insec
         raise
 
 
+def _way(host: Host, terms: Terms, places: Sequence[int]) -> Any:
+    """What belongs to the method of these nodes."""
+    if host.population.setup.experiment.free is not None:
+        return WithoutRounds(host, terms, places)
+    return InRounds(host, terms, places)
+
+
 def _start(callbacks: Callbacks, host: Host, journal: Journal) -> None:
     callbacks.started(host.population.setup, host.learner, journal.done)
     if journal.records:
         callbacks.resumed(tuple(journal.records))
 
 
-def _interrupted(seat: Seat, process: Process | None) -> Interrupted:
+def _interrupted(seat: Seat, process: Process | None, stands: Callable[[Any], str]) -> Interrupted:
     """Save a node that was stopped."""
     if process is not None:
         process.learning.rewind(seat)
-    found = seat.journal.interrupted()
-    seat.mark("stopped", f"interrupted after round {seat.journal.done} of {seat.journal.experiment.rounds}")
+    found = seat.journal.interrupted(stands(seat))
+    seat.mark("stopped", f"interrupted after {stands(seat)}")
     return found
-
-
-def _private(setup: Setup) -> bool:
-    return setup.experiment.network.coin == "private"
 
 
 class _Teller(Callback):
@@ -263,24 +250,11 @@ class _Teller(Callback):
         self._who = f"node {place}: " if hosted > 1 else ""
 
     def recorded(self, record: Record) -> None:
-        found = f"loss {record.loss.mean:.4f}" if record.accuracy is None else f"accuracy {record.accuracy.mean:.2%}"
-        self._say(f"{self._who}round {record.round}: {found}, {record.alive} nodes alive")
-
-
-def _rules(experiment: Experiment, place: int, addresses: Addresses) -> Rules:
-    network, faults, n = experiment.network, experiment.faults, experiment.nodes
-    return Rules(
-        place,
-        n,
-        experiment.rounds,
-        close=network.close,
-        deadline=int(network.deadline * SECOND),
-        patience=int(network.patience * SECOND),
-        founders=frozenset(p for p in addresses.founders if p < n) - {place},
-        adopt=faults.on_return == "adopt",
-        cap=faults.cap_of(n),
-        retries=n if faults.max_retries == "unlimited" else faults.max_retries,
-    )
+        found = score(record.accuracy, record.loss)
+        when = f"round {record.round}"
+        if record.time is not None:
+            when = f"second {record.time.seconds:.0f}, {record.round} trainings"
+        self._say(f"{self._who}{when}: {found}, {record.alive} nodes alive")
 
 
 def _open_transport(
@@ -312,14 +286,3 @@ def _open_transport(
                 say(f"{problem}; trying again")
             said = True
             time.sleep(0.5)
-
-
-def _secret_streams() -> Streams:
-    """Randomness that nobody else can know."""
-    return Streams(int.from_bytes(secrets.token_bytes(7), "little"))
-
-
-def _drawing(streams: Streams) -> Callable[[int], int]:
-    """Random whole numbers, one after the other."""
-    stream = streams("choice")
-    return lambda below: int(stream.integers(below, 1)[0])

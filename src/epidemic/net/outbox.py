@@ -21,6 +21,7 @@ class _Parcel:
     payload: Any
     places: tuple[int, ...]
     sent: Callable[[int, bool], None]  # told to how many places it went, and whether it left
+    owner: int  # whose it is, for who takes its letters back
 
 
 class Outbox:
@@ -34,9 +35,11 @@ class Outbox:
         self._lock = threading.Lock()
         self._pending: set[Future[None]] = set()
 
-    def send(self, carrier: int, places: tuple[int, ...], payload: Any, sent: Callable[[int, bool], None]) -> None:
+    def send(
+        self, carrier: int, places: tuple[int, ...], payload: Any, sent: Callable[[int, bool], None], owner: int = -1
+    ) -> None:
         """Send a letter to some of a process's places; a link that is stuck holds up nobody else, and fills no memory."""
-        parcel = _Parcel(payload, places, sent)
+        parcel = _Parcel(payload, places, sent, owner)
         with self._lock:
             queue = self._queues.get(carrier)
             if queue is not None and len(queue) >= self._most:
@@ -62,6 +65,14 @@ class Outbox:
                     return
                 parcel = self._queues[carrier].popleft()
             parcel.sent(len(parcel.places), self._transport.send(carrier, parcel.payload, parcel.places))
+
+    def withdraw(self, owner: int) -> None:
+        """Take back the letters of one node that have not begun to leave."""
+        with self._lock:
+            for queue in self._queues.values():
+                left = [parcel for parcel in queue if parcel.owner != owner]
+                queue.clear()
+                queue.extend(left)
 
     def flush(self, timeout: float) -> None:
         """Wait until everything is on its way."""

@@ -12,26 +12,25 @@ import os
 import queue
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from epidemic.errors import BadInput, CallbackFailed, EpidemicError, RunFailed
 from epidemic.host.journal import Host
+from epidemic.net.computing import Calls, Computing
 from epidemic.net.desk import Desk
 from epidemic.net.hello import LARGEST_BUNDLE, Hello, seal_hellos
 from epidemic.net.keyring import Keyring
-from epidemic.net.learning import Learning
 from epidemic.net.opening import Unreachable
 from epidemic.net.outbox import Outbox
 from epidemic.net.reader import Reader
-from epidemic.net.seat import NO_LETTER, Outgoing, Seat
+from epidemic.net.seat import Seat
 from epidemic.net.sight import Sight
 from epidemic.net.status import seal_statuses
 from epidemic.net.terms import Terms
 from epidemic.net.transport import Transport
-from epidemic.net.views import Views
-from epidemic.net.wire import Letter, Refused
+from epidemic.net.wire import NO_LETTER, Letter, Refused
 from epidemic.protocol import events as e
 
 GREETING = 3.0
@@ -42,17 +41,51 @@ _WORDS = (e.ACCEPTED, e.BUSY, e.NOTHING, e.NOT_YET, "sent")
 Say = Callable[[str], None]
 
 
+class Letters(Protocol):
+    """What a process sends to others, and what comes for it."""
+
+    def came(self, letter: Any, places: tuple[int, ...]) -> None:
+        """A letter came that is in order."""
+
+    def carry_out(self, seat: Any, action: e.Action) -> bool:
+        """Do what is about letters; False if it is not."""
+        ...
+
+    def close(self) -> None:
+        """Send nothing any more."""
+
+
+class Way(Protocol):
+    """What belongs to a method: how its letters travel, and what it computes."""
+
+    def letters(
+        self,
+        seats: Mapping[int, Any],
+        desk: Desk,
+        outbox: Outbox,
+        transport: Transport,
+        refuse: Callable[[str], None],
+        failed: Callable[[Exception], None],
+    ) -> Letters:
+        """Its letters; `refuse` counts those that are not in order, `failed` is told of errors of our own."""
+        ...
+
+    def learning(self, host: Host, seats: Mapping[int, Any], calls: Calls) -> Computing[Any]:
+        """Its computing."""
+        ...
+
+
 class Process:
     """The nodes of one process, while they run."""
 
     def __init__(
-        self, host: Host, seats: Sequence[Seat], transport: Transport, terms: Terms, views: Views, say: Say
+        self, host: Host, seats: Sequence[Seat], transport: Transport, terms: Terms, way: Way, say: Say
     ) -> None:
+        """`way`: what belongs to the method of these nodes."""
         self._host = host
         self._seats = {seat.place: seat for seat in seats}
         self._transport = transport
         self._terms = terms
-        self._views = views
         self._say = say
         carrier = seats[0]
         experiment = host.population.setup.experiment
@@ -61,13 +94,13 @@ class Process:
         self._identity = carrier.identity
         self._format = carrier.format
         self._keyring = Keyring(carrier.identity, terms, experiment.nodes)
-        self._outbox = Outbox(transport, nodes=experiment.nodes, senders=len(seats))
+        self._outbox = Outbox(transport, nodes=experiment.nodes, senders=len(seats) * self._format.parts)
         self._sight = Sight(carrier.place)
         self._warned = ""
         self._greeting: set[int] = set()  # whose answer is waited for
         self._work: queue.SimpleQueue[list[tuple[Seat, e.Action]] | EpidemicError] = queue.SimpleQueue()
         self._desk = Desk(
-            {seat.place: seat.rounds for seat in seats},
+            {seat.place: seat.member for seat in seats},
             self._carry_out,
             self._work_found,
             self._housekeeping,
@@ -77,23 +110,24 @@ class Process:
         self._reader = Reader(
             self._format,
             self._keyring,
-            self._letter_came,
+            lambda letter, places: self._letters.came(letter, places),
             say,
             nodes=experiment.nodes,
             hosted=len(seats),
             samples=dict(enumerate(sizes.tolist())) if self._format.most_samples and sizes is not None else None,
         )
         self._found: list[tuple[Seat, e.Action]] = []
-        self.learning = Learning(
-            host,
-            self._seats,
-            views,
+        self._letters = way.letters(
+            self._seats, self._desk, self._outbox, transport, self._reader.refuse, self._desk_failed
+        )
+        calls = Calls(
             done=self._desk.put_many,
             flush=self._outbox.flush,
             refused=lambda: dict(self._reader.refused + self._keyring.refused),
             gave_up=lambda seat: self._desk.tell(self._greet, seat, None),
             say=self._say_of,
         )
+        self.learning = way.learning(host, self._seats, calls)
 
     # -- from start to end --------------------------------------------------------------------------------------------
 
@@ -117,6 +151,7 @@ class Process:
                     raise
         finally:
             self._desk.close()
+            self._letters.close()
             self._outbox.close()
             self._transport.close()
             self._reader.close()
@@ -130,7 +165,7 @@ class Process:
             desk.put(seat.place, e.Started())
             desk.put(seat.place, e.Present(self._carrier, transport.token, True))
         self._introduce_inside()
-        limit = self._format.frame_bytes
+        limit = self._format.most_bytes
         transport.receive(self._reader.put, lambda _: self._reader.refuse("oversized"), limit)
         transport.answer("hello", self._greeted)
         transport.answer("status", self._asked_status)
@@ -148,11 +183,6 @@ class Process:
         self._work.put(problem if isinstance(problem, EpidemicError) else RunFailed(text))
 
     # -- the network's threads ----------------------------------------------------------------------------------------
-
-    def _letter_came(self, letter: Letter, places: tuple[int, ...]) -> None:
-        for place in places:
-            if place in self._seats:
-                self._desk.put(place, e.Arrived(letter.sender, letter.round, letter.graph, letter))
 
     def _presence(self, place: int, token: str, there: bool) -> None:
         if place != self._carrier or token != self._transport.token:
@@ -176,7 +206,7 @@ class Process:
         return seal_hellos(((self._hello(seat), seat.identity) for seat in self._seats.values()), self._terms)
 
     def _hello(self, seat: Seat) -> Hello:
-        round, start, finished, gone = seat.rounds.hello()
+        round, start, finished, gone = seat.member.hello()
         token, run = self._transport.token, self._keyring.run
         return Hello(seat.place, self._carrier, token, seat.identity.encoded, run, round, start, finished, gone)
 
@@ -210,22 +240,17 @@ class Process:
         """Do what is quick; what computes is left to the main thread."""
         seat = self._seats[place]
         match action:
-            case e.Send():
-                self._send(seat, action)
             case e.Ask():
                 self._ask(seat, action)
             case e.Answer():
                 action.reply(action.word.encode())
-            case e.AnswerLetter():
-                self._answer_letter(seat, action)
             case e.Greet():
                 self._greet(seat, action.place)
-            case e.Forget():
-                seat.forget(action.before)
             case e.Say():
                 self._say_of(seat, action.text)
             case _:
-                self._found.append((seat, action))
+                if not self._letters.carry_out(seat, action):
+                    self._found.append((seat, action))
 
     def _say_of(self, seat: Seat, text: str) -> None:
         """Tell people of one of the nodes."""
@@ -236,43 +261,6 @@ class Process:
         if self._found:
             found, self._found = self._found, []
             self._work.put(found)
-
-    def _letter_of(self, seat: Seat, round: int) -> Outgoing:
-        """The letter of a round; one trained for an earlier round that was left out is sent in this one."""
-        letter = seat.kept.get(round)
-        if letter is None:
-            row = {name: rows[0] for name, rows in seat.message.items()}
-            letter = Outgoing(round, self._views.targets(seat.place, round), row)
-            seat.keep(letter)
-        return letter
-
-    def _send(self, seat: Seat, action: e.Send) -> None:
-        letter = self._letter_of(seat, action.round)
-        by_carrier: dict[int, list[int]] = {}
-        for place in action.to:
-            if place in self._seats:
-                graph = self._views(seat.place, action.round).graph
-                self._desk.put(place, e.Arrived(seat.place, action.round, graph, letter.row))
-                seat.sent(1, True, local=True)
-            else:
-                by_carrier.setdefault(seat.rounds.roster.carrier(place), []).append(place)
-        if by_carrier and letter.payload is None:
-            letter.payload = self._transport.payload(letter.sealed(seat, self._views(seat.place, letter.round).graph))
-        for carrier, places in by_carrier.items():
-            self._outbox.send(carrier, tuple(places), letter.payload, seat.sent)
-
-    def _answer_letter(self, seat: Seat, action: e.AnswerLetter) -> None:
-        letter = seat.kept.get(action.round)
-        if letter is None:
-            action.reply(e.NOT_YET.encode())
-            return
-        if action.to in self._seats:  # inside the process nothing gets lost; it was asked for too early
-            graph = self._views(seat.place, action.round).graph
-            self._desk.put(action.to, e.Arrived(seat.place, action.round, graph, letter.row))
-            action.reply(b"sent")
-        else:
-            action.reply(bytes(letter.sealed(seat, self._views(seat.place, letter.round).graph)))
-        seat.sent(1, True, local=action.to in self._seats)
 
     def _ask(self, seat: Seat, action: e.Ask) -> None:
         topic, to, round = action.topic, action.to, action.round
@@ -295,7 +283,7 @@ class Process:
         if to in self._seats:
             self._desk.put(to, e.Asked(topic, seat.place, round, answered))
             return
-        carrier = seat.rounds.roster.carrier(to)
+        carrier = seat.member.roster.carrier(to)
         question = self._format.seal_offer(round, seat.place, to, seat.identity.key)
         self._transport.ask(topic, carrier, question, action.patience / e.SECOND, answered, self._format.frame_bytes)
 

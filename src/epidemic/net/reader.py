@@ -18,6 +18,11 @@ MOST_UNKNOWN = 16
 """Letters kept of senders who may still introduce themselves."""
 
 
+def most_of_one(format: Format) -> int:
+    """How many letters of one sender may wait, by their size."""
+    return max(4 * format.parts, min(MOST_WAITING * format.parts, WAITING_BYTES // format.usual_bytes))
+
+
 @dataclass(frozen=True)
 class _Frame:
     link: int  # whose connection it came by
@@ -49,7 +54,7 @@ class Reader:
         self._take = take
         self._say = say
         self._nodes = nodes
-        self._most = hosted * max(4, min(MOST_WAITING, WAITING_BYTES // format.frame_bytes))
+        self._most = hosted * most_of_one(format)
         self._queue: queue.SimpleQueue[_Frame | None] = queue.SimpleQueue()
         self._waiting: Counter[int] = Counter()  # how many frames in it are from whose link
         self._unknown: deque[_Frame] = deque(maxlen=MOST_UNKNOWN)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from epidemic.errors import BadInput
 from epidemic.experiment import Experiment, load
+from epidemic.host.coding import coder_of
+from epidemic.host.coding import letter_bytes as numbers_in
 from epidemic.host.setup import initial_module
 from epidemic.learner import Layout
 from epidemic.net.addresses import Addresses, read_addresses
@@ -21,13 +23,24 @@ PAUSE = 0.5
 
 
 def letter_bytes(experiment: Experiment) -> int:
-    """The size of a letter: the header and the algorithm's columns, for a model built as the nodes build it.
+    """The size of a letter: the header and the algorithm's columns, compressed or not, for a model built as the nodes build it.
 
     Needs the data, whose shape the model follows.
     """
-    layout = Layout(initial_module(experiment, experiment.load_data(), Streams(experiment.seeds[0])))
+    return _sizes(experiment)[0]
+
+
+def most_bytes(experiment: Experiment) -> int:
+    """The size of the largest frame: a letter, or a model for a node that returns, which is not compressed."""
+    return max(_sizes(experiment))
+
+
+def _sizes(experiment: Experiment) -> tuple[int, int]:
+    streams = Streams(experiment.seeds[0])
+    layout = Layout(initial_module(experiment, experiment.load_data(), streams))
     columns = experiment.algorithm.columns(layout.size, str(layout.dtype).removeprefix("torch."))
-    return HEADER_BYTES + sum(column.bytes for column in columns)
+    coder = coder_of(experiment, columns, streams)
+    return HEADER_BYTES + numbers_in(columns, coder), HEADER_BYTES + numbers_in(columns, None)
 
 
 def largest_letter(folder: Path, addresses: Addresses, experiment: Experiment) -> int:
@@ -35,7 +48,7 @@ def largest_letter(folder: Path, addresses: Addresses, experiment: Experiment) -
     if addresses.largest is not None:
         return addresses.largest
     try:
-        return letter_bytes(experiment)
+        return most_bytes(experiment)
     except BadInput as problem:
         raise BadInput(
             f"{folder / 'node.toml'} does not say how large a letter is, and it cannot be computed here ({problem}); add:"

@@ -47,6 +47,8 @@ class Status(msgspec.Struct, frozen=True):
     letters: Tally
     refusals: Tally
     local: Count = 0  # letters sent to nodes of the same process
+    trained: Count | None = None  # trainings, where there are no rounds; `round` is then the second of the run
+    left: Seconds | None = None  # seconds until its end, where there are no rounds
 
 
 class _Signed(msgspec.Struct, frozen=True, array_like=True):

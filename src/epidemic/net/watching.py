@@ -12,6 +12,11 @@ from epidemic.net.keys import Identity
 from epidemic.net.status import LARGEST_STATUS, Status, open_statuses
 from epidemic.net.transport import Transport
 
+MOST_NODES = 2**16
+"""Nodes of a deployment that are asked; a file with more is a slip, or somebody's trick."""
+LARGEST_ANSWER = 2**26
+"""Bytes that one process may say of all its nodes."""
+
 
 class Watcher:
     """Somebody who asks nodes how they are, with a certificate of its own."""
@@ -28,7 +33,8 @@ class Watcher:
 
     def ask(self, timeout: float = 2.0) -> list[Status]:
         """Every node that answers for itself, by place."""
-        answers = self._transport.ask_all("status", b"", timeout, LARGEST_STATUS * self._nodes)
+        largest = min(LARGEST_STATUS * self._nodes, LARGEST_ANSWER)
+        answers = self._transport.ask_all("status", b"", timeout, largest)
         found = {s.place: s for raw in answers.values() for s in open_statuses(raw, self._identity, self._nodes)}
         return [found[place] for place in sorted(found)]
 
@@ -52,5 +58,5 @@ class Watcher:
 def _nodes_of(path: Path) -> int:
     """How many nodes an experiment has. The rest of its file is none of a watcher's business, least of all modules that it names."""
     nodes = read_toml(path).get("nodes", Experiment().nodes)
-    require_int(f"{path}: nodes", nodes, 1)
+    require_int(f"{path}: nodes", nodes, 1, MOST_NODES)
     return int(nodes)

@@ -120,6 +120,36 @@ class Timer:
 
 
 @dataclass(frozen=True, slots=True)
+class Came:
+    """Without rounds: a letter came that is in order, over the connection of its sender; its numbers grow."""
+
+    sender: int
+    number: int
+    note: tuple[int, ...]
+    letter: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """Without rounds: a training is done, and this came out."""
+
+    count: int
+    row: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """Without rounds: the model made no sense, and this one is used instead."""
+
+    row: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """Without rounds: the model was evaluated and written down as it was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Concluded:
     """The final test is done and written down."""
 
@@ -225,6 +255,47 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class Learn:
+    """Without rounds: train this model; the count-th training of this node. Exactly one Learnt must follow."""
+
+    count: int
+    row: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Without rounds: send this to these places."""
+
+    number: int
+    to: tuple[int, ...]
+    row: Any  # None: words only
+    tag: str
+    note: tuple[int, ...]
+    part: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Without rounds: take back letters that have not begun to leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Without rounds: this model is made of letters that came; work it out, so that they need not be held."""
+
+    row: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Without rounds: evaluate this model where `evaluate`, and keep it with what the node remembers. Exactly one Looked must follow."""
+
+    row: Any
+    memory: Any
+    evaluate: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Conclude:
     """All rounds are done: show it, test the model, write everything down."""
 
@@ -244,9 +315,9 @@ class Fail:
 
 Event = (
     Started | Renewed | Present | Introduced | Ungreeted | Void | Arrived | Trained | Mixed | Adopted | Asked | Answered
-    | Timer | Concluded
+    | Timer | Came | Learnt | Mended | Looked | Concluded
 )  # fmt: skip
 Action = (
-    Say | Greet | SetTimer | Train | Send | Mix | Ask | Answer | AnswerLetter | Give | Adopt | Forget | Conclude
-    | Leave | Fail
+    Say | Greet | SetTimer | Train | Send | Mix | Ask | Answer | AnswerLetter | Give | Adopt | Forget | Learn | Post
+    | Withdraw | Compute | Look | Conclude | Leave | Fail
 )  # fmt: skip

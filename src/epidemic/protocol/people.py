@@ -8,13 +8,13 @@ from epidemic.protocol.events import SECOND, Greet, Introduced
 from epidemic.protocol.greeting import Greeting
 
 if TYPE_CHECKING:
-    from epidemic.protocol.rounds import Rounds
+    from epidemic.protocol.member import Member
 
 
 class People:
     """Whom one node greets, what it makes of their hellos, and what is told of them."""
 
-    def __init__(self, node: Rounds) -> None:
+    def __init__(self, node: Member) -> None:
         self._node = node
         self._greeting = Greeting()
         self._told: frozenset[int] = frozenset()  # who is there, as far as people were told ...
@@ -76,9 +76,9 @@ class People:
             return
         gone, come = self._told - alive - node.roster.finished, alive - self._told
         for place in sorted(gone):
-            node.say(f"round {node.round}: node {place} is gone")
+            node.say(f"{node.unit} {node.round}: node {place} is gone")
         for place in sorted(come):
-            node.say(f"round {node.round}: node {place} is there")
+            node.say(f"{node.unit} {node.round}: node {place} is there")
         if gone or come:
             self._tell_from = node.now + SECOND
         self._told = alive

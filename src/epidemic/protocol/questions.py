@@ -1,6 +1,6 @@
-"""Questions: letters that do not come are asked for, and what others ask for is answered.
+"""Questions: letters that do not come are asked for, and those that others ask for are sent again.
 
-Nothing that is asked makes this node send a letter or a model more often than every few seconds to one place.
+Nothing that is asked makes this node send a letter more often than every few seconds to one place.
 """
 
 from __future__ import annotations
@@ -8,21 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from epidemic.protocol.events import NOT_YET, NOTHING, SECOND, Answer, Answered, AnswerLetter, Asked, Forget, Give
+from epidemic.protocol.events import NOT_YET, NOTHING, SECOND, Answer, Answered, AnswerLetter, Asked, Forget
 
 if TYPE_CHECKING:
     from epidemic.protocol.rounds import Rounds
 
 SEND_AGAIN = 3 * SECOND
 """For so long a letter that was sent is taken to be on its way."""
-GIVE_AGAIN = SECOND
-"""So often at most somebody is given a model."""
-NEAR = 16
-"""Wishes for a model from so many rounds away are somebody's old ones, said again."""
 
 
 class Questions:
-    """What one node asks and is asked, besides offers."""
+    """What one node asks and is asked about letters, besides offers."""
 
     def __init__(self, node: Rounds, kept: Mapping[int, Iterable[int]]) -> None:
         """`kept` are the targets of letters sent before a restart, by round."""
@@ -31,7 +27,6 @@ class Questions:
             round: dict.fromkeys(targets) for round, targets in kept.items()
         }  # by round: to whom, and when it was sent last
         self._asking: set[int] = set()  # who is just asked for a letter
-        self._given: dict[int, int] = {}  # when somebody was given a model
 
     # -- letters that are kept ----------------------------------------------------------------------------------------
 
@@ -80,13 +75,3 @@ class Questions:
             return
         past = event.round < max(node.round, node.start)
         node.act(Answer(event.reply, NOTHING if past else NOT_YET))
-
-    def asked_model(self, event: Asked) -> None:
-        """Somebody asks for the current model; a node that has not begun has none worth giving."""
-        node, last = self._node, self._given.get(event.by)
-        lately = last is not None and node.now - last < GIVE_AGAIN
-        if node.begun and not lately and abs(event.round - node.round) <= NEAR:
-            self._given[event.by] = node.now
-            node.act(Give(event.reply, event.by))
-        else:
-            node.act(Answer(event.reply, NOT_YET))

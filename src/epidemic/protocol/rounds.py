@@ -1,11 +1,11 @@
-"""The round protocol of one node: it looks for the others, trains, sends, closes the round, mixes, and goes on until the end.
+"""The round protocol of one node: it trains, sends, closes the round, mixes, and goes on until the end.
 
 Who dies is no longer expected; who comes back asks where the others are and takes a model; who falls behind leaves rounds out; who is
 far ahead of everybody waits. Nothing that a single member says moves a node: see `roster`.
 
     looking -> (adopting ->) training -> waiting -> mixing -> training ... -> concluding -> lingering -> left
 
-How it begins is in `search`, whom it knows in `people`, what it asks and answers in `questions` and `offers`.
+How it begins and ends is in `member`, what it asks and answers in `questions` and `offers`.
 """
 
 from __future__ import annotations
@@ -13,45 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from epidemic.protocol.events import (
-    NOTHING,
-    SECOND,
-    Action,
-    Adopted,
-    Answer,
-    Answered,
-    Arrived,
-    Ask,
-    Asked,
-    Conclude,
-    Concluded,
-    Event,
-    Fail,
-    Greet,
-    Introduced,
-    Leave,
-    Mix,
-    Mixed,
-    Present,
-    Renewed,
-    Say,
-    Send,
-    SetTimer,
-    Started,
-    Timer,
-    Train,
-    Trained,
-    Ungreeted,
-    Void,
-)
+from epidemic.protocol.events import SECOND, Answered, Arrived, Asked, Event, Mix, Mixed, Send, Train, Trained
 from epidemic.protocol.mailbox import Mailbox, closed
+from epidemic.protocol.member import TICK, Member
 from epidemic.protocol.offers import Offers
 from epidemic.protocol.pace import Pace
-from epidemic.protocol.people import People
 from epidemic.protocol.questions import Questions
-from epidemic.protocol.roster import Roster
 from epidemic.protocol.rules import Count, Draw, Rules, View
-from epidemic.protocol.search import Search
 
 __all__ = ["Count", "Rounds", "Rules", "View"]
 
@@ -59,16 +27,14 @@ BEHIND = 3
 """So many rounds behind two others, a node goes on where they are."""
 LEAD = 8
 """So many rounds ahead of everybody else, a node waits for as long as it may."""
-TICK = SECOND // 2
-"""How often it is looked whether a wait is over for reasons that no event tells."""
 ASK_AGAIN = 2 * SECOND
 """So often a letter is asked for that was asked for in vain."""
-TELL_END = 2 * SECOND
-"""How often a node at its end says so: the news may have got lost, or that of the others."""
 
 
-class Rounds:
-    """One node's decisions."""
+class Rounds(Member):
+    """One node's decisions, round by round."""
+
+    unit = "round"
 
     def __init__(
         self,
@@ -83,139 +49,32 @@ class Rounds:
         count: Count | None = None,
     ) -> None:
         """`done` rounds are behind it; `kept` are the targets of letters sent before a restart, by round."""
-        self.rules = rules
+        super().__init__(rules, draw, token, done=done, count=count)
         self.view = view
-        self.draw = draw
-        self.token = token
-        self.roster = Roster(rules.place, rules.nodes, rules.rounds)
         self.mailbox: Mailbox[tuple[Any, int]] = Mailbox(
             ahead=rules.ahead, room=max(64, 4 * rules.nodes), cap=rules.cap, tally=tally
         )
         self.pace = Pace(rules.deadline)
-        self.people = People(self)
-        self.search = Search(self)
         self.questions = Questions(self, kept or {})
         self.offers = Offers(self)
-        self.count = Count() if count is None else count
-        self.phase = "starting"
-        self.done = self.start = done
-        self.round = -1  # the one that it is in
         self.mailbox.begin_with(done)
-        self.now = 0
-        self.began = 0  # when this phase began
-        self._acts: list[Action] = []
-        self._timers: dict[str, int] = {}  # when timers come
         self._ask_at = 0  # when those missing are asked
         self._ready: dict[int, int] = {}  # since when it waited for letters, of the last rounds
-        self._said: set[str] = set()
-        self._told_end = 0  # when the others were told last that this node has come to its end
 
-    def step(self, event: Event, now: int) -> list[Action]:
-        """What to do about an event at this time."""
-        self.now = now
-        if self.phase in ("left", "failed"):
-            return [Answer(event.reply, NOTHING)] if isinstance(event, Asked) else []
-        acts = self._acts = []
-        self._on(event)
-        self.people.tell()
-        return acts
-
-    def _on(self, event: Event) -> None:
+    def on(self, event: Event) -> None:
+        """A letter came, or something was computed."""
         match event:
-            case Timer():
-                self._timer(event.name)
-            case Introduced():
-                self.people.introduced(event)
             case Arrived():
                 self._arrived(event)
             case Trained():
                 self._trained(event.round)
             case Mixed():
                 self._mixed(event.round)
-            case Asked():
-                self._asked(event)
-            case Answered():
-                self._answered(event)
-            case Present():
-                self.roster.shown(event.place, event.token, event.there, self.now)
-                self.people.changed()
-            case Ungreeted():
-                self.people.ungreeted(event.place)
-            case Void():
-                self.roster.void(event.places)
-                self.people.changed()
-            case Adopted():
-                self.search.adopted()
-            case Concluded():
-                self._concluded()
-            case Renewed():
-                self.roster.withdrawn(self.token, self.now)
-                self.token = event.token
-            case Started():
-                self.enter("looking")
-                self.wake("look", self.now + TICK)
 
-    # -- what every part uses -----------------------------------------------------------------------------------------
-
-    def act(self, action: Action) -> None:
-        """Have something done."""
-        self._acts.append(action)
-
-    def say(self, text: str) -> None:
-        """Tell people."""
-        self.act(Say(text))
-
-    def say_once(self, key: str, text: str) -> None:
-        """Tell people, but only the first of its kind."""
-        if key not in self._said:
-            self._said.add(key)
-            self.say(text)
-
-    def ask(self, topic: str, to: int, round: int, patience: int) -> None:
-        """Ask somebody; it counts as a control message."""
-        self.count.asked += 1
-        self.act(Ask(topic, to, round, patience))
-
-    def enter(self, phase: str) -> None:
-        """Begin a phase."""
-        self.phase, self.began = phase, self.now
-
-    def fail(self, reason: str, *, bad_input: bool = False) -> None:
-        """Give up."""
-        self.phase = "failed"
-        self.act(Fail(reason, bad_input))
-
-    @property
-    def begun(self) -> bool:
-        """Whether this node takes part, or has."""
-        return self.phase not in ("starting", "looking", "adopting")
-
-    def hello(self) -> tuple[int, int, bool, bool]:
-        """What this node says of itself: its round, from when it takes part, whether it has finished, whether it gives up."""
-        over = self.phase in ("lingering", "left")
-        return (self.round if self.begun else -1), self.start, over, self.phase == "failed"
-
-    def wake(self, name: str, at: int) -> None:
-        """Have a timer at this time, unless it comes before then anyway."""
-        if not self.now < self._timers.get(name, 0) <= at:
-            self._timers[name] = at
-            self.act(SetTimer(name, at))
-
-    def _timer(self, name: str) -> None:
-        if name == "greet":
-            self.people.greet()
-        else:
-            self.settle()
-
-    def settle(self) -> None:
-        """Look whether what is waited for has come."""
+    def waiting(self) -> None:
+        """Look whether the round is over."""
         if self.phase == "waiting":
             self._wait()
-        elif self.phase == "looking":
-            self.wake("look", self.now + TICK)
-            self.search.look()
-        elif self.phase == "lingering":
-            self._linger()
 
     # -- a round ------------------------------------------------------------------------------------------------------
 
@@ -230,7 +89,12 @@ class Rounds:
     def open(self) -> None:
         """Begin the next round, or come to the end."""
         if self.done >= self.rules.rounds:
-            self._end()
+            if not self.count.taken and self.rules.rounds:
+                self.fail(
+                    "the others were at their end before this node took part in a single round: it has learnt nothing"
+                )
+            else:
+                self.end()
             return
         self.enter("training")
         view = self._begin()
@@ -375,55 +239,16 @@ class Rounds:
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
-    def _asked(self, event: Asked) -> None:
+    def asked(self, event: Asked) -> None:
+        """Somebody asks for a letter, or offers one."""
         if event.topic == "again":
             self.questions.asked_again(event)
-        elif event.topic == "model":
-            self.questions.asked_model(event)
         else:
             self.offers.asked(event)
 
-    def _answered(self, event: Answered) -> None:
+    def answered(self, event: Answered) -> None:
+        """Somebody who was asked for a letter, or offered one, answers."""
         if event.topic == "again":
             self.questions.answered(event)
-        elif event.topic == "model":
-            self.search.answered(event)
         else:
             self.offers.answered(event)
-
-    # -- the end ------------------------------------------------------------------------------------------------------
-
-    def _end(self) -> None:
-        if not self.count.taken and self.rules.rounds:
-            self.fail(
-                "the others were at their end before this node took part in a single round: it has learnt nothing"
-            )
-            return
-        self.round = self.rules.rounds
-        self.enter("concluding")
-        self.act(Conclude())
-
-    def _concluded(self) -> None:
-        self.enter("lingering")
-        self._told_end = self.now
-        self.act(Greet(None))
-        self._linger()
-
-    def _linger(self) -> None:
-        """Stay until the others have finished, too, for as long as a round may take; with a barrier, while they need this node."""
-        roster, now = self.roster, self.now
-        if self.rules.barrier:
-            over = all(
-                place in roster.finished or roster.away(place, now, self.began) > self.rules.patience
-                for place in self.rules.others
-            )
-        else:
-            over = roster.alive(now) <= roster.finished or now - self.began >= self.rules.deadline
-        if over:
-            self.enter("left")
-            self.act(Leave())
-            return
-        self.wake("linger", now + TICK)
-        if now - self._told_end > TELL_END:
-            self._told_end = now
-            self.act(Greet(None))

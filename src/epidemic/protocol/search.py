@@ -12,7 +12,7 @@ from epidemic.protocol.greeting import PATIENCE as UNDERSTOOD
 from epidemic.protocol.rules import listed
 
 if TYPE_CHECKING:
-    from epidemic.protocol.rounds import Rounds
+    from epidemic.protocol.member import Member
 
 DONORS = 5
 """How many others are asked for a model, one after the other, before a node goes on with its own."""
@@ -25,7 +25,7 @@ TELL = 5 * SECOND
 class Search:
     """How one node finds the others, and where they are."""
 
-    def __init__(self, node: Rounds) -> None:
+    def __init__(self, node: Member) -> None:
         self._node = node
         self._told: int | None = None  # when it was told last whom it waits for
         self._donors: list[int] = []
@@ -95,7 +95,7 @@ class Search:
         node = self._node
         node.enter("adopting")
         self._goal = front + 1
-        donors = node.roster.learning(node.now) if node.rules.adopt else []
+        donors = node.roster.learning(node.now) if node.wants_model else []
         self._donors = []
         while donors and len(self._donors) < DONORS:
             self._donors.append(donors.pop(node.draw(len(donors))))
@@ -108,7 +108,7 @@ class Search:
         if self._donor is not None:
             node.ask("model", self._donor, self._goal - 1, min(5 * SECOND, node.rules.deadline))
             return
-        if node.rules.adopt:
+        if node.wants_model:
             node.say("nobody gave a model; going on with the own one")
         self._go_on("with its own model")
 

@@ -40,11 +40,24 @@ PANEL = Box(320, 210, 46, 12, 8, 40)
 """One of several charts beside each other."""
 
 
+LARGEST = 1e300
+SMALLEST = 1e-300
+"""What is beyond these has no place of its own on an axis, so that no difference or power overflows."""
+
+
+def drawable(value: float) -> float:
+    """The number, or the nearest one that can be drawn."""
+    bounded = min(max(value, -LARGEST), LARGEST)
+    return 0.0 if abs(bounded) < SMALLEST else bounded
+
+
 class Axis:
     """Numbers to positions, on a linear or logarithmic scale, with round ticks."""
 
     def __init__(self, low: float, high: float, start: float, end: float, *, log: bool = False) -> None:
+        low, high = drawable(low), drawable(high)
         if log:
+            low, high = max(low, SMALLEST), max(high, SMALLEST)
             low, high = math.log10(low), math.log10(high)
         if high <= low:
             low, high = low - 0.5, high + 0.5
@@ -52,7 +65,8 @@ class Axis:
 
     def __call__(self, value: float) -> float:
         """Where a value is."""
-        value = math.log10(value) if self.log else value
+        value = drawable(value)
+        value = math.log10(max(value, SMALLEST)) if self.log else value
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self) -> list[tuple[float, str]]:
@@ -95,7 +109,7 @@ def _power(decade: int) -> str:
 
 def roomy(values: Sequence[float], *, from_zero: bool = False) -> tuple[float, float]:
     """The range of an axis that shows these values."""
-    low, high = min(values), max(values)
+    low, high = drawable(min(values)), drawable(max(values))
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     return (0.0 if from_zero else low - room), high + room
 

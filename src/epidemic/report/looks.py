@@ -18,6 +18,7 @@ WORDS = 8
 KINDS = (
     "el-oracle", "el-local", "complete", "regular", "unlucky", "u-equistatic", "d-equistatic", "od-equidyn", "ou-equidyn",
     "exponential", "one-peer-exponential", "erdos-renyi", "ring", "torus", "none",
+    "hypercube", "base", "matcha", "geometric", "peer-swap", "pull", "periodic",
 )  # fmt: skip
 
 

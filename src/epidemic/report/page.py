@@ -7,6 +7,7 @@ from importlib.resources import files
 
 from epidemic import __version__
 from epidemic.report import sections
+from epidemic.report.clocked import clock_section
 from epidemic.report.parts import count
 from epidemic.report.results import Results
 from epidemic.report.shown import Shown
@@ -30,6 +31,7 @@ def page(results: Results, title: str = "Epidemic Learning: results", target: fl
         sections.summary(shown),
         sections.learning(shown),
         sections.cost(shown),
+        clock_section(shown),
         sections.nodes(shown),
         sections.classes(shown),
         sections.load(shown),

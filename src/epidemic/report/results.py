@@ -16,12 +16,14 @@ from typing import Any
 
 import msgspec
 
+from epidemic.counting import of_planned
 from epidemic.data.images import need
 from epidemic.errors import BadInput, plain
 from epidemic.files import UNREADABLE, read_bounded, read_json
 from epidemic.host.store import RECORDS, TIMINGS, RunState, read_state
-from epidemic.record import Record, Spread, Summary, read_records
+from epidemic.record import Living, Record, Spread, Summary, read_records
 from epidemic.report.settings import Design, differing, method_of, settings_of
+from epidemic.report.statistics import places_of
 
 
 class RunInfo(msgspec.Struct, frozen=True):
@@ -99,12 +101,13 @@ class Result(msgspec.Struct, frozen=True):
 
         A seed that ended early by itself counts: what it came to is its result.
         """
-        furthest = max(seed.records[-1].round for seed in self.seeds)
+        ends = [places[-1] for places in places_of(self.by_seed)]
+        front = self.seeds[ends.index(max(ends))].records[-1]
         ended = [seed for seed in self.seeds if seed.summary is not None]
-        kept = ended or [seed for seed in self.seeds if seed.records[-1].round == furthest]
+        kept = ended or [seed for seed, end in zip(self.seeds, ends, strict=True) if end == max(ends)]
         left = [
-            f"seed {seed.seed} of {self.label} is at round {seed.records[-1].round} of"
-            f" {self.experiment['rounds'] if ended else furthest} and left out of the means"
+            f"seed {seed.seed} of {self.label} is at round {seed.records[-1].round}"
+            f" of {self.experiment['rounds'] if ended else front.round} and left out of the means"
             for seed in self.seeds
             if seed not in kept
         ]
@@ -112,11 +115,13 @@ class Result(msgspec.Struct, frozen=True):
             if seed.summary is not None and seed.summary.ended_early:
                 early = f"seed {seed.seed} of {self.label} ended early after round {seed.summary.rounds}"
                 left.append(f"{early}: {seed.summary.ended_early}")
-        ends = sorted({seed.records[-1].round for seed in kept})
-        if len(ends) > 1:
+        if len({places[-1] for places in places_of([seed.records for seed in kept])}) > 1:
+            rounds = ", ".join(map(str, sorted({seed.records[-1].round for seed in kept})))
+            timed = kept[0].records[-1].time is not None
+            how = "were evaluated at different times" if timed else f"ended after {rounds} rounds"
             left.append(
-                f"the seeds of {self.label} ended after {', '.join(map(str, ends))} rounds: its curves end with the first of them,"
-                " its results are of each seed's own end"
+                f"the seeds of {self.label} {how}: its curves end with the first of them, its results are of each seed's own end"
+                + ("; with clock.evaluate, seeds are evaluated at the same times" if timed else "")
             )
         return Result(self.label, self.path, self.experiment, kept), left
 
@@ -254,9 +259,10 @@ def _read_seed(path: Path, notes: list[str]) -> SeedResult | None:
     records, cut = read_records(path / RECORDS)
     if cut:
         notes.append(f"the last line of {path / RECORDS} is cut off and was left out")
-    rounds = [record.round for record in records]
-    if rounds != sorted(set(rounds)) or (ended and not records):
-        what = "has rounds twice or out of order" if rounds else "is empty although the run is finished"
+    # under the clock, there may be several evaluations in a round
+    order = [record.round if record.time is None else record.time.seconds for record in records]
+    if order != sorted(set(order)) or (ended and not records):
+        what = "has rounds twice or out of order" if order else "is empty although the run is finished"
         raise BadInput(f"{path / RECORDS} is damaged: it {what}; delete {path} to run this seed again")
     if not records:
         notes.append(f"{path} has no record yet{_how(read_state(path))} and was left out")
@@ -264,7 +270,7 @@ def _read_seed(path: Path, notes: list[str]) -> SeedResult | None:
     summary, nodes = _optional(path / "summary.json", Summary), _optional(path / "nodes.json", list[NodeResult])
     state = read_state(path)
     if summary is None:
-        where = f"round {records[-1].round} of {info.experiment['rounds']}"
+        where = f"round {of_planned(records[-1].round, info.experiment, ' of ')}"
         notes.append(f"{path} is not finished: {where}{_how(state)}")
     return SeedResult(path, info, records, cut, summary, nodes, _seconds(path / TIMINGS), state)
 
@@ -334,8 +340,18 @@ def _measured(record: Record) -> dict[str, Any]:
             for what in ("model", "header", "control", "total")
             for part in ("mean", "max")
         },
+        **({} if record.bytes.wasted is None else {"bytes_wasted_mean": record.bytes.wasted.mean}),
+        **({} if record.living is None else _of_the_living(record.living)),
+        **(record.time.numbers() if record.time is not None else {}),
         **{k: v for name, found in record.metrics.items() for k, v in spread(f"metric.{name}", found).items()},
     }
+
+
+def _of_the_living(living: Living) -> dict[str, float | None]:
+    """Of those who took part in the last round."""
+    accuracy = None if living.accuracy is None else living.accuracy.mean
+    found = {"accuracy": accuracy, "loss": living.loss.mean, "disagreement": living.disagreement}
+    return {f"living_{name}": value for name, value in found.items()}
 
 
 # -- files of the table -----------------------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ def look_of_value(setting: Setting, value: Value, variant: int = 0) -> Look:
 
 def looks(design: Design, kinds: Sequence[str], scheme: Scheme, *, panels: bool = False) -> list[Look]:
     """One for each run, whose methods are these kinds; in one chart, or in `panels`, where dashes need not tell the panel."""
+    if scheme.colour is None and design.algorithms:  # of one topology, perhaps
+        return [Look(kind, i // WORDS, word=i % WORDS) for i, kind in enumerate(kinds)]
     if scheme.colour is None:
         names = [colour_name(kind) for kind in kinds]
         return [Look(kind, names[:i].count(names[i])) for i, kind in enumerate(kinds)]

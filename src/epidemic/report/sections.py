@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from epidemic.counting import rounds_planned
 from epidemic.report import charts
 from epidemic.report.charts import Series
 from epidemic.report.looks import Look
@@ -18,13 +19,16 @@ from epidemic.report.numbers import shown_interval
 from epidemic.report.parts import figure, legend, section, swatch, table, value_text
 from epidemic.report.results import NodeResult, Result, SeedResult
 from epidemic.report.shown import LOSS, Quantity, Shown, has_accuracy
-from epidemic.report.statistics import Interval, best, disagreement_of, first_reaching, mean_reaching
+from epidemic.report.statistics import READ, Interval, best, disagreement_of, first_reaching
 from epidemic.report.sweeps import far_apart
+from epidemic.report.targets import FIRST, MOST, Cost, mean_cost, nodes_until, over_seeds
 
 NODES_SHOWN = 200
 """More nodes than these are not drawn one by one."""
 ROWS_SHOWN = 40
 """More runs than these are not drawn one below the other."""
+CLOCKED = ("simulated seconds", "quickest tenth of the nodes (s)", "nine tenths of the nodes (s)", "local steps")
+"""What a target costs under the clock, besides rounds and bytes."""
 METRICS_SHOWN = 12
 """More metrics of a user's own than these have no chart each."""
 
@@ -34,6 +38,9 @@ def summary(shown: Shown) -> str:
     heads = ["run", "seeds", "rounds"]
     if shown.classes:
         heads += ["best accuracy (%)", "at the end, all test samples (%)", "averaged model (%)"]
+    partial = shown.classes and any(s.summary and s.summary.final_living_accuracy for r in shown.runs for s in r.seeds)
+    heads += ["of those in the last round (%)"] if partial else []
+    heads += ["simulated seconds", "local steps"] if shown.clock else []
     heads += ["best loss", *(m.name for m in shown.metrics), "disagreement", f"sent per node ({shown.unit_name})"]
     rows = []
     for whole, run, look in zip(shown.all, shown.runs, shown.looks, strict=True):
@@ -44,6 +51,11 @@ def summary(shown: Shown) -> str:
             final = [s.final_accuracy.mean for s in done if s.final_accuracy is not None]
             mean = [s.final_mean_model_accuracy for s in done if s.final_mean_model_accuracy is not None]
             cells += [shown_interval(top, 100, 2), _mean(final, 100), _mean(mean, 100)]
+        if partial:
+            cells.append(_mean([s.final_living_accuracy.mean for s in done if s.final_living_accuracy], 100))
+        if shown.clock:
+            last = [r[-1] for r in run.by_seed]
+            cells += [shown_interval(over_seeds([READ[part](r) for r in last]), 1, 1) for part in ("seconds", "steps")]
         apart = Interval.of([disagreement_of(r[-1]) for r in run.by_seed])
         sent = Interval.of([r[-1].bytes.total.mean for r in run.by_seed])
         cells += [
@@ -52,7 +64,7 @@ def summary(shown: Shown) -> str:
             "-" if math.isnan(apart.mean) else f"{apart.mean:.3g}",
             number(sent.mean / shown.unit),
         ]
-        rows.append([_name(whole, look), *cells])
+        rows.append([run_name(whole, look), *cells])
     note = "Accuracy and loss are those of the nodes' own models, averaged over nodes."
     if shown.metrics:
         note += f" Metrics of your own are those {shown.final_words}."
@@ -60,28 +72,33 @@ def summary(shown: Shown) -> str:
 
 
 def learning(shown: Shown) -> str:
-    """The course of learning: accuracy and loss, by rounds and by traffic, the metrics, and how far nodes are apart."""
-    what = shown.main
+    """The course of learning: accuracy and loss, by rounds, simulated time and traffic, the metrics, and how far nodes are apart."""
+    what, rounds = shown.main, shown.round_label
     label = f"{what.name} over nodes ({what.unit})" if what.unit else f"{what.name} over nodes"
-    found, sent = shown.curves(what.key), shown.curves("bytes")
     level = None if shown.target is None else 100 * shown.target.accuracy
-    paid = [dict(zip(s.rounds, s.mean, strict=True)) for s in sent]
-    by_bytes = shown.series(
-        [[p[t] / shown.unit for t in c.rounds] for p, c in zip(paid, found, strict=True)], found, what.factor
-    )
-    figures = [_figure("rounds", f"{what.name.title()} against rounds", shown.by_round(what.key, what.factor), "round", label,
-                       target=level, log_y=_log(shown, what))]  # fmt: skip
+    log_y = _log(shown, what)
+    figures = [lines_figure("rounds", f"{what.name.title()} against rounds", shown.by_round(what.key, what.factor), rounds, label,
+                            target=level, log_y=log_y)]  # fmt: skip
     if what != LOSS:
         figures.append(_course(shown, LOSS, "loss"))
-    figures.append(_figure("bytes", f"{what.name.title()} against traffic", by_bytes, f"sent per node ({shown.unit_name}, log)", label,
-                           log_x=True, target=level, log_y=_log(shown, what)))  # fmt: skip
+    if shown.clock:
+        by_time = shown.by_time(what.key, what.factor)
+        figures.append(lines_figure("time", f"{what.name.title()} against simulated time", by_time, shown.time_label, label,
+                                    target=level, log_y=log_y))  # fmt: skip
+    by_bytes = shown.by_traffic(what.key, what.factor)
+    figures.append(lines_figure("bytes", f"{what.name.title()} against traffic", by_bytes, f"sent per node ({shown.unit_name}, log)", label,
+                                log_x=True, target=level, log_y=log_y))  # fmt: skip
     figures += [_course(shown, metric, f"metric{i}") for i, metric in enumerate(shown.metrics[:METRICS_SHOWN])]
     figures += [
-        _figure("apart", "Disagreement D(X)", shown.by_round("disagreement"), "round", "D(X), log", log_y=True),
-        _figure("spread", f"Spread of {what.name} over nodes", shown.by_round(f"{what.key}_sd", what.factor), "round",
-                f"standard deviation ({what.unit or what.name})", from_zero=True),
+        lines_figure("apart", "Disagreement D(X)", shown.by_round("disagreement"), rounds, "D(X), log", log_y=True),
+        lines_figure("spread", f"Spread of {what.name} over nodes", shown.by_round(f"{what.key}_sd", what.factor), rounds,
+                     f"standard deviation ({what.unit or what.name})", from_zero=True),
     ]  # fmt: skip
     words = ["The dotted line is the target of the next section."] if level is not None else []
+    if shown.about_rounds:
+        words.append(escape(shown.about_rounds))
+    if shown.clock and not all(shown.timed):
+        words.append("Runs without a simulated clock have no line against simulated time.")
     if shown.untold():
         words.append(f"Lines that look alike differ in {escape(', '.join(shown.untold()))}.")
     if len(shown.runs) > charts.BANDS:
@@ -95,7 +112,7 @@ def learning(shown: Shown) -> str:
 def _course(shown: Shown, what: Quantity, name: str) -> str:
     title = f"{what.name.title() if what == LOSS else what.name} against rounds"
     series = shown.by_round(what.key, what.factor)
-    return _figure(name, title, series, "round", f"{what.label} over nodes", log_y=_log(shown, what))
+    return lines_figure(name, title, series, shown.round_label, f"{what.label} over nodes", log_y=_log(shown, what))
 
 
 def _log(shown: Shown, what: Quantity) -> bool:
@@ -106,43 +123,63 @@ def cost(shown: Shown) -> str:
     """What it takes to reach the target."""
     if shown.target is None:
         return ""
-    heads = ["run", "rounds", f"sent per node ({shown.unit_name})", "seconds of computing", "seeds that reach it alone"]
+    traffic = f"sent per node ({shown.unit_name})"
+    heads = ["run", "rounds", *(CLOCKED if shown.clock else ()), traffic, "seconds of computing", "seeds that reach it alone"]  # fmt: skip
     rows: list[list[str]] = []
-    bars_rounds: list[tuple[str, Look, float | None]] = []
-    bars_bytes: list[tuple[str, Look, float | None]] = []
-    for whole, run, look in zip(shown.all, shown.runs, shown.looks, strict=True):
+    paid: list[tuple[str, Look, Cost]] = []
+    for i, (whole, look) in enumerate(zip(shown.all, shown.looks, strict=True)):
+        run, goal = shown.runs[i], shown.target.accuracy
         if not has_accuracy(run):
-            rows.append([_name(whole, look), *["-"] * 4])
+            rows.append([run_name(whole, look), *["-"] * (len(heads) - 1)])
             continue
-        alone = sum(first_reaching(seed.records, shown.target.accuracy) is not None for seed in run.seeds)
-        found = mean_reaching(run.by_seed, shown.target.accuracy)
-        rounds, sent = (None, None) if found is None else (found[0], found[1] / shown.unit)
-        times = [seed.seconds.get(rounds) for seed in run.seeds] if rounds is not None else []
+        alone = sum(first_reaching(seed.records, goal) is not None for seed in run.seeds)
+        found, there = mean_cost(run.by_seed, goal)
+        times = [seed.seconds.get(round) for seed, round in zip(run.seeds, there, strict=False)]
         known = [t for t in times if t is not None]
-        cells = (
-            ["-"] * 3
-            if rounds is None
-            else [str(rounds), number(sent), number(sum(known) / len(known), 0) if known else "-"]
-        )
-        rows.append([_name(whole, look), *cells, f"{alone} of {len(run.seeds)}"])
-        bars_rounds.append((run.label, look, rounds))
-        bars_bytes.append((run.label, look, sent))
+        clocked = [_amount(found.seconds), *(shown_interval(nodes_until(run.by_seed, goal, share), 1, 1) for share in (FIRST, MOST)),
+                   _amount(found.steps)]  # fmt: skip
+        cells = [
+            _amount(found.rounds, 0),
+            *(clocked if shown.clock else ()),
+            _amount(found.bytes / shown.unit, 2),
+            number(sum(known) / len(known), 0) if known else "-",
+        ]
+        rows.append([run_name(whole, look), *cells, f"{alone} of {len(run.seeds)}"])
+        paid.append((run.label, look, found))
     charted = [i for i, run in enumerate(shown.runs) if has_accuracy(run)]
-    kept = [charted.index(i) for i in _foremost(shown) if i in charted]
-    bars_rounds, bars_bytes = [bars_rounds[i] for i in kept], [bars_bytes[i] for i in kept]
-    said = "; ".join(f"{n}: {'not reached' if v is None else f'{v:.0f} rounds'}" for n, _, v in bars_rounds)
-    paid = "; ".join(
-        f"{n}: {'not reached' if v is None else f'{number(v)} {shown.unit_name}'}" for n, _, v in bars_bytes
-    )
-    figures = figure(
-        "Rounds to the target", charts.bar_chart("torounds", "Rounds to the target", said, bars_rounds, "rounds")
-    ) + figure(
-        "Traffic to the target",
-        charts.bar_chart("tobytes", "Traffic to the target", paid, bars_bytes, f"sent per node ({shown.unit_name})"),
-    )
-    intro = f"Until {number(100 * shown.target.accuracy)} % accuracy ({escape(shown.target.source)}), reached by the mean over seeds; seconds are those of the simulation."
+    paid = [paid[charted.index(i)] for i in _foremost(shown) if i in charted]
+    figures = _bars("torounds", "Rounds to the target", [(n, k, c.rounds) for n, k, c in paid], "rounds", 0)
+    if shown.clock:
+        spent = [(n, k, math.inf if c.seconds is None else c.seconds / shown.time_unit) for n, k, c in paid]
+        figures += _bars("totime", "Simulated time to the target", spent, shown.time_label)
+        steps = [(n, k, math.inf if c.steps is None else c.steps) for n, k, c in paid]
+        figures += _bars("tosteps", "Local steps to the target", steps, "local steps of a node", 0)
+    sent = [(n, k, c.bytes / shown.unit) for n, k, c in paid]
+    figures += _bars("tobytes", "Traffic to the target", sent, traffic)
+    intro = f"Until {number(100 * shown.target.accuracy)} % accuracy ({escape(shown.target.source)}), reached by the mean over seeds; "
+    if shown.clock:
+        intro += (
+            "simulated seconds are those of the experiment's clock, seconds of computing those of this simulation. The quickest tenth and"
+            " nine tenths of the nodes: when so many had reached it with their own models, mean over seeds; a dash where a seed never came so"
+            " far."
+        )
+    else:
+        intro += "seconds are those of the simulation."
+    intro += f" {escape(shown.about_rounds)}" if shown.about_rounds else ""
     content = f"<p>{intro}</p>{table(heads, rows)}<div class=grid2>{figures}</div>{_left_out(shown)}"
     return section("Time and bytes to target", content)
+
+
+def _bars(name: str, title: str, rows: Sequence[tuple[str, Look, float]], label: str, digits: int = 2) -> str:
+    """A bar for each run; infinite ones never got there."""
+    known = [(n, look, value if math.isfinite(value) else None) for n, look, value in rows]
+    unit = label.partition("(")[2].rstrip(")") or label
+    said = "; ".join(f"{n}: {'not reached' if v is None else f'{number(v, digits)} {unit}'}" for n, _, v in known)
+    return figure(title, charts.bar_chart(name, title, said, known, label))
+
+
+def _amount(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None or not math.isfinite(value) else number(value, digits)
 
 
 def nodes(shown: Shown) -> str:
@@ -238,7 +275,7 @@ def differences(shown: Shown) -> str:
         only = "Nothing but names and seeds." if len(shown.runs) > 1 else "There is one experiment."
         return section("What differs", f"<p>{only}</p>")
     rows = [
-        [_name(run, look), *(escape(value_text(results.setting(run, key))) for key in keys)]
+        [run_name(run, look), *(escape(value_text(results.setting(run, key))) for key in keys)]
         for run, look in zip(shown.all, shown.looks, strict=True)
     ]
     return section("What differs", table(["run", *keys], rows))
@@ -253,7 +290,7 @@ def environment(shown: Shown) -> str:
         versions = ", ".join(f"{k} {v}" for k, v in info.versions.items())
         time = sum(max(s.seconds.values(), default=0.0) for s in run.seeds)
         cells = [escape(versions), escape(machine), escape(info.data) or "-", escape(info.strategy), number(time, 0)]
-        rows.append([_name(whole, look), *cells])
+        rows.append([run_name(whole, look), *cells])
     heads = ["run", "versions", "machine", "note on the data", "strategy", "seconds of computing"]
     common = {k: v for k, v in shown.results.common().items() if k != "format"}
     settings = table(["setting", "value"], [[escape(k), escape(value_text(v))] for k, v in common.items()])
@@ -264,7 +301,7 @@ def environment(shown: Shown) -> str:
 # -- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _name(run: Result, look: Look) -> str:
+def run_name(run: Result, look: Look) -> str:
     """As HTML: what a run is called, and how it stands if it has not ended."""
     states = {seed.state.state for seed in run.seeds if seed.summary is None}
     word = "failed" if "failed" in states else "unfinished"
@@ -280,9 +317,9 @@ def _seeds(whole: Result, kept: Result) -> str:
 def rounds_of(run: Result) -> str:
     """How many rounds there were; of how many, if a run did not come to its end."""
     ends = [records[-1].round for records in run.by_seed]
-    planned = run.experiment["rounds"]
+    planned = rounds_planned(run.experiment)
     said = str(min(ends)) if min(ends) == max(ends) else f"{min(ends)} to {max(ends)}"
-    return said if min(ends) == planned else f"{said} of {planned}"
+    return said if planned is None or min(ends) == planned else f"{said} of {planned}"
 
 
 def _foremost(shown: Shown) -> list[int]:
@@ -299,7 +336,7 @@ def _left_out(shown: Shown) -> str:
     return f"<p>The chart shows the {ROWS_SHOWN} best of {len(shown.runs)} runs.</p>" if more > 0 else ""
 
 
-def _figure(name: str, title: str, series: list[Series], x_label: str, y_label: str, **options: Any) -> str:
+def lines_figure(name: str, title: str, series: list[Series], x_label: str, y_label: str, **options: Any) -> str:
     """Lines, in words and numbers too."""
     said = "; ".join(f"{s.name}: {s.y[0]:.4g} at the start, {s.y[-1]:.4g} at the end" for s in series if s.y)
     chart = charts.line_chart(name, title, f"{title}. {said}.", series, x_label, y_label, **options)

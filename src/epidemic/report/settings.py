@@ -13,10 +13,13 @@ from typing import Any
 
 import msgspec
 
+from epidemic.counting import without_rounds
 from epidemic.experiment.differences import BETWEEN_RUNS, MEANT, among, flat
 
 METHOD = "topology.kind"
 """The setting that names a method of the paper; methods have colours of their own."""
+
+ALGORITHM = "algorithm.kind"
 
 FULL = 0.6
 """The share of a grid's points from which runs count as a grid."""
@@ -77,6 +80,7 @@ class Design(msgspec.Struct, frozen=True):
 
     settings: list[Setting]
     points: list[tuple[Value, ...]]  # by run
+    free: bool = False  # whether methods without rounds are among them
 
     @staticmethod
     def of(experiments: Sequence[Mapping[str, Any]]) -> Design:
@@ -99,7 +103,8 @@ class Design(msgspec.Struct, frozen=True):
                     together,
                 )
             )
-        return Design(settings, [tuple(columns[key][i] for key in telling) for i in range(len(tables))])
+        points = [tuple(columns[key][i] for key in telling) for i in range(len(tables))]
+        return Design(settings, points, any(map(without_rounds, experiments)))
 
     @property
     def grid(self) -> bool:
@@ -111,7 +116,15 @@ class Design(msgspec.Struct, frozen=True):
     def comparison(self) -> bool:
         """Whether the runs are methods side by side, or nothing tells them apart, rather than points of a sweep."""
         keys = [setting.key for setting in self.settings]
-        return not keys or keys == [METHOD] or (METHOD in keys and not self.grid)
+        return not keys or keys == [METHOD] or (METHOD in keys and not self.grid) or self.algorithms
+
+    @property
+    def algorithms(self) -> bool:
+        """Whether the runs are methods with and without rounds side by side, each with settings of its own."""
+        if not self.free or ALGORITHM not in [setting.key for setting in self.settings]:
+            return False
+        cells = math.prod(len(setting.values) for setting in self.settings)
+        return len(self.settings) > 1 and len(set(self.points)) < cells
 
     def column(self, setting: Setting) -> list[Value]:
         """The value of a setting in every run."""

@@ -7,15 +7,19 @@ from collections.abc import Sequence
 
 import msgspec
 
+from epidemic.counting import round_label, without_rounds
 from epidemic.report.charts import Series
 from epidemic.report.looks import Look
 from epidemic.report.parts import value_text
 from epidemic.report.results import Result, Results, SeedResult
 from epidemic.report.schemes import Scheme, dashed_by, look_of_value, looks
 from epidemic.report.settings import Design
-from epidemic.report.statistics import Curve, Interval, accuracy_of, curve, metric_of
+from epidemic.report.statistics import Curve, Interval, accuracy_of, along, curve, metric_of
 
 GIB, MIB = 2**30, 2**20
+HOUR = 3600.0
+LONG = 10_000.0
+"""Simulated seconds from which on charts have hours."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -70,6 +74,36 @@ class Shown:
         self.target = self._target(target) if self.classes else None
         largest = max((v for sent in self.curves("bytes") for v in sent.mean), default=0.0)
         self.unit, self.unit_name = (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
+        self.timed = [all(r.time is not None for records in run.by_seed for r in records) for run in self.runs]
+        self.free = [run.label for run in self.runs if without_rounds(run.experiment)]
+        longest = max((v for passed in self.curves("seconds") for v in passed.mean), default=0.0)
+        self.time_unit, self.time_name = (HOUR, "h") if longest >= LONG else (1.0, "s")
+
+    @property
+    def clock(self) -> bool:
+        """Whether there is simulated time to show."""
+        return any(self.timed)
+
+    @property
+    def round_label(self) -> str:
+        """What an axis of rounds is called."""
+        return round_label([run.experiment for run in self.runs])
+
+    @property
+    def time_label(self) -> str:
+        """What an axis of simulated time is called."""
+        return f"simulated time ({self.time_name})"
+
+    @property
+    def about_rounds(self) -> str:
+        """What a round is where methods have none; nothing where all have."""
+        if not self.free:
+            return ""
+        named = ", ".join(self.free[:6]) + (f" and {len(self.free) - 6} more" if len(self.free) > 6 else "")
+        return (
+            f"{named}: no rounds; what stands for them is the number of trainings of a node (mean, rounded down). What methods train and"
+            " send in one differs, so compare them by simulated time and traffic, too."
+        )
 
     @property
     def main(self) -> Quantity:
@@ -115,6 +149,20 @@ class Shown:
         """A quantity of each run against rounds."""
         found = self.curves(key)
         return self.series([[float(t) for t in c.rounds] for c in found], found, factor, looks)
+
+    def by_time(self, key: str, factor: float = 1.0, looks: Sequence[Look] | None = None) -> list[Series]:
+        """A quantity of each run against simulated time; runs without it have an empty line."""
+        return self._along("seconds", self.time_unit, key, factor, looks)
+
+    def by_traffic(self, key: str, factor: float = 1.0) -> list[Series]:
+        """A quantity of each run against what a node sent."""
+        return self._along("bytes", self.unit, key, factor, None)
+
+    def _along(self, axis: str, unit: float, key: str, factor: float, looks: Sequence[Look] | None) -> list[Series]:
+        found = self.curves(key)
+        xs = [[v / unit for v in along(a, c)] for a, c in zip(self.curves(axis), found, strict=True)]
+        kept = [c if not any(map(math.isnan, x)) else Curve([], [], [], []) for x, c in zip(xs, found, strict=True)]
+        return self.series([x if c.places else [] for x, c in zip(xs, kept, strict=True)], kept, factor, looks)
 
     def legend(self, *, panels: bool = False) -> list[tuple[str, list[tuple[Look, str]]]]:
         """What colours and dashes mean: the runs, or the values of settings."""

@@ -1,8 +1,9 @@
-"""Numbers over several seeds: means with Student-t intervals, and when a target was reached."""
+"""Numbers over several seeds: means with Student-t intervals, and curves of them."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 
@@ -11,6 +12,9 @@ import numpy as np
 import scipy.special
 
 from epidemic.record import Record
+
+LARGEST = 1e150
+"""Squares of numbers below this, and sums of them, are numbers too."""
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -24,11 +28,21 @@ class Interval(msgspec.Struct, frozen=True):
     def of(values: Sequence[float]) -> Interval:
         """Student t with m - 1 degrees of freedom."""
         m = len(values)
+        if (
+            LARGEST < max(map(abs, values)) < math.inf
+        ):  # squares and sums would overflow; a power of two changes no digit
+            small = Interval.of([math.ldexp(v, -600) for v in values])
+            return Interval(_large(small.mean), None if small.half_width is None else _large(small.half_width), m)
         mean = math.fsum(values) / m
         if m == 1:
             return Interval(mean, None, 1)
         sd = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (m - 1))
         return Interval(mean, _quantile(m - 1) * sd / math.sqrt(m), m)
+
+
+def _large(value: float) -> float:
+    """A number of 600 more binary places, or the largest there is."""
+    return min(value, sys.float_info.max / 2.0**600) * 2.0**600
 
 
 @cache
@@ -38,11 +52,14 @@ def _quantile(freedom: int) -> float:
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """A quantity against rounds: mean over seeds and half-width of its interval (zero for one seed)."""
+    """A quantity at each evaluation: mean over seeds and half-width of its interval (zero for one seed)."""
 
-    rounds: list[int]
+    rounds: list[float]
     mean: list[float]
     half_width: list[float]
+    places: list[
+        float
+    ]  # what tells which evaluation it is: the round or, if seeds were evaluated at the same times, the seconds
 
 
 def accuracy_of(record: Record) -> float:
@@ -61,44 +78,92 @@ def metric_of(record: Record, name: str) -> float:
     return math.nan if found is None or found.mean is None else found.mean
 
 
-def curve(by_seed: list[list[Record]], value: str, *, partial: bool = False) -> Curve:
+def places_of(by_seed: Sequence[Sequence[Record]]) -> list[list[float]]:
+    """Numbers that tell which evaluations of several seeds belong together: those with the same one.
+
+    The round (and a little more for each further evaluation in it); or the simulated seconds, where seeds were evaluated at the same
+    times. Without rounds (then `round` counts trainings) or with random speeds, only one of the two is the same in all seeds.
+    """
+    rounds = [_numbered([r.round for r in records]) for records in by_seed]
+    times = [[r.time.seconds for r in records if r.time is not None] for records in by_seed]
+    longest = sorted(range(len(by_seed)), key=lambda i: len(by_seed[i]))[-2:]
+    if all(len(times[i]) == len(by_seed[i]) for i in range(len(by_seed))):
+        same_times, same_rounds = (set.intersection(*(set(found[i]) for i in longest)) for found in (times, rounds))
+        if len(same_times) >= len(same_rounds):
+            return times
+    return rounds
+
+
+def _numbered(rounds: Sequence[int]) -> list[float]:
+    found: list[float] = []
+    for i, round in enumerate(rounds):
+        found.append(found[-1] + MORE if i and rounds[i - 1] == round else round)
+    return found
+
+
+MORE = 2.0**-20
+"""Between two evaluations in one round."""
+
+
+READ: dict[str, Callable[[Record], float]] = {
+    "accuracy": accuracy_of,
+    "loss": lambda r: r.loss.mean,
+    "accuracy_sd": lambda r: math.nan if r.accuracy is None else r.accuracy.sd,
+    "loss_sd": lambda r: r.loss.sd,
+    "disagreement": disagreement_of,
+    "rounds": lambda r: r.round,
+    "bytes": lambda r: r.bytes.total.mean,
+    "seconds": lambda r: math.nan if r.time is None else r.time.seconds,
+    "steps": lambda r: math.nan if r.time is None else r.time.steps,
+    "busy": lambda r: math.nan if r.time is None else r.time.busy,
+    "uplink": lambda r: math.nan if r.time is None or r.time.uplink is None else r.time.uplink,
+    "staleness": lambda r: math.nan if r.time is None or r.time.staleness is None else r.time.staleness,
+    "staleness_95": lambda r: math.nan if r.time is None or r.time.staleness_95 is None else r.time.staleness_95,
+    "online": lambda r: math.nan if r.time is None else r.time.online,
+}
+"""What a curve can be of, besides metrics of a user's own."""
+
+ALWAYS = ("loss", "loss_sd", "rounds", "bytes")
+"""What every record has; a loss that is not a number is shown as such."""
+
+
+def curve(by_seed: Sequence[Sequence[Record]], value: str, *, partial: bool = False) -> Curve:
     """Mean and interval of a quantity over seeds, from their records.
 
-    `value` is accuracy, loss, their sd over nodes (accuracy_sd, loss_sd), disagreement, bytes, or metric.NAME for a user's own.
-    Rounds that not all seeds have are left out or, if `partial`, are the mean of those that have them. Rounds without a known
-    value have none.
+    `value` is one of `READ`, or metric.NAME for a user's own. Evaluations that not all seeds have are left out or, if `partial`, are
+    the mean of those that have them. Those without a known value have none.
     """
-    read: dict[str, Callable[[Record], float]] = {
-        "accuracy": accuracy_of,
-        "loss": lambda r: r.loss.mean,
-        "accuracy_sd": lambda r: math.nan if r.accuracy is None else r.accuracy.sd,
-        "loss_sd": lambda r: r.loss.sd,
-        "disagreement": disagreement_of,
-        "bytes": lambda r: r.bytes.total.mean,
-    }
     own = value.removeprefix("metric.")
-    one = read[value] if own == value else lambda r: metric_of(r, own)
-    tables = [{r.round: one(r) for r in records} for records in by_seed]
-    if own != value or value in ("accuracy", "accuracy_sd", "disagreement"):
-        tables = [{t: v for t, v in table.items() if not math.isnan(v)} for table in tables]
-    rounds = sorted((set.union if partial else set.intersection)(*(set(table) for table in tables)))
-    found = [Interval.of([table[t] for table in tables if t in table]) for t in rounds]
-    return Curve(rounds, [i.mean for i in found], [i.half_width or 0.0 for i in found])
+    one = READ[value] if own == value else lambda r: metric_of(r, own)
+    tables = [
+        {place: (one(r), r.round) for place, r in zip(places, records, strict=True)}
+        for places, records in zip(places_of(by_seed), by_seed, strict=True)
+    ]
+    if value not in ALWAYS:
+        tables = [{t: v for t, v in table.items() if not math.isnan(v[0])} for table in tables]
+    common = sorted((set.union if partial else set.intersection)(*(set(table) for table in tables)))
+    found = [Interval.of([table[t][0] for table in tables if t in table]) for t in common]
+    rounds = [_mean([table[t][1] for table in tables if t in table]) for t in common]
+    return Curve(rounds, [i.mean for i in found], [i.half_width or 0.0 for i in found], common)
 
 
-def first_reaching(records: list[Record], target: float) -> Record | None:
+def _mean(rounds: Sequence[int]) -> float:
+    """As it is where all are the same, so that rounds stay whole numbers."""
+    return rounds[0] if len(set(rounds)) == 1 else math.fsum(rounds) / len(rounds)
+
+
+def along(axis: Curve, found: Curve) -> list[float]:
+    """Where the evaluations of a curve are on an axis, which is a curve of rounds, seconds, steps or bytes; NaN where that is unknown."""
+    known = dict(zip(axis.places, axis.mean, strict=True))
+    return [known.get(place, math.nan) for place in found.places]
+
+
+def first_reaching(records: Sequence[Record], target: float) -> Record | None:
     """The first evaluated round with at least this accuracy."""
     return next((r for r in records if accuracy_of(r) >= target), None)
 
 
-def mean_reaching(by_seed: list[list[Record]], target: float) -> tuple[int, float] | None:
-    """Round and bytes sent per node at the first evaluation whose mean over seeds reaches the target."""
-    found, sent = curve(by_seed, "accuracy"), curve(by_seed, "bytes")
-    reached = next((t for t, a in zip(found.rounds, found.mean, strict=True) if a >= target - 1e-12), None)
-    return None if reached is None else (reached, sent.mean[sent.rounds.index(reached)])
-
-
-def best(by_seed: list[list[Record]]) -> tuple[Interval, Interval]:
+def best(by_seed: Sequence[Sequence[Record]]) -> tuple[Interval, Interval]:
     """Best accuracy and best loss of each seed, over the seeds."""
     top = Interval.of([float(np.max([accuracy_of(r) for r in records])) for records in by_seed])
     low = Interval.of([min(r.loss.mean for r in records) for records in by_seed])

@@ -37,6 +37,14 @@ METHODS: dict[str, tuple[str, Any, float]] = {  # kind: colour, dashes, line wid
     "ring": (GREY, "-", 1.4),
     "torus": (GREY, (0, (4, 2)), 1.4),
     "none": (GREY, (0, (1, 2)), 1.4),
+    "hypercube": (PURPLE, (0, (1, 1.4)), 1.4),
+    "base": (PURPLE, (0, (6, 2, 1, 2)), 1.6),
+    "matcha": (ORANGE, (0, (1, 1.4)), 1.4),
+    "geometric": (BLACK, (0, (1, 1.4)), 1.4),
+    "peer-swap": (BLUE, (0, (4, 2)), 1.4),
+    "pull": (RED, (0, (4, 2)), 1.4),
+    "periodic": (GREEN, (0, (6, 2, 1, 2)), 1.4),
+    "complete (all-reduce)": (BLACK, (0, (6, 2, 1, 2)), 1.4),
 }
 
 ORDERED = ("#2d1160", "#7b1f82", "#bd3a76", "#dd5a3c", "#de8a1c")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from epidemic.counting import of_planned
 from epidemic.report import charts
 from epidemic.report.axes import PANEL
 from epidemic.report.charts import Point, Series
@@ -159,17 +160,22 @@ def _panels(shown: Shown) -> str:
     if setting is None or colour is None or len(setting.values) > PANELS:
         return ""
     parts = []
-    for what in [ACCURACY, LOSS] if shown.classes else [LOSS]:
-        series = shown.by_round(what.key, what.factor, shown.panel_looks)
+    plans = [(what, "rounds", shown.round_label) for what in ([ACCURACY, LOSS] if shown.classes else [LOSS])]
+    if shown.clock:
+        plans.insert(1, (shown.main, "simulated time", shown.time_label))
+    for what, against, label in plans:
+        by = shown.by_round if against == "rounds" else shown.by_time
+        series = by(what.key, what.factor, shown.panel_looks)
         log = far_apart([v for s in series for v in s.y], what)
         ranges = charts.range_of(series, log_y=log)
         column = shown.design.column(setting)
+        name = f"panel-{what.name}{'' if against == 'rounds' else '-time'}"
         figures = [
-            _panel(f"panel-{what.name}-{i}", setting, value, what, [s for s, v in zip(series, column, strict=True) if v == value], ranges, log=log)
+            _panel(f"{name}-{i}", setting, value, what, (against, label), [s for s, v in zip(series, column, strict=True) if v == value], ranges, log=log)
             for i, value in enumerate(setting.values)
         ]  # fmt: skip
         parts.append(
-            f"<h3>{escape(what.label.capitalize())} against rounds, by {escape(setting.key)}</h3><div class=panels>{''.join(figures)}</div>"
+            f"<h3>{escape(what.label.capitalize())} against {against}, by {escape(setting.key)}</h3><div class=panels>{''.join(figures)}</div>"
         )
     others = [s.key for s in shown.design.settings if s not in (setting, colour)]
     note = f"Each panel is a value of {setting.key}, all with the same axes; colours are {colour.key}."
@@ -178,12 +184,12 @@ def _panels(shown: Shown) -> str:
     return f"<p>{escape(note)}</p>{legend(shown.legend(panels=True))}{''.join(parts)}"
 
 
-def _panel(name: str, setting: Setting, value: Value, what: Quantity, series: Sequence[Series],
+def _panel(name: str, setting: Setting, value: Value, what: Quantity, axis: tuple[str, str], series: Sequence[Series],
            ranges: tuple[tuple[float, float], tuple[float, float]], *, log: bool) -> str:  # fmt: skip
     title = f"{setting.name} = {value_text(value)}"
     said = "; ".join(f"{s.name}: {s.y[-1]:.4g} at the end" for s in series if s.y)
     chart = charts.line_chart(
-        name, f"{what.name.capitalize()} against rounds, {title}", f"{what.label}, {title}. {said}.", series, "round", "", log_y=log,
+        name, f"{what.name.capitalize()} against {axis[0]}, {title}", f"{what.label}, {title}. {said}.", series, axis[1], "", log_y=log,
         box=PANEL, ranges=ranges,
     )  # fmt: skip
     return figure(title, chart)
@@ -240,6 +246,6 @@ def _standing(run: Result) -> str:
     """Where a run is that has not ended, or how it ended without a result."""
     if run.finished:
         return ""
-    where = f", round {run.seeds[0].records[-1].round} of {run.experiment['rounds']}"
+    where = f", round {of_planned(run.seeds[0].records[-1].round, run.experiment, ' of ')}"
     state = next((seed.state.state for seed in run.seeds if seed.summary is None and seed.state.over), "")
     return f"{where}, {state}" if state else where

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from epidemic.batch import Job, Watcher, run_batch
-from epidemic.data.base import find_directory
+from epidemic.data.base import Dataset, find_directory
 from epidemic.errors import BadInput, require_choice, suggestion
 from epidemic.experiment import to_toml
 from epidemic.files import full_disk, write_bytes
 from epidemic.report.results import to_csv
 from epidemic.report.style import FORMATS, save
+from epidemic.reproduce.asynchronous import ASYNC
 from epidemic.reproduce.base import SCALES, Check, Finding, Item, Request, Verdict
 from epidemic.reproduce.beyond import CAP, CONTRACTION, DRIFT, SPECTRA
 from epidemic.reproduce.learning import FIG1, FIG4, FIG5, FIG6, FIG7, FIG8, TABLE2_ITEM
+from epidemic.reproduce.rivals import RIVALS_ITEM
 from epidemic.reproduce.structure import FIG2_ITEM, FIG3_ITEM, TABLE1_ITEM, TABLE3_ITEM
 from epidemic.reproduce.studies import REAL_DATA, real_data
 
 PAPER = (TABLE1_ITEM, TABLE2_ITEM, TABLE3_ITEM, FIG1, FIG2_ITEM, FIG3_ITEM, FIG4, FIG5, FIG6, FIG7, FIG8)
-BEYOND = (CONTRACTION, DRIFT, CAP, SPECTRA)
+BEYOND = (CONTRACTION, DRIFT, CAP, SPECTRA, ASYNC, RIVALS_ITEM)
 ITEMS: dict[str, Item] = {item.name: item for item in (*PAPER, *BEYOND)}
 
-__all__ = ["BEYOND", "ITEMS", "PAPER", "SCALES", "Check", "Finding", "Item", "Request", "Verdict", "items_named", "planned", "reproduce"]  # fmt: skip
+__all__ = ["BEYOND", "ITEMS", "PAPER", "SCALES", "Check", "Finding", "Item", "Request", "Verdict", "items_named", "planned", "reproduce", "stages"]  # fmt: skip
 
 
 def items_named(name: str) -> list[Item]:
@@ -40,8 +44,19 @@ def items_named(name: str) -> list[Item]:
 def planned(items: list[Item], request: Request) -> list[Job]:
     """The runs that some items need, each once."""
     require_choice("--scale", request.scale, SCALES)
-    jobs = {job.path: job for item in items for job in item.planned(request)}
-    return list(jobs.values())
+    return _each_once(job for item in items for job in item.planned(request))
+
+
+def stages(items: list[Item], request: Request) -> Iterator[list[Job]]:
+    """The same in turn: first what decides the settings of others, and these when it has run."""
+    for stage in ([item.first for item in items], [item.jobs for item in items]):
+        jobs = _each_once(job for jobs in stage if jobs is not None for job in jobs(request))
+        if jobs:
+            yield jobs
+
+
+def _each_once(jobs: Iterable[Job]) -> list[Job]:
+    return list({job.path: job for job in jobs}.values())
 
 
 def run_jobs(jobs: list[Job], data: Path | None, watcher: Watcher | None = None) -> dict[str, str]:
@@ -50,12 +65,17 @@ def run_jobs(jobs: list[Job], data: Path | None, watcher: Watcher | None = None)
     for job in jobs:
         job.check()  # also the finished ones: they may be of another scale
     todo = [job for job in jobs if not job.finished]
-    kinds = dict.fromkeys(map(_data_kind, todo))
-    loaded = {kind: real_data(kind, data).load() for kind in kinds if kind in REAL_DATA}  # before the first one runs
-    for kind in kinds:
-        part = [job for job in todo if _data_kind(job) == kind]
-        failed |= run_batch(part, watcher=watcher, data=loaded.get(kind)).failed
+    kinds = dict.fromkeys(map(_data_wanted, todo))
+    loaded = {want: _load(*want, data) for want in kinds if want[0] in REAL_DATA}  # before the first one runs
+    for want in kinds:
+        part = [job for job in todo if _data_wanted(job) == want]
+        failed |= run_batch(part, watcher=watcher, data=loaded.get(want)).failed
     return failed
+
+
+def _load(kind: str, validation: float, place: Path | None) -> Dataset:
+    """A real data set, some of its training samples set aside."""
+    return msgspec.structs.replace(real_data(kind, place), validation=validation).load()
 
 
 def reproduce(item: Item, request: Request, failed: dict[str, str]) -> Finding:
@@ -89,5 +109,21 @@ def check_data(jobs: list[Job], place: Path | None) -> None:
                 raise BadInput(str(problem).replace("set data.path to where it is", "give --data DIR")) from None
 
 
+def data_settings(jobs: list[Job], place: Path | None) -> dict[Path, list[str]]:
+    """As `key=value` by a run's directory: where the real data of each is, for a process that loads it by itself."""
+    found = {}
+    for job in jobs:
+        kind = _data_kind(job)
+        if kind in REAL_DATA and place is not None:
+            found[job.path] = [f"data.path={json.dumps(str(Path(real_data(kind, place).path or '').resolve()))}"]
+    return found
+
+
 def _data_kind(job: Job) -> str:
-    return str(msgspec.to_builtins(job.experiment.data)["kind"])
+    return _data_wanted(job)[0]
+
+
+def _data_wanted(job: Job) -> tuple[str, float]:
+    """The kind, and which share of the training samples is set aside."""
+    table = msgspec.to_builtins(job.experiment.data)
+    return str(table["kind"]), float(table.get("validation", 0.0))

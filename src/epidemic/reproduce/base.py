@@ -22,6 +22,9 @@ SCALES = {
 }
 SCALE = Literal["smoke", "laptop", "paper"]
 
+NOT_FINITE = "no longer a finite number"
+"""How the engine words divergence."""
+
 Verdict = Literal["agrees", "differs", "open", "not comparable"]
 """open: what was measured is too noisy to tell, or there is a single seed."""
 
@@ -53,6 +56,9 @@ class Finding:
     rows: list[dict[str, Any]]  # the data of the figure or the table
     figure: Figure
     notes: list[str] = field(default_factory=list)
+    table: tuple[str, list[dict[str, str]]] | None = (
+        None  # what is printed besides the checks: a title, and rows by column
+    )
 
 
 @dataclass(frozen=True)
@@ -66,13 +72,14 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """A table or figure."""
+    """A table or figure. What `first` gives is run before it is asked for `jobs`, whose settings it may decide."""
 
     name: str
     title: str
     find: Callable[[Request, dict[str, str]], Finding]  # given what failed, by name
     jobs: Callable[[Request], Sequence[Job]] | None = None  # None: nothing is trained
     expected_from: str = "paper"  # or theory
+    first: Callable[[Request], Sequence[Job]] | None = None
 
     @property
     def trains(self) -> bool:
@@ -80,8 +87,8 @@ class Item:
         return self.jobs is not None
 
     def planned(self, request: Request) -> list[Job]:
-        """The runs that it needs."""
-        return [] if self.jobs is None else list(self.jobs(request))
+        """The runs that it needs, as far as they are known."""
+        return [job for stage in (self.first, self.jobs) if stage is not None for job in stage(request)]
 
 
 def near(

@@ -1,34 +1,46 @@
-"""Who talks to whom: every topology of the paper's Table 1 and experiments, by kind."""
+"""Who talks to whom: every topology of the paper's Table 1 and experiments, and those it is compared with since, by kind."""
 
 from __future__ import annotations
 
 from epidemic.config import build_kind
 from epidemic.topology.base import (
-    Every,
     Expected,
     GivesGraphs,
     Topology,
     ceil_log2,
     check_topology,
+    control,
+    exchange_of,
     expected,
+    graph_among,
+    is_placed,
     is_random,
     is_static,
     kind_of,
     natural_mixing,
+    peer_sampling,
+    require_letters,
+    topology_cautions,
 )
-from epidemic.topology.el import ELLocal, ELOracle
+from epidemic.topology.el import ELLocal, ELOracle, Pull
 from epidemic.topology.equitopo import DEquiStatic, ODEquiDyn, OUEquiDyn, UEquiStatic
+from epidemic.topology.finite import Base, Hypercube
+from epidemic.topology.fragments import Fragments, fragments_of
+from epidemic.topology.matcha import Matcha
 from epidemic.topology.own import PythonTopology
 from epidemic.topology.regular import Regular, Unlucky
 from epidemic.topology.static import (
     Complete,
     ErdosRenyi,
     Exponential,
+    Geometric,
     Isolated,
     OnePeerExponential,
     Ring,
     Torus,
 )
+from epidemic.topology.swap import PeerSwap
+from epidemic.topology.wrappers import Every, Periodic, Wrapper
 
 TOPOLOGIES: dict[str, type[Topology]] = {
     "el-oracle": ELOracle,
@@ -46,7 +58,15 @@ TOPOLOGIES: dict[str, type[Topology]] = {
     "u-equistatic": UEquiStatic,
     "od-equidyn": ODEquiDyn,
     "ou-equidyn": OUEquiDyn,
+    "hypercube": Hypercube,
+    "base": Base,
+    "matcha": Matcha,
+    "geometric": Geometric,
+    "peer-swap": PeerSwap,
+    "pull": Pull,
     "every": Every,
+    "periodic": Periodic,
+    "fragments": Fragments,
     "python": PythonTopology,
 }
 
@@ -58,6 +78,7 @@ def topology_from(table: object, where: str = "topology") -> Topology:
 
 __all__ = [
     "TOPOLOGIES",
+    "Base",
     "Complete",
     "DEquiStatic",
     "ELLocal",
@@ -66,11 +87,18 @@ __all__ = [
     "Every",
     "Expected",
     "Exponential",
+    "Fragments",
+    "Geometric",
     "GivesGraphs",
+    "Hypercube",
     "Isolated",
+    "Matcha",
     "ODEquiDyn",
     "OUEquiDyn",
     "OnePeerExponential",
+    "PeerSwap",
+    "Periodic",
+    "Pull",
     "PythonTopology",
     "Regular",
     "Ring",
@@ -78,12 +106,21 @@ __all__ = [
     "Torus",
     "UEquiStatic",
     "Unlucky",
+    "Wrapper",
     "ceil_log2",
     "check_topology",
+    "control",
+    "exchange_of",
     "expected",
+    "fragments_of",
+    "graph_among",
+    "is_placed",
     "is_random",
     "is_static",
     "kind_of",
     "natural_mixing",
+    "peer_sampling",
+    "require_letters",
+    "topology_cautions",
     "topology_from",
 ]

@@ -7,17 +7,26 @@ Random topologies draw from the round's stream, static ones from the run's, so t
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import msgspec
 
 from epidemic.errors import BadInput, require_int
 from epidemic.graph import Graph
 from epidemic.rng import Stream, Streams
+from epidemic.sampling import Control, PeerSampling, Reach
 from epidemic.shown import html_table
+from epidemic.theory import Floors
 
 ATTEMPTS = 1000
 """How often a static topology is drawn again when it comes out disconnected, before giving up."""
+
+
+Cost = Literal["all-to-all", "all-reduce"]
+"""What averaging over everybody costs: n - 1 models a node, or the 2 (n - 1) / n models of an all-reduce."""
+
+EXCHANGE = {"all-to-all": "letters", "all-reduce": "all-reduce"}
+"""How models travel at that cost."""
 
 
 @runtime_checkable
@@ -36,6 +45,8 @@ class Expected(msgspec.Struct, frozen=True):
     """Largest eigenvalue of E[Pi W^T W Pi]: the worst-case factor on the squared distance to the old mean."""
     contraction: float | None = None
     """E[D(WX)] / D(X), where it is the same for every X."""
+    floors: Floors | None = None
+    """What stays of noise and bias, where there is a closed form."""
 
 
 class Topology(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
@@ -44,6 +55,10 @@ class Topology(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fie
     natural_mixing: ClassVar[str] = "uniform"
     random: ClassVar[bool] = False  # whether each round has a graph of its own, drawn at random
     static: ClassVar[bool] = False  # whether all rounds have the same graph
+    placed: ClassVar[bool] = (
+        False  # whether its graphs belong together, so that nodes cannot change places between rounds
+    )
+    exchange: ClassVar[str] = "letters"  # how models travel, as in graph.EXCHANGES; in some rounds at least
     fewest_nodes: ClassVar[int] = 2
 
     def check(self, n: int) -> None:
@@ -59,17 +74,31 @@ class Topology(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fie
         """The graph of this round, n being valid."""
         raise NotImplementedError
 
+    def graph_among(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Graph:
+        """The graph of this round where nodes find each other by talking; the others need not know who can be reached."""
+        return self.graph(n, round, streams)
+
+    def control(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Control | None:
+        """What nodes send in this round to find each other; None: nothing."""
+        return None
+
+    def cautions(self, n: int) -> list[str]:
+        """What is allowed but worth knowing."""
+        return []
+
     def expected(self, n: int, streams: Streams) -> Expected:
         """Theory for this topology, as far as there is a closed form."""
         return Expected()
 
     def _repr_html_(self) -> str:
         settings = [(name, getattr(self, name)) for name in self.__struct_fields__]
-        changes = "never" if self.static else "at random, in every round" if self.random else "by a rule"
-        if isinstance(self, Every) and not self.static:
-            changes = f"as its inner one does, every {self.period} rounds"
-        about = [("the graph changes", changes), ("mixing", self.natural_mixing)]
+        about = [("the graph changes", self.changes), ("mixing", self.natural_mixing)]
         return html_table(f"{type(self).__name__} ({kind_of(self)})", [*settings, *about])
+
+    @property
+    def changes(self) -> str:
+        """How its graph changes, for people."""
+        return "never" if self.static else "at random, in every round" if self.random else "by a rule"
 
 
 class StaticTopology(Topology, frozen=True):
@@ -90,45 +119,31 @@ def _remembered(topology: StaticTopology, n: int, streams: Streams) -> Graph:
     return topology.build(n, streams("topology"))
 
 
-class Every(Topology, frozen=True, tag="every"):
-    """Another topology, each of whose graphs is held for `period` rounds."""
+def graph_among(topology: GivesGraphs, n: int, round: int, streams: Streams, reach: Reach | None) -> Graph:
+    """The graph of this round, where `reach` says who can talk to whom; None: everybody to everybody."""
+    if isinstance(topology, Topology):
+        return topology.graph_among(n, round, streams, reach)
+    return topology.graph(n, round, streams)
 
-    inner: Any
-    period: int
 
-    def __post_init__(self) -> None:
-        require_int("topology.period", self.period, 1)
-        if isinstance(self.inner, dict):
-            from epidemic.topology import topology_from  # the registry lists this class too
+def control(topology: GivesGraphs, n: int, round: int, streams: Streams, reach: Reach | None) -> Control | None:
+    """What nodes send in this round to find each other; None: nothing."""
+    return topology.control(n, round, streams, reach) if isinstance(topology, Topology) else None
 
-            msgspec.structs.force_setattr(self, "inner", topology_from(self.inner, "topology.inner"))
-        if not isinstance(self.inner, GivesGraphs):
-            raise BadInput(f"topology.inner = {self.inner!r} must be a topology, for example {{kind = 'ring'}}")
 
-    @property
-    def natural_mixing(self) -> str:  # type: ignore[override]
-        return natural_mixing(self.inner)
+def topology_cautions(topology: GivesGraphs, n: int) -> list[str]:
+    """What a topology allows but thinks worth knowing."""
+    return topology.cautions(n) if isinstance(topology, Topology) else []
 
-    @property
-    def random(self) -> bool:  # type: ignore[override]
-        return is_random(self.inner)
 
-    @property
-    def static(self) -> bool:  # type: ignore[override]
-        return is_static(self.inner)
-
-    def check(self, n: int) -> None:
-        check_topology(self.inner, n)
-
-    def draw(self, n: int, round: int, streams: Streams) -> Graph:
-        graph: Graph = self.inner.graph(n, round // self.period, streams)
-        return graph
-
-    def expected(self, n: int, streams: Streams) -> Expected:
-        inner = expected(self.inner, n, streams)
-        return (
-            inner if self.period == 1 else Expected(sigma2=inner.sigma2)
-        )  # a graph held on meets what it mixed itself
+def peer_sampling(topology: object) -> PeerSampling | None:
+    """The service whose views targets are drawn from, also inside of a wrapper; None: nodes know all others."""
+    while topology is not None:
+        view = getattr(topology, "view", None)
+        if isinstance(view, PeerSampling):
+            return view
+        topology = getattr(topology, "inner", None)
+    return None
 
 
 def natural_mixing(topology: GivesGraphs) -> str:
@@ -144,6 +159,26 @@ def is_random(topology: GivesGraphs) -> bool:
 def is_static(topology: GivesGraphs) -> bool:
     """Whether all rounds have the same graph."""
     return bool(getattr(topology, "static", False))
+
+
+def is_placed(topology: GivesGraphs) -> bool:
+    """Whether nodes cannot change places between two rounds, because graphs that change still belong together."""
+    return bool(getattr(topology, "placed", False))
+
+
+def exchange_of(topology: GivesGraphs) -> str:
+    """How models travel over its graphs, one of `graph.EXCHANGES`; in some rounds at least."""
+    return str(getattr(topology, "exchange", "letters"))
+
+
+def require_letters(topology: GivesGraphs, where: str) -> None:
+    """Raise BadInput unless every model is a letter that its sender sends by itself. `where` says who asks for that."""
+    instead = {
+        "requests": 'topology.kind = "pull" asks for models, and nobody answers {}; use topology.kind = "el-local"',
+        "all-reduce": 'cost = "all-reduce" says what would be sent, and is not carried out {}; use cost = "all-to-all"',
+    }.get(exchange_of(topology))
+    if instead is not None:
+        raise BadInput(instead.format(where))
 
 
 def kind_of(topology: GivesGraphs) -> str:

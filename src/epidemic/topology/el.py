@@ -1,15 +1,20 @@
-"""The two topologies of Epidemic Learning (de Vos et al., NeurIPS 2023, section 3)."""
+"""The two topologies of Epidemic Learning (de Vos et al., NeurIPS 2023, section 3), and its mirror image, in which nodes ask.
+
+EL-Local can be had without knowing everybody: with a `view`, targets come from the few others that a peer sampling service shows a node.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import msgspec
 import numpy as np
 
 from epidemic import theory
 from epidemic.errors import require_choice, require_int
-from epidemic.graph import Graph
-from epidemic.rng import Streams, distinct
+from epidemic.graph import Graph, IntArray
+from epidemic.rng import Stream, Streams, distinct
+from epidemic.sampling import Control, PeerSampling, Reach, draw_targets, overlay, service_from
 from epidemic.topology.base import Expected, Topology, check_degree
 from epidemic.topology.regular import random_regular_edges
 
@@ -50,13 +55,74 @@ class ELOracle(Topology, frozen=True, tag="el-oracle"):
 
     def expected(self, n: int, streams: Streams) -> Expected:
         alpha = theory.alpha(n, self.s)
-        return Expected(sigma2=alpha, contraction=alpha)
+        return Expected(sigma2=alpha, contraction=alpha, floors=theory.floors_oracle(n, self.s))
 
 
-class ELLocal(Topology, frozen=True, tag="el-local"):
-    """Every node sends to `s` distinct others, chosen uniformly and independently anew each round."""
+class ELLocal(Topology, frozen=True, tag="el-local", repr_omit_defaults=True):
+    """Every node sends to `s` distinct others, chosen uniformly and independently anew each round.
+
+    With a `view` they are chosen from those that the node knows in that round, and who knows fewer than `s` sends to all of them. A view
+    of everybody gives the same graphs, to the bit, as knowing everybody.
+    """
 
     random: ClassVar[bool] = True
+
+    s: int
+    view: Any = None
+    """A peer sampling service, for example {kind = "cyclon", size = 20}; None: everybody knows everybody."""
+
+    def __post_init__(self) -> None:
+        require_int("topology.s", self.s, 1)
+        if self.view is not None:
+            msgspec.structs.force_setattr(self, "view", service_from(self.view))
+
+    @property
+    def _service(self) -> PeerSampling | None:
+        found: PeerSampling | None = self.view
+        return found
+
+    def check(self, n: int) -> None:
+        check_degree(n, self.s, even=False)
+        if self._service is not None:
+            self._service.check(n, self.s)
+
+    def draw(self, n: int, round: int, streams: Streams) -> Graph:
+        return self._draw(n, round, streams, None)
+
+    def graph_among(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Graph:
+        self.check(n)
+        return self._draw(n, round, streams, reach)
+
+    def _draw(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Graph:
+        if self._service is not None:
+            known, _ = overlay(self._service, n, streams, reach).at(round)
+            return draw_targets(known, self.s, streams("topology", round))
+        if self.s == n - 1:
+            return Graph.complete(n)
+        return Graph.from_targets(_others(n, self.s, streams("topology", round)))
+
+    def control(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Control | None:
+        return None if self._service is None else overlay(self._service, n, streams, reach).at(round)[1]
+
+    def cautions(self, n: int) -> list[str]:
+        return [] if self._service is None else self._service.cautions(n, self.s)
+
+    def expected(self, n: int, streams: Streams) -> Expected:
+        if self._service is not None:
+            return Expected()
+        beta = theory.beta(n, self.s)
+        contraction = beta - theory.mean_drift(n, self.s)
+        return Expected(sigma2=beta, contraction=contraction, floors=theory.floors_local(n, self.s))
+
+
+class Pull(Topology, frozen=True, tag="pull"):
+    """Every node asks `s` distinct others, chosen uniformly and independently anew each round, for their models.
+
+    So everybody hears exactly s models, and sends as many as it is asked for. A request is a control message.
+    """
+
+    random: ClassVar[bool] = True
+    exchange: ClassVar[str] = "requests"
 
     s: int
 
@@ -68,10 +134,17 @@ class ELLocal(Topology, frozen=True, tag="el-local"):
 
     def draw(self, n: int, round: int, streams: Streams) -> Graph:
         if self.s == n - 1:
-            return Graph.complete(n)
-        others = distinct(streams("topology", round), n, n - 1, self.s)  # (n, s)
-        return Graph.from_targets(others + (others >= np.arange(n, dtype=others.dtype)[:, None]))  # skip oneself
+            return Graph.complete(n, exchange=self.exchange)
+        return Graph.from_heard(_others(n, self.s, streams("topology", round)), self.exchange)
 
     def expected(self, n: int, streams: Streams) -> Expected:
-        beta = theory.beta(n, self.s)
-        return Expected(sigma2=beta, contraction=beta - theory.mean_drift(n, self.s))
+        # Rows are independent, and around the old mean each is that of EL-Oracle; the mean of n of them wanders by their variance.
+        alpha = theory.alpha(n, self.s)
+        return Expected(sigma2=alpha, contraction=alpha - alpha * (1 - alpha) / n)
+
+
+def _others(n: int, s: int, stream: Stream) -> IntArray:
+    """For each node s distinct others, ascending.   # (n, s)"""
+    others = distinct(stream, n, n - 1, s)
+    skipped: IntArray = others + (others >= np.arange(n, dtype=others.dtype)[:, None])  # oneself
+    return skipped

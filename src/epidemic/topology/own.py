@@ -18,7 +18,9 @@ from epidemic.topology.base import (
     GivesGraphs,
     Topology,
     check_topology,
+    exchange_of,
     expected,
+    is_placed,
     is_random,
     is_static,
     natural_mixing,
@@ -28,7 +30,7 @@ from epidemic.topology.base import (
 class PythonTopology(Topology, frozen=True, tag="python", dict=True):
     """A user's own: "module:factory" is called with `options` and returns an object with graph(n, round, streams).
 
-    What else the object has (natural_mixing, static, random, check, expected) is taken over. An experiment is told apart by the name and
+    What else the object has (natural_mixing, static, random, placed, exchange, check, expected) is taken over. An experiment is told apart by the name and
     the options, not by the code behind them; deployed nodes also compare the first graphs.
     """
 
@@ -59,6 +61,14 @@ class PythonTopology(Topology, frozen=True, tag="python", dict=True):
     @property
     def static(self) -> bool:  # type: ignore[override]
         return is_static(self.made)
+
+    @property
+    def placed(self) -> bool:  # type: ignore[override]
+        return is_placed(self.made)
+
+    @property
+    def exchange(self) -> str:  # type: ignore[override]
+        return exchange_of(self.made)
 
     def check(self, n: int) -> None:
         with self._in_a_line(f"check({n})"):

@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from epidemic.errors import BadInput, require_int, require_real
-from epidemic.graph import Graph
+from epidemic.errors import BadInput, require_choice, require_int, require_real
+from epidemic.graph import FloatArray, Graph
 from epidemic.rng import Stream, Streams
-from epidemic.topology.base import StaticTopology, Topology, ceil_log2
+from epidemic.topology.base import EXCHANGE, Cost, StaticTopology, Topology, ceil_log2
 from epidemic.topology.regular import both_ways, redraw_until_connected
 
 
@@ -59,11 +59,24 @@ class Torus(StaticTopology, frozen=True, tag="torus"):
         return Graph.from_edges(n, *both_ways(np.concatenate([here, here]), np.concatenate([down, right])))
 
 
-class Complete(StaticTopology, frozen=True, tag="complete"):
-    """Everybody sends to everybody: each round ends with the exact average."""
+class Complete(StaticTopology, frozen=True, tag="complete", omit_defaults=True):
+    """Everybody sends to everybody: each round ends with the exact average.
+
+    `cost` changes what is counted, not the models: "all-to-all" n - 1 models a node and round, "all-reduce" 2 (n - 1) / n of a model, what the
+    best all-reduce sends (Patarasuk and Yuan 2009), in 2 (n - 1) messages.
+    """
+
+    cost: Cost = "all-to-all"
+
+    def __post_init__(self) -> None:
+        require_choice("topology.cost", self.cost, EXCHANGE)
+
+    @property
+    def exchange(self) -> str:  # type: ignore[override]
+        return EXCHANGE[self.cost]
 
     def build(self, n: int, stream: Stream) -> Graph:
-        return Graph.complete(n)
+        return Graph.complete(n, exchange=self.exchange)
 
 
 class Isolated(StaticTopology, frozen=True, tag="none"):
@@ -126,6 +139,42 @@ def random_pairs(n: int, q: float, stream: Stream) -> tuple[NDArray[np.int64], N
     a += (a + 1) * a // 2 <= index  # mend the rounding of the square root
     a -= a * (a - 1) // 2 > index
     return a, index - a * (a - 1) // 2
+
+
+class Geometric(StaticTopology, frozen=True, tag="geometric"):
+    """Random points in the unit square, linked where they are at most `radius` apart, drawn again until connected.
+
+    Without `radius` it is sqrt(2 ln(n) / (pi n)). `torus` makes opposite sides meet, so that nobody lives at an edge; everybody then has
+    (n - 1) pi radius^2 neighbours on average.
+    """
+
+    natural_mixing: ClassVar[str] = "metropolis-hastings"
+
+    radius: float | None = None
+    torus: bool = False
+
+    def __post_init__(self) -> None:
+        if self.radius is not None:
+            require_real("topology.radius", self.radius, above=0, high=math.sqrt(2))
+
+    def reach(self, n: int) -> float:
+        """How far apart linked nodes may be."""
+        return math.sqrt(2 * math.log(n) / (math.pi * n)) if self.radius is None else self.radius
+
+    def build(self, n: int, stream: Stream) -> Graph:
+        reach = self.reach(n)
+        return redraw_until_connected(
+            lambda: Graph.from_edges(n, *both_ways(*near_pairs(stream.uniforms(n, 2), reach, torus=self.torus))),
+            f"geometric with nodes = {n}, radius = {reach:.4g}",
+        )
+
+
+def near_pairs(points: FloatArray, reach: float, *, torus: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Each pair of points of the unit square that are at most so far apart, once.   # (n, 2)"""
+    from scipy.spatial import cKDTree  # takes a while to import, and few need it
+
+    pairs = cKDTree(points, boxsize=1.0 if torus else None).query_pairs(reach, output_type="ndarray")
+    return pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64)
 
 
 class Exponential(StaticTopology, frozen=True, tag="exponential"):

@@ -294,7 +294,8 @@ def application(
     for kind in ("run", "group", "cluster"):
         routes += [Route(f"/{kind}/{{key}}", show), Route(f"/events/{kind}/{{key}}", events)]
     routes += [Route(f"/report/{kind}/{{key}}", report) for kind in ("run", "group")]
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: lambda *_: _missing()})
+    answers = {404: lambda *_: _missing(), 500: lambda *_: _failed()}
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=answers)
     app.add_middleware(Guard, host=host, token=token, cookie=cookie)
     app.state.live = live
     return app
@@ -309,6 +310,12 @@ def _asked(request: Request) -> tuple[str, str]:
 def _missing() -> Response:
     view = View("not found - epidemic", [(None, '<h1>There is no such page</h1><p><a href="/">What is there</a></p>')])
     return HTMLResponse(view.document("/events/"), 404, headers=HEADERS)
+
+
+def _failed() -> Response:
+    return PlainTextResponse(
+        "something went wrong here; the page may work when it is loaded again\n", 500, headers=HEADERS
+    )
 
 
 def _text(package: str, name: str) -> str:

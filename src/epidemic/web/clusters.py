@@ -17,7 +17,7 @@ from epidemic.experiment import read_toml
 from epidemic.graph import Graph
 from epidemic.net.status import Status
 from epidemic.rng import Streams
-from epidemic.topology import topology_from
+from epidemic.topology import is_static, topology_from
 from epidemic.web.watch import Folders, Run, plain_file
 
 EVERY = 1.0
@@ -62,6 +62,11 @@ class Member(msgspec.Struct, frozen=True):
     def up(self) -> bool:
         """Whether it takes part now."""
         return self.state in ("alive", "late", "refused")
+
+    @property
+    def unit(self) -> str:
+        """What `round` counts: where there are no rounds, seconds."""
+        return "round" if self.status is None or self.status.trained is None else "second"
 
 
 class Asker:
@@ -157,6 +162,11 @@ class Cluster:
         rounds = [m.round for m in self.members if m.up] or [m.round for m in self.members if m.round > 0]
         return median_low(rounds) if rounds else 0
 
+    @property
+    def unit(self) -> str:
+        """What that counts."""
+        return "second" if any(m.unit == "second" for m in self.members) else "round"
+
     def look(self, *, ask: bool) -> None:
         """See how the nodes are; `ask` them, if somebody wants to know."""
         answers: dict[int, Answer] = {}
@@ -183,7 +193,10 @@ class Cluster:
         if private or not isinstance(n, int) or n > MOST_LINKS or _own(topology) or not isinstance(seeds, list):
             return None
         try:
-            graph = topology_from(topology).graph(n, max(self.round, 0), Streams(seeds[0] if seeds else 1))
+            drawn = topology_from(topology)
+            if self.unit == "second" and not is_static(drawn):  # everybody chooses when it likes
+                return None
+            graph = drawn.graph(n, max(self.round, 0), Streams(seeds[0] if seeds else 1))
             return graph.explicit() if graph.messages <= MOST_LINKS else None
         except (EpidemicError, TypeError, ValueError):
             return None
@@ -240,7 +253,7 @@ def _state(answer: Answer, now: float, middle: int) -> tuple[str, str]:
         return "joining", status.state
     if now - answer.refused_at < RECENT:
         return "refused", "it has just refused letters: " + ", ".join(f"{k} {v}" for k, v in status.refusals.items())
-    if middle - status.round >= BEHIND:
+    if status.trained is None and middle - status.round >= BEHIND:
         return "late", f"{middle - status.round} rounds behind"
     if now - answer.late_at < RECENT:
         return "late", "letters to it have just come late"

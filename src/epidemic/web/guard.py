@@ -73,9 +73,12 @@ class Guard:
         )
 
     def _is_here(self, host: str) -> bool:
-        name = re.sub(r":[0-9]*$", "", host).strip("[]").lower()
+        name = re.sub(r":[0-9]*$", "", host).lower()
+        bracketed = re.fullmatch(r"\[(.*)\]", name)
         try:
-            return name in self._names or ipaddress.ip_address(name).is_loopback
+            if bracketed:  # around IPv6 addresses only
+                return ipaddress.IPv6Address(bracketed[1]).is_loopback or bracketed[1] in self._names
+            return name in self._names or ipaddress.IPv4Address(name).is_loopback
         except ValueError:
             return False
 

@@ -11,15 +11,17 @@ from typing import Any
 
 import msgspec
 
+from epidemic.counting import TRAININGS, of_planned, round_label, rounds_planned, without_rounds
 from epidemic.errors import plain
 from epidemic.experiment import flat
-from epidemic.record import Record
+from epidemic.record import Moment, Record
 from epidemic.report import charts
 from epidemic.report.charts import Look, Series
 from epidemic.report.schemes import looks_of
-from epidemic.report.statistics import curve
+from epidemic.report.statistics import along, curve
+from epidemic.shown import simulated, size
 from epidemic.web.seeds import Seed
-from epidemic.web.view import View, badge, block, row, size, spark, table, tiles
+from epidemic.web.view import View, badge, block, row, spark, table, tiles
 from epidemic.web.watch import Catalogue, Run, key_of
 
 MOST_LINES = 24
@@ -97,25 +99,46 @@ def _kind(path: Path, runs: Sequence[Run]) -> str:
 def runs_table(runs: Sequence[Run]) -> list[tuple[str | None, str]]:
     """A row for each run, which can be exchanged alone."""
     what = "accuracy" if all(run.classes for run in runs if run.by_seed) else "accuracy or loss"
-    before, after = table(["run", "state", "round", "seeds", what, "", "sent"], "", "runs")
+    timed = any(_seconds(run) is not None for run in runs)
+    heads = ["run", "state", "round", *(["simulated"] if timed else []), "seeds", what, "", "sent"]
+    before, after = table(heads, "", "runs")
     rows = [
-        block(f"r-{run.key}", row(_cells(run, name)), "tr", "done" if run.state.state == "finished" else "")
+        block(
+            f"r-{run.key}", row(_cells(run, name, timed=timed)), "tr", "done" if run.state.state == "finished" else ""
+        )
         for run, name in zip(runs, labels(runs), strict=True)
     ]
     return [(None, before), *rows, (None, after)]
 
 
-def _cells(run: Run, name: str) -> list[str]:
+def _seconds(run: Run) -> float | None:
+    """Where the seed is on the simulated clock that has come least far; None without a clock."""
+    times = [records[-1].time for records in run.by_seed]
+    return min((time.seconds for time in times if time is not None), default=None)
+
+
+def _simulated(run: Run) -> str:
+    seconds = _seconds(run)
+    return "-" if seconds is None else simulated(seconds)
+
+
+def _cells(run: Run, name: str, *, timed: bool) -> list[str]:
     state = run.state
     values = _values(run)
     seeds = f"{sum(seed.ended for seed in run.known)} / {run.wanted}"
-    done = f'<progress max="{max(run.rounds, 1)}" value="{run.round}" aria-label="rounds"></progress>'
+    planned = rounds_planned(run.experiment)
+    done = (
+        ""
+        if planned is None
+        else f' <progress max="{max(planned, 1)}" value="{run.round}" aria-label="rounds"></progress>'
+    )
     sent = size(_mean([r[-1].bytes.total.mean for r in run.by_seed])) if run.by_seed else "-"
     why = f'<small class="why">{escape(plain(state.why, 90))}</small>' if state.state == "failed" and state.why else ""
     return [
         f'<a href="/run/{run.key}">{escape(name)}</a>{why}',
         badge(state.state, plain(state.why)),
-        f"{run.round} / {run.rounds} {done}",
+        f"{of_planned(run.round, run.experiment, ' / ')}{done}",
+        *([_simulated(run)] if timed else []),
         seeds,
         f"<b>{_figure(run, values[-1])}</b>" if values else "-",
         spark(values, f"from {_figure(run, values[0])} to {_figure(run, values[-1])}" if values else "no record yet"),
@@ -154,7 +177,8 @@ def _mean(values: Sequence[float]) -> float:
 def run_page(catalogue: Catalogue, run: Run) -> View:
     """One experiment: a line for each seed."""
     state = run.state
-    before, after = table(["seed", "state", "round", _what(run), "least", "most", "loss", "D(X)", "sent per node"], "")
+    clock = ["simulated"] if _seconds(run) is not None else []
+    before, after = table(["seed", "state", "round", *clock, _what(run), "least", "most", "loss", "D(X)", "sent per node"], "")  # fmt: skip
     looks = [Look(run.kind, i) for i in range(len(run.known))]
     series = [(f"seed {seed.number}", look, seed.records) for seed, look in zip(run.known, looks, strict=True)]
     pieces: list[tuple[str | None, str]] = [
@@ -163,7 +187,7 @@ def run_page(catalogue: Catalogue, run: Run) -> View:
         block("state", state_line(state.state, state.why)),
         block("tiles", _run_tiles(run)),
         block("notes", notes([s.problem for s in run.seeds.values() if s.problem])),
-        *figures(series, classes=run.classes),
+        *figures(series, classes=run.classes, rounds=round_label([run.experiment])),
         (None, f"<section><h2>Seeds</h2>{before}"),
         *(block(f"s-{seed.number}", row(_seed_cells(run, seed)), "tr") for seed in run.known),
         (None, f"{after}</section>"),
@@ -178,7 +202,7 @@ def run_page(catalogue: Catalogue, run: Run) -> View:
 
 def _progress(run: Run) -> str:
     state = run.state.state
-    return f"{run.round}/{run.rounds}" if state == "running" else f"{state}:"
+    return of_planned(run.round, run.experiment) if state == "running" else f"{state}:"
 
 
 def state_line(state: str, why: str) -> str:
@@ -194,7 +218,11 @@ def _crumbs(catalogue: Catalogue, group: Path, path: Path) -> str:
 
 def _run_tiles(run: Run) -> str:
     values = _values(run)
-    found = [("round", str(run.round), f"of {run.rounds}"), ("seeds done", str(sum(s.ended for s in run.known)), f"of {run.wanted}")]  # fmt: skip
+    free = TRAININGS if without_rounds(run.experiment) else "round"
+    planned = rounds_planned(run.experiment)
+    found = [(free, str(run.round), "" if planned is None else f"of {planned}"), ("seeds done", str(sum(s.ended for s in run.known)), f"of {run.wanted}")]  # fmt: skip
+    if _seconds(run) is not None:
+        found.insert(1, ("simulated", _simulated(run), ""))
     if values:
         top = max(values) if run.classes else min(values)
         found.append((_what(run), _figure(run, values[-1]), f"best {_figure(run, top)}"))
@@ -206,16 +234,31 @@ def _run_tiles(run: Run) -> str:
             found.append(("disagreement", f"{_mean(apart):.3g}", "D(X)"))
         found.append(("sent", size(_mean([r.bytes.total.mean for r in last])), "per node"))
         nodes = run.experiment.get("nodes")
+        found += _busy([r.time for r in last if r.time is not None])
         found.append(("nodes up", str(min(r.alive for r in last)), f"of {nodes}" if isinstance(nodes, int) else ""))
     return tiles(found)
 
 
+def _busy(moments: Sequence[Moment]) -> list[tuple[str, str, str]]:
+    """How busy processors and uplinks were, and how old letters are when they are used."""
+    found = []
+    if moments:
+        uplinks = [m.uplink for m in moments if m.uplink is not None]
+        more = f"uplinks {100 * _mean(uplinks):.0f} %" if uplinks else ""
+        found.append(("processors busy", f"{100 * _mean([m.busy for m in moments]):.0f} %", more))
+    ages = [m.staleness for m in moments if m.staleness is not None]
+    return [*found, ("staleness", simulated(_mean(ages)), "mean")] if ages else found
+
+
 def _seed_cells(run: Run, seed: Seed) -> list[str]:
     state = Run.unfinished(seed)
-    cells = [str(seed.number), badge(state.state, plain(state.why)), f"{seed.round} / {run.rounds}"]
+    cells = [str(seed.number), badge(state.state, plain(state.why)), of_planned(seed.round, run.experiment, " / ")]
+    timed = _seconds(run) is not None
     if not seed.records:
-        return [*cells, *["-"] * 6]
+        return [*cells, *["-"] * (6 + timed)]
     last = seed.records[-1]
+    if timed:
+        cells.append("-" if last.time is None else simulated(last.time.seconds))
     spread = last.accuracy if run.classes and last.accuracy is not None else last.loss
     apart = "-" if last.disagreement is None else f"{last.disagreement:.3g}"
     of = [_figure(run, v) for v in (spread.mean, spread.min, spread.max)]
@@ -252,7 +295,9 @@ def group_page(catalogue: Catalogue, path: Path, runs: list[Run]) -> View:
         (None, f"<h1>{escape(catalogue.title(path))}</h1>"),
         block("counts", _counts(counts, len(runs))),
         block("few", f"<p>{few}</p>" if few else ""),
-        *figures(series, classes=all(run.classes for run in drawn)),
+        *figures(
+            series, classes=all(run.classes for run in drawn), rounds=round_label([run.experiment for run in drawn])
+        ),
         (None, "<section><h2>Runs</h2>"),
         *runs_table(runs),
         (None, "</section>"),
@@ -276,8 +321,8 @@ def chosen(runs: Sequence[Run]) -> list[Run]:
 Lines = Sequence[tuple[str, Look, list[Record] | list[list[Record]]]]
 
 
-def figures(lines: Lines, *, classes: bool) -> list[tuple[str | None, str]]:
-    """The charts of learning, each of which can be exchanged alone."""
+def figures(lines: Lines, *, classes: bool, rounds: str = "round") -> list[tuple[str | None, str]]:
+    """The charts of learning, each of which can be exchanged alone; `rounds` is what their axis is called."""
     by_seed: list[tuple[str, Look, list[list[Record]]]] = []
     for name, look, records in lines:
         several = [r for r in records if isinstance(r, list)]
@@ -287,34 +332,50 @@ def figures(lines: Lines, *, classes: bool) -> list[tuple[str | None, str]]:
     if not by_seed:
         return [(None, '<p class="waiting">Curves appear with the first evaluation.</p>')]
     legend = "".join(f"<li>{_swatch(look)}{escape(name)}</li>" for name, look, _ in by_seed)
-    plans: list[tuple[str, str, str, float, dict[str, Any]]] = [
-        ("loss", "Loss", "loss over nodes", 1.0, {}),
-        ("apart", "Disagreement", "D(X), log", 1.0, {"log_y": True}),
-        ("sent", "Traffic", "sent per node (MiB)", 1 / 2**20, {"from_zero": True}),
+    plans: list[tuple[str, str, str, str, float, dict[str, Any]]] = [
+        ("loss", "loss", "Loss", "loss over nodes", 1.0, {}),
+        ("apart", "disagreement", "Disagreement", "D(X), log", 1.0, {"log_y": True}),
+        ("sent", "bytes", "Traffic", "sent per node (MiB)", 1 / 2**20, {"from_zero": True}),
     ]
     if classes:
-        plans.insert(0, ("accuracy", "Accuracy", "accuracy over nodes (%)", 100.0, {}))
-    values: dict[str, str] = {"apart": "disagreement", "sent": "bytes"}
+        plans.insert(0, ("accuracy", "accuracy", "Accuracy", "accuracy over nodes (%)", 100.0, {}))
     drawn = [
-        block(f"f-{name}", _chart(name, title, label, by_seed, values.get(name, name), factor, options), "figure")
-        for name, title, label, factor, options in plans
+        block(f"f-{name}", _chart(name, title, label, by_seed, value, factor, options, ("rounds", rounds)), "figure")
+        for name, value, title, label, factor, options in plans
     ]
+    if all(r.time is not None for _, _, seeds in by_seed for records in seeds for r in records):
+        _, value, title, label, factor, options = plans[0]
+        chart = _chart(
+            "time",
+            f"{title} by simulated time",
+            label,
+            by_seed,
+            value,
+            factor,
+            options,
+            ("seconds", "simulated time (s)"),
+        )
+        drawn.insert(1, block("f-time", chart, "figure"))
     head = f'<section><h2>Learning</h2><ul class="legend">{legend}</ul><div class="grid2">' if len(by_seed) > 1 else '<section><h2>Learning</h2><div class="grid2">'  # fmt: skip
     return [(None, head), *drawn, (None, "</div></section>")]
 
 
 def _chart(name: str, title: str, label: str, by_seed: list[tuple[str, Look, list[list[Record]]]], value: str, factor: float,
-           options: dict[str, Any]) -> str:  # fmt: skip
-    series = [_series(line, look, records, value, factor) for line, look, records in by_seed]
-    said = "; ".join(f"{s.name}: {s.y[-1]:.4g} at round {s.x[-1]:.0f}" for s in series if s.y)
-    chart = charts.line_chart(name, f"{title} against rounds", f"{title}. {said}.", series, "round", label, **options)
+           options: dict[str, Any], axis: tuple[str, str]) -> str:  # fmt: skip
+    """`axis`: as `statistics.curve` knows it, and what it is called."""
+    series = [_series(line, look, records, value, factor, axis[0]) for line, look, records in by_seed]
+    unit = ("round ", "") if axis[0] == "rounds" else ("", " s")
+    said = "; ".join(f"{s.name}: {s.y[-1]:.4g} at {unit[0]}{s.x[-1]:.0f}{unit[1]}" for s in series if s.y)
+    what = f"{title} against rounds" if axis[0] == "rounds" else title
+    chart = charts.line_chart(name, what, f"{title}. {said}.", series, axis[1], label, **options)
     return f"{chart}<figcaption>{title}</figcaption>"
 
 
-def _series(name: str, look: Look, by_seed: list[list[Record]], value: str, factor: float) -> Series:
+def _series(name: str, look: Look, by_seed: list[list[Record]], value: str, factor: float, axis: str) -> Series:
     found = curve(by_seed, value, partial=True)
     wide = [factor * v for v in found.half_width] if len(by_seed) >= FEWEST_FOR_BANDS else []
-    return Series(name, look, [float(t) for t in found.rounds], [factor * v for v in found.mean], wide)
+    xs = found.rounds if axis == "rounds" else along(curve(by_seed, axis, partial=True), found)
+    return Series(name, look, [float(t) for t in xs], [factor * v for v in found.mean], wide)
 
 
 def _swatch(look: Look) -> str:

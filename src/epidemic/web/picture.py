@@ -10,9 +10,10 @@ from html import escape
 from epidemic.errors import plain
 from epidemic.graph import Graph
 from epidemic.report.charts import Look
+from epidemic.shown import size
 from epidemic.web.clusters import Cluster, Member
 from epidemic.web.pages import MOST_LINES, figures, notes
-from epidemic.web.view import View, badge, block, row, size, table, tiles
+from epidemic.web.view import View, badge, block, row, table, tiles
 from epidemic.web.watch import Run
 
 WIDTH, HEIGHT = 640, 500
@@ -36,7 +37,7 @@ WORDS = {
 def cluster_page(cluster: Cluster) -> View:
     """A cluster as it is now."""
     people, title = cluster.members, cluster.folders.title
-    heads = ["node", "state", "round", "accuracy", "sent", "alive", "late", "lost", "refused"]
+    heads = ["node", "state", cluster.unit, "accuracy", "sent", "alive", "late", "lost", "refused"]
     before, after = table(heads, "", "nodes")
     counts = Counter(m.state for m in people)
     asked = cluster.asker is not None
@@ -64,7 +65,7 @@ def _tiles(cluster: Cluster, counts: Counter[str]) -> str:
     rounds = [m.round for m in people if m.up or m.state == "finished"]
     total = max((m.rounds for m in people), default=0)
     spread = f"nodes are at {min(rounds)} to {max(rounds)}" if rounds and min(rounds) < max(rounds) else f"of {total}"
-    found = [("round", str(cluster.round if not rounds else max(cluster.round, min(rounds))), spread)]
+    found = [(cluster.unit, str(cluster.round if not rounds else max(cluster.round, min(rounds))), spread)]
     up = sum(m.up for m in people)
     found.append(("take part", str(up), f"of {len(people)}"))
     scores = [m.accuracy for m in people if m.accuracy is not None]
@@ -109,7 +110,8 @@ def _picture(cluster: Cluster) -> str:
     r = 15 if len(people) <= 16 else 11 if len(people) <= 32 else 7 if len(people) <= 64 else 4
     parts = [_links(graph, where, states, r)] if graph is not None else []
     parts += [_node(m, where[m.place], r, named=len(people) <= NAMED) for m in people]
-    caption = f"Who hears whom in round {max(cluster.round, 0)}" if graph is not None else "The nodes"
+    when = f" in round {max(cluster.round, 0)}" if cluster.unit == "round" else ""
+    caption = f"Who hears whom{when}" if graph is not None else "The nodes"
     what = f"{len(people)} nodes on a circle: {said}."
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="net-t net-d"><title id="net-t">{escape(caption)}</title>'
@@ -155,7 +157,7 @@ def _towards(a: tuple[float, float], b: tuple[float, float], by: float) -> tuple
 
 def _node(m: Member, at: tuple[float, float], r: float, *, named: bool) -> str:
     x, y = at
-    said = f"node {m.place}: {m.state}{', ' + m.why if m.why else ''}, round {m.round} of {m.rounds}"
+    said = f"node {m.place}: {m.state}{', ' + m.why if m.why else ''}, {m.unit} {m.round} of {m.rounds}"
     text = f'<text class="who" x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{m.place}</text>' if r > 9 else ""
     if named and r <= 9:
         out = _towards((WIDTH / 2, HEIGHT / 2), at, RADIUS + 18)
@@ -210,11 +212,12 @@ def _history(cluster: Cluster) -> str:
         f'<text class="tick" x="{left + (i + 0.5) * wide:.1f}" y="{HEIGHT - bottom + 18}" text-anchor="middle">{round}</text>'
         for i, (round, _) in _some(looks)
     )
-    labels = f'<text class="label" x="{(left + WIDTH - 22) / 2}" y="{HEIGHT - 8}" text-anchor="middle">round, at each look</text>'
+    labels = f'<text class="label" x="{(left + WIDTH - 22) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{cluster.unit}, at each look</text>'
     said = f"The states of {len(people)} nodes at the last {len(looks)} looks."
+    by = f"{cluster.unit.capitalize()} by {cluster.unit}"
     return (
-        f'<svg class="stripes" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="his-t his-d"><title id="his-t">Round by round</title>'
-        f'<desc id="his-d">{said}</desc>{cells}{rows}{ticks}{labels}</svg><figcaption>Round by round, at the last looks</figcaption>'
+        f'<svg class="stripes" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="his-t his-d"><title id="his-t">{by}</title>'
+        f'<desc id="his-d">{said}</desc>{cells}{rows}{ticks}{labels}</svg><figcaption>{by}, at the last looks</figcaption>'
     )
 
 

@@ -20,7 +20,10 @@ _READ = (INFO, RECORDS, STATE, SUMMARY)
 LARGEST_LOOK = 2**26
 """Bytes of records that are read at one look; the rest is read at the next."""
 
-Mark = tuple[int, int, int]  # what changes when a file does
+LARGEST_LINE = 2**22
+"""Bytes after which a line without an end is none that a run has written."""
+
+Mark = tuple[int, int, int]  # inode, size and time: what changes when a file does
 
 
 class LeftOut(Exception):
@@ -65,11 +68,11 @@ class Records:
         """Read what is new; whether there was anything."""
         if mark == self._mark:
             return False
-        self._mark = mark
+        old, self._mark = self._mark, mark
         before = len(self.rows), self._end, self.problem
-        if mark is None:
+        if mark is None or (old is not None and (mark[0] != old[0] or mark[1] < old[1])):  # another file, or cut back
             self._restart()
-        elif not self._read_on():  # cut back, as going on does it, or replaced
+        if mark is not None and not self._read_on():  # cut back and gone on with since the last look
             self._restart()
             self._read_on()
         return before != (len(self.rows), self._end, self.problem)
@@ -79,22 +82,24 @@ class Records:
         try:
             with self._path.open("rb") as file:
                 file.seek(self._end - len(self._last))
-                raw = file.read(LARGEST_LOOK)
+                raw = file.read(len(self._last) if self.problem else LARGEST_LOOK)
         except OSError as problem:
             self.problem = f"{RECORDS} cannot be read: {problem.strerror}"
             return True
         if not raw.startswith(self._last):
             return False
-        whole = raw[len(self._last) : raw.rfind(b"\n") + 1]
+        end = raw.rfind(b"\n") + 1
         if len(raw) == LARGEST_LOOK:
             self._mark = None  # there may be more
         try:
-            for line in whole.splitlines(keepends=True) if not self.problem else ():
+            for line in raw[len(self._last) : end].splitlines(keepends=True):
                 self.rows.append(msgspec.json.decode(line, type=Record))
                 self._last = line
                 self._end += len(line)
         except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
             self.problem = f"{RECORDS} is damaged after {len(self.rows)} records: {problem}"
+        if len(raw) - end > LARGEST_LINE and not self.problem:
+            self.problem = f"{RECORDS} is damaged after {len(self.rows)} records: a line has no end"
         return True
 
 

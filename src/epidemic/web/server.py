@@ -11,9 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from epidemic.errors import BadInput, require_int
 from epidemic.web.app import MOST_CLIENTS, application
+from epidemic.web.connections import Connection
 
 PORT = 8321
 """Where it listens unless told otherwise."""
@@ -37,22 +39,27 @@ def serve(
         chosen = listening.getsockname()[1]
         secret = secrets.token_urlsafe(24) if token or not is_here(listening) else None
         app = application(directories, host=host, token=secret, cookie=f"epidemic-{chosen}", insecure=insecure)
-        config = uvicorn.Config(
-            app,
-            log_level="critical",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            ws="none",
-            limit_concurrency=4 * MOST_CLIENTS,
-            timeout_graceful_shutdown=0,
-        )
         for line in announcement(listening, host, secret):
             say(line)
         try:
-            uvicorn.Server(config).run(sockets=[listening])
+            uvicorn.Server(configuration(app)).run(sockets=[listening])
         except KeyboardInterrupt:  # how it is meant to end
             return
+
+
+def configuration(app: ASGIApp) -> uvicorn.Config:
+    """How the application is served."""
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        limit_concurrency=4 * MOST_CLIENTS,
+        timeout_graceful_shutdown=0,
+    )
 
 
 def _next_free(host: str) -> socket.socket:

@@ -95,12 +95,3 @@ def spark(values: list[float], label: str) -> str:
         for i, v in enumerate(shown)
     )
     return f'<svg class="spark" viewBox="0 0 120 26" role="img" aria-label="{escape(label)}"><polyline points="{points}"/></svg>'
-
-
-def size(value: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.2f} GiB"

@@ -1,0 +1,53 @@
+"""Two ranks of one thread each against one process with two threads: GN-LeNet on 96 nodes, rounds per second."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.timing import verdict
+
+FILE = """
+name = "ranks"
+nodes = 96
+rounds = 3
+data = {kind = "arrays", path = "noise.npz"}
+partition = {kind = "iid"}
+algorithm = {lr = 0.05, local_steps = 3, batch_size = 8}
+runtime = {strategy = "per-node"}
+model = {kind = "gn-lenet"}
+eval = {every = 1, samples = 10}
+topology = {kind = "el-local", s = 7}
+"""
+
+SIZES = {"train": 9600, "test": 100}
+
+
+def run() -> bool:
+    with tempfile.TemporaryDirectory() as name:
+        where = Path(name)
+        (where / "ranks.toml").write_text(FILE)
+        rng = np.random.default_rng(0)
+        arrays = {f"{part}_x": rng.random((size, 3, 32, 32), dtype=np.float32) for part, size in SIZES.items()}
+        labels = {f"{part}_y": rng.integers(0, 10, size) for part, size in SIZES.items()}
+        np.savez(where / "noise.npz", **arrays, **labels)
+        shared = alone = float("inf")
+        for attempt in range(2):
+            alone = min(alone, _seconds(where, f"alone{attempt}", ["--set", "runtime.threads=2"]))
+            shared = min(shared, _seconds(where, f"shared{attempt}", ["--set", "runtime.threads=1", "--ranks", "2"]))
+    print(f"GN-LeNet, 96 nodes, seconds a round: two threads {alone:.3f}, two ranks {shared:.3f}")
+    return verdict("rounds per second of two ranks, of two threads", alone / shared, 0.9, at_most=False)
+
+
+def _seconds(where: Path, out: str, words: list[str]) -> float:
+    """Of the fastest round: planning, training and mixing."""
+    command = [sys.executable, "-m", "epidemic", "run", "ranks.toml", "--out", out, "-q", *words]
+    subprocess.run(command, cwd=where, check=True, stdout=subprocess.DEVNULL)
+    lines = (where / out / "seed-1" / "timings.jsonl").read_text().splitlines()
+    rounds = [json.loads(line)["seconds"] for line in lines[1:]]
+    return min(sum(seconds.get(phase, 0.0) for phase in ("plan", "train", "mix")) for seconds in rounds)

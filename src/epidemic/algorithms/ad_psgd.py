@@ -1,0 +1,193 @@
+"""AD-PSGD (Lian et al., 2018): nodes average in pairs, one pair at a time, and nobody waits for a round.
+
+Odd nodes are active: when one has trained, it exchanges models with a random even (passive) neighbour, which answers at any time, also
+while it trains. So nobody waits for somebody who waits.
+
+Every change is a displacement. The active node sends its row X_a; the passive one answers with its row X_p and moves by (X_a - X_p) / 2; on the
+answer the active one moves by (X_p - X_a) / 2, and by what it learnt. So the sum of all rows changes by learning only, whatever happened
+to either row in between; assigning averages would lose that as soon as a row changes while a letter is on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from epidemic.algorithms.free import SECOND, FreeRunning, Kind, Letter, Me, Node, Row
+from epidemic.errors import BadInput, require_real
+from epidemic.rng import Streams
+from epidemic.topology import ELLocal, kind_of
+
+ASK, ANSWER = "ask", "answer"
+
+REMEMBERED = 8
+"""Exchanges whose answers are still awaited; an answer to an older one comes too late."""
+
+DRAWS = 100
+"""So many nodes drawn at random without a single passive one that is there: there is none."""
+
+
+class ADPSGD(FreeRunning, frozen=True, tag="ad-psgd"):
+    """Train, average with one random node of the other half, add what was learnt, and train on."""
+
+    patience: float = 30.0
+    """Seconds that a node waits for an answer before it trains on; an answer that comes later still counts."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_real("algorithm.patience", self.patience, 1 / SECOND)
+
+    @property
+    def notes(self) -> int:
+        """The number of the exchange."""
+        return 1
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Questions and answers."""
+        return Kind(ASK, notes=1), Kind(ANSWER, notes=1)
+
+    def check(self, topology: Any, mixing: str) -> None:
+        """A node exchanges with one other at a time, and needs somebody to exchange with."""
+        super().check(topology, mixing)
+        if isinstance(topology, ELLocal) and topology.s != 1:
+            raise BadInput(
+                f'topology.s = {topology.s} must be 1 for algorithm.kind = "ad-psgd", whose nodes exchange with one other at a time'
+            )
+        if kind_of(topology) == "none":
+            raise BadInput(
+                'topology.kind = "none" leaves algorithm.kind = "ad-psgd" nobody to exchange with; use complete'
+            )
+
+    def check_run(self, topology: Any, nodes: int, streams: Streams) -> None:
+        """Everybody needs a neighbour of the other half."""
+        if isinstance(topology, ELLocal):
+            return
+        graph = topology.graph(nodes, 0, streams)
+        if graph.clique is not None:
+            return
+        asks = (graph.senders % 2 == 1) & (graph.receivers % 2 == 0)  # (m,) the edges that serve
+        left = set(range(nodes)) - set(graph.senders[asks].tolist()) - set(graph.receivers[asks].tolist())
+        if left:
+            mine, others = ("odd", "even") if _active(min(left)) else ("even", "odd")
+            raise BadInput(
+                f'algorithm.kind = "ad-psgd": node {min(left)} is {mine} and has no {others} neighbour to exchange with (seed {streams.seed});'
+                " use another topology (complete, ring, torus, regular with more neighbours) or another seed"
+            )
+
+    def node(self, me: Me) -> ADPSGDNode:
+        """The node that `me` is."""
+        return ADPSGDNode(me, self)
+
+
+class ADPSGDNode(Node):
+    """An active node trains and asks in turn; a passive one trains all the time, and answers."""
+
+    def __init__(self, me: Me, settings: ADPSGD) -> None:
+        super().__init__(me)
+        self.settings = settings
+        self.moves = 0  # how often the row changed
+        self.read = (0, me.model)  # the row that is trained, and the number of moves before it was read
+        self.learnt: Row | None = None  # what came out, while the exchange goes on
+        self.asked: dict[int, tuple[int, Row]] = {}  # by exchange: the row that was sent, and the moves before
+        self.exchanges = 0
+        self.draws = 0
+        self.gave_up = 0
+
+    def started(self) -> None:
+        """Train the initial model."""
+        self._train()
+
+    def trained(self, row: Row) -> None:
+        """Ask somebody to exchange; a passive node goes on at once, and so does one that finds nobody."""
+        self.learnt = row
+        if not _active(self.me.id):
+            self._go_on()
+            return
+        partner = self._partner()
+        if partner is None:
+            self.gave_up += 1
+            self._go_on()
+            return
+        self.exchanges += 1
+        self.asked[self.exchanges] = (self.moves, self.me.model)
+        if len(self.asked) > REMEMBERED:
+            del self.asked[min(self.asked)]
+        self.me.send([partner], self.me.model, tag=ASK, note=(self.exchanges,))
+        self.me.wake_at(self.me.now + round(self.settings.patience * SECOND), ANSWER)
+
+    def received(self, letter: Letter) -> None:
+        """Do the own half of the exchange that it belongs to."""
+        number = letter.note[0] if letter.note else 0
+        if letter.row is None or letter.tag != (ANSWER if _active(self.me.id) else ASK):
+            self.me.dropped([letter])
+        elif letter.tag == ASK:
+            self.me.send([letter.sender], self.me.model, tag=ANSWER, note=(number,))
+            self._move((self.moves, self.me.model), letter.row)
+            self.me.used([letter])
+        elif number not in self.asked:
+            self.me.dropped([letter])
+        else:
+            self._move(self.asked.pop(number), letter.row)
+            self.me.used([letter])
+            if number == self.exchanges and self.learnt is not None:
+                self.me.cancel(ANSWER)
+                self._go_on()
+
+    def woken(self, tag: str) -> None:
+        """No answer came in time: what was asked for and has not left yet is taken back, and training goes on."""
+        if self.learnt is not None:
+            self.gave_up += 1
+            self.me.withdraw()
+            self._go_on()
+
+    def counts(self) -> dict[str, int]:
+        """Exchanges that took longer than its patience, were lost, or had nobody to be made with."""
+        return {"gave_up": self.gave_up}
+
+    def state(self) -> dict[str, int]:
+        """Its counters: an answer to a question of before a restart must not pass for one to a later question."""
+        return {"exchanges": self.exchanges, "draws": self.draws, "gave_up": self.gave_up}
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Count on."""
+        self.exchanges, self.draws, self.gave_up = state["exchanges"], state["draws"], state["gave_up"]
+
+    def _move(self, snapshot: tuple[int, Row], other: Row) -> None:
+        """x += (other - snapshot) / 2."""
+        before, row = snapshot
+        if before == self.moves:
+            self.me.model = self.me.mix([(0.5, row), (0.5, other)])
+        else:
+            self.me.model = self.me.mix([(1.0, self.me.model), (0.5, other), (-0.5, row)])
+        self.moves += 1
+
+    def _go_on(self) -> None:
+        """x += what was learnt; train."""
+        before, row = self.read
+        learnt, self.learnt = self.learnt, None
+        assert learnt is not None
+        if before == self.moves:
+            self.me.model = learnt
+        else:
+            self.me.model = self.me.mix([(1.0, self.me.model), (1.0, learnt), (-1.0, row)])
+        self.moves += 1
+        self._train()
+
+    def _train(self) -> None:
+        self.read = (self.moves, self.me.model)
+        self.me.train()
+
+    def _partner(self) -> int | None:
+        """The first passive one that is drawn; el-local draws one at a time, of both halves."""
+        for _ in range(1 if self.me.static else DRAWS):
+            peers = self.me.peers(self.draws)
+            self.draws += 1
+            for peer in peers:
+                if not _active(peer):
+                    return peer
+        return None
+
+
+def _active(node: int) -> bool:
+    return node % 2 == 1

@@ -1,0 +1,48 @@
+"""Exact diffusion (Yuan et al., 2019): local SGD without the bias that unlike data gives it.
+
+Every node corrects what it sends by what the last exchange did to its model, so that at the end all agree on the optimum of everybody's
+data instead of staying apart by the step size:
+
+    psi = x - gamma g
+    send  psi + (x - psi of the round before)
+    then  x = (sent + mixture) / 2
+
+The mean with what was sent makes it stable for every symmetric matrix, where D2, which leaves it out, diverges on some.
+Where the learning rate changes the correction is scaled along: it stands for gamma times a gradient.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from epidemic.algorithms.base import Inbox, Rows, Turn
+from epidemic.algorithms.plain_steps import PlainSteps
+from epidemic.learner import Learner
+
+
+class ExactDiffusion(PlainSteps, frozen=True, tag="exact-diffusion"):
+    """Local steps, and a correction by the last exchange. It needs doubly stochastic weights, and every letter."""
+
+    exact_exchange = True
+    balanced = True
+
+    def init(self, x: Tensor) -> Rows:
+        """Nothing to correct yet."""
+        return {"x": x, "psi": x.clone()}
+
+    def emit(self, state: Rows, learner: Learner, turn: Turn) -> tuple[Rows, Rows, Tensor]:
+        """Train, and send the corrected model."""
+        x = state["x"]
+        psi = x.clone()
+        loss = self.train(psi, state, learner, turn)
+        scale = self.factor(turn.round) / self.factor(max(turn.round - 1, 0))
+        sent = (x - state["psi"]).mul_(scale).add_(psi)
+        return {"x": sent, "psi": psi}, {"x": sent}, loss
+
+    def absorb(self, state: Rows, inbox: Inbox) -> Rows:
+        """Half of what was sent, half of the mixture."""
+        return {**state, "x": inbox.mean("x").add_(state["x"]).div_(2)}
+
+    def adopt(self, state: Rows, given: Rows) -> Rows:
+        """Begin with another one's model, with nothing to correct."""
+        return {**state, "x": given["x"], "psi": given["x"].clone()}

@@ -1,0 +1,281 @@
+"""Gossip Learning (Ormandi, Hegedus, Jelasity): models walk over the network, one letter at a time.
+
+Every node sends its model, with its age in steps, once a period. Who receives one merges it with its own and trains (mu), or replaces
+its own and trains (rw), or trains both and then merges (um). Partitioned: a letter carries one part of the model, with an age of its own.
+Token accounts (Danner and Jelasity, 2018) let nodes save letters that would be sent by the clock, and spend them when something comes.
+
+An age is not a count of a node's own steps: merged models have the larger of two ages, so that it grows faster than anybody trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import NormalDist
+from typing import Literal
+
+import msgspec
+
+from epidemic.algorithms.free import SECOND, FreeRunning, Letter, Me, Node, Row
+from epidemic.config import build
+from epidemic.errors import BadInput, require_choice, require_int, require_real
+
+VARIANTS = ("rw", "mu", "um")
+MERGES = ("average", "age")
+CAPACITY = {"queue": 8, "replace": 1, "drop": 0}
+"""How many letters wait while a node trains, by rule; the first is a default."""
+STRATEGIES = {"proactive": (), "simple": ("C",), "generalised": ("A", "C"), "randomised": ("A", "C")}
+"""Which numbers a token account of each strategy takes."""
+SHORTEST = 0.1
+"""A jittered period is at least this part of the period, and longer by at most as much as it may be shorter, so that the mean stays."""
+
+
+class Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A token account: a period either sends or saves a token, and a receipt may spend some.
+
+    proactive: every period sends, as without an account. simple: a period sends if the account is full (C), a receipt if it is not empty.
+    generalised: a receipt spends about one of A tokens, half of that if the letter was older than the own model. randomised: periods send
+    more often the fuller the account is beyond A, and a useful receipt spends one of A tokens on average.
+    """
+
+    strategy: Literal["proactive", "simple", "generalised", "randomised"] = "randomised"
+    A: int | None = None
+    C: int | None = None
+
+    def __post_init__(self) -> None:
+        require_choice("algorithm.tokens.strategy", self.strategy, STRATEGIES)
+        for name in ("A", "C"):
+            value, taken = getattr(self, name), name in STRATEGIES[self.strategy]
+            if taken and value is None:
+                raise BadInput(f'algorithm.tokens.{name} is missing; strategy = "{self.strategy}" needs it, at least 1')
+            if not taken and value is not None:
+                raise BadInput(
+                    f'algorithm.tokens.{name} = {value!r} has no meaning for strategy = "{self.strategy}"; leave it out'
+                )
+            if value is not None:
+                require_int(f"algorithm.tokens.{name}", value, 1)
+        if self.A is not None and self.C is not None and self.A > self.C:
+            raise BadInput(f"algorithm.tokens.A = {self.A} must be at most C = {self.C}")
+
+    def proactive(self, balance: int) -> float:
+        """The probability that a period sends."""
+        A, C = self.A or 1, self.C or 1
+        if self.strategy == "proactive":
+            return 1.0
+        if self.strategy == "randomised":
+            return min(1.0, max(0.0, (balance - A + 1) / (C - A + 1)))
+        return 1.0 if balance >= C else 0.0
+
+    def reactive(self, balance: int, useful: bool, chance: float) -> int:
+        """How many letters a receipt sends."""
+        A = self.A or 1
+        if self.strategy == "proactive":
+            return 0
+        if self.strategy == "simple":
+            return min(balance, 1)
+        if self.strategy == "generalised":
+            return (A - 1 + balance) // (A if useful else 2 * A)
+        whole, rest = divmod(balance, A)
+        return whole + (chance < rest / A) if useful else 0
+
+
+class GossipLearning(FreeRunning, frozen=True, tag="gossip-learning"):
+    """Send the model once a period; merge with what comes, and train.
+
+    A period's letter goes to the s nodes that el-local(s) draws (s = 1 is the classic method), or to one random neighbour of a static topology.
+    """
+
+    period: float = 1.0
+    """Seconds between two sendings of a node."""
+    jitter: float = 0.0
+    """The standard deviation of a period, as a part of it; 0.1 is usual."""
+    variant: Literal["rw", "mu", "um"] = "mu"
+    merge: Literal["average", "age"] = "age"
+    on_busy: Literal["queue", "replace", "drop"] = "queue"
+    """What happens to letters that come while a node trains: the newest wait (`capacity` of them), the newest one waits, or none."""
+    capacity: int | None = None
+    start_trained: bool = False
+    """Whether a node trains once before anything came."""
+    parts: int = 1
+    """Into how many parts a model is cut; a letter carries one."""
+    tokens: Tokens | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_real("algorithm.period", self.period, 1 / SECOND)
+        require_real("algorithm.jitter", self.jitter, 0, 1)
+        require_choice("algorithm.variant", self.variant, VARIANTS)
+        require_choice("algorithm.merge", self.merge, MERGES)
+        require_choice("algorithm.on_busy", self.on_busy, CAPACITY)
+        require_int("algorithm.parts", self.parts, 1)
+        if self.capacity is not None:
+            require_int("algorithm.capacity", self.capacity, 1)
+            if self.on_busy != "queue":
+                raise BadInput(
+                    f'algorithm.capacity = {self.capacity} has no meaning with on_busy = "{self.on_busy}";'
+                    ' leave it out or use on_busy = "queue"'
+                )
+        if self.tokens is not None:
+            msgspec.structs.force_setattr(self, "tokens", build(self.tokens, Tokens, "algorithm.tokens"))
+        if self.variant == "um" and self.parts > 1:
+            raise BadInput(
+                f'algorithm.parts = {self.parts} must be 1 with variant = "um", which trains the model that came; use variant = "mu"'
+            )
+
+    @property
+    def notes(self) -> int:
+        """The age of what a letter carries."""
+        return 1
+
+    def node(self, me: Me) -> GossipNode:
+        """The node that `me` is."""
+        return GossipNode(me, self)
+
+    def room(self) -> int:
+        """How many letters may wait while a node trains."""
+        return CAPACITY[self.on_busy] if self.capacity is None else self.capacity
+
+    def gap(self, chance: float) -> int:
+        """Microseconds to the next period, of a uniform number in [0, 1)."""
+        factor = 1.0
+        if self.jitter:
+            factor += self.jitter * NormalDist().inv_cdf(max(chance, 2**-54))
+        return max(1, round(self.period * SECOND * min(max(factor, SHORTEST), 2 - SHORTEST)))
+
+    def weight(self, own: int, theirs: int) -> float:
+        """How much a model that came counts, by the ages of both."""
+        if self.variant == "rw":
+            return 1.0
+        return 0.5 if self.merge == "average" or own + theirs == 0 else theirs / (own + theirs)
+
+
+class GossipNode(Node):
+    """Handles one letter at a time: takes it, trains, and answers if it has tokens to spend."""
+
+    def __init__(self, me: Me, settings: GossipLearning) -> None:
+        super().__init__(me)
+        self.settings = settings
+        self.ages = [0] * settings.parts
+        self.training = False
+        self.handled: Letter | None = None  # what the training is for
+        self.useful = False  # whether it was at least as old as the own model
+        self.own: Row | None = None  # um: the own model after its steps, while the other one is trained
+        self.inbox: list[Letter] = []  # those that wait, in order
+        self.periods = 0
+        self.sendings = 0
+        self.receipts = 0
+        self.balance = 0  # tokens
+
+    def started(self) -> None:
+        """Begin to send at a random moment of the first period."""
+        me, settings = self.me, self.settings
+        me.wake_at(me.now + int(me.chance("phase", 0) * settings.period * SECOND))
+        if settings.start_trained:
+            self._train(me.model)
+
+    def woken(self, tag: str) -> None:
+        """Send, or save a token."""
+        me, tokens = self.me, self.settings.tokens
+        if tokens is None or me.chance("proactive", self.periods) < tokens.proactive(self.balance):
+            self._send()
+        else:
+            self.balance += 1
+        me.wake_at(me.now + self.settings.gap(me.chance("jitter", self.periods) if self.settings.jitter else 0.0))
+        self.periods += 1
+
+    def received(self, letter: Letter) -> None:
+        """Handle it, or let it wait; if too many wait, the oldest is dropped."""
+        self.inbox.append(letter)
+        if not self.training:
+            self._handle_next()
+        elif len(self.inbox) > self.settings.room():
+            self.me.dropped([self.inbox.pop(0)])
+
+    def trained(self, row: Row) -> None:
+        """One more training is in the model; go on with what waits."""
+        letter, steps = self.handled, self.settings.local_steps
+        if letter is not None and letter.row is not None and self.settings.variant == "um":
+            if self.own is None:
+                self.own = row
+                self._train(letter.row)
+                return
+            trained = Letter(letter.sender, row, note=(_age(letter) + steps,))
+            self.me.model, self.own = self.own, None
+            self.ages[0] += steps
+            self._take(trained)
+            self.me.used([letter])
+        else:
+            self.me.model = row
+            self.ages = [age + steps for age in self.ages]
+        self.training, self.handled = False, None
+        if letter is not None:
+            self._react()
+        if self.inbox:
+            self._handle_next()
+
+    def letters_held(self) -> int:
+        """Those that wait, and the one whose model is being trained before it is merged."""
+        return len(self.inbox) + (self.handled is not None and self.settings.variant == "um")
+
+    def state(self) -> dict[str, int]:
+        """The ages of its model, its tokens, and how often it has chosen."""
+        counters = {
+            "periods": self.periods,
+            "sendings": self.sendings,
+            "receipts": self.receipts,
+            "tokens": self.balance,
+        }
+        return {**counters, **{f"age {part}": age for part, age in enumerate(self.ages)}}
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Go on with them."""
+        self.periods, self.sendings, self.receipts = state["periods"], state["sendings"], state["receipts"]
+        self.balance = state["tokens"]
+        self.ages = [state[f"age {part}"] for part in range(self.settings.parts)]
+
+    def _handle_next(self) -> None:
+        letter = self.inbox.pop(0)
+        self.useful = _age(letter) >= self.ages[letter.part or 0]
+        self.handled = letter
+        if self.settings.variant != "um":
+            self._take(letter)
+            self.me.used([letter])
+        self._train(self.me.model)
+
+    def _train(self, row: Row) -> None:
+        self.training = True
+        self.me.train(row)
+
+    def _take(self, letter: Letter) -> None:
+        """Merge what came into the model, or let it replace it."""
+        part = letter.part or 0
+        weight = self.settings.weight(self.ages[part], _age(letter))
+        terms = [
+            (share, row)
+            for share, row in ((1 - weight, self.me.model), (weight, letter.row))
+            if share and row is not None
+        ]
+        self.me.model = self.me.mix(terms) if letter.part is None else self.me.patch(self.me.model, {part: terms})
+        self.ages[part] = _age(letter) if self.settings.variant == "rw" else max(self.ages[part], _age(letter))
+
+    def _react(self) -> None:
+        """Spend tokens on a letter that was handled."""
+        tokens = self.settings.tokens
+        if tokens is None:
+            return
+        spent = tokens.reactive(self.balance, self.useful, self.me.chance("reactive", self.receipts))
+        self.receipts += 1
+        self.balance -= spent
+        for _ in range(spent):
+            self._send()
+
+    def _send(self) -> None:
+        me, parts = self.me, self.settings.parts
+        part = int(me.chance("part", self.sendings) * parts) if parts > 1 else None
+        peers = me.peers(self.sendings)
+        me.send(peers[:1] if me.static else peers, me.model, note=(self.ages[part or 0],), part=part)
+        self.sendings += 1
+
+
+def _age(letter: Letter) -> int:
+    """How old what came says it is."""
+    return max(0, letter.note[0]) if letter.note else 0

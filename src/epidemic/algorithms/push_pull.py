@@ -1,0 +1,40 @@
+"""Push-Pull (Pu et al., 2021): gradient tracking over graphs that go one way, such as EL-Local's.
+
+Models are pulled: each receiver averages what it hears. Tracked gradients are pushed: each sender splits its y evenly among its targets
+and itself, and receivers add up. So the sum of all y stays the sum of all gradients whoever hears how many, and all nodes come to the
+optimum of everybody's data where gradient tracking with means agrees on a wrong point.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from epidemic.algorithms.base import Inbox, Rows, Turn
+from epidemic.algorithms.gradient_tracking import GradientTracking
+from epidemic.errors import BadInput
+
+
+class PushPull(GradientTracking, frozen=True, tag="push-pull"):
+    """Means of models, sums of split gradients; on every graph. The sender keeps the share of what does not arrive."""
+
+    balanced = False
+    natural_mixing: ClassVar[str | None] = "uniform"  # sums count every letter whole, also one that was redirected
+
+    def check(self, topology: Any, mixing: str) -> None:
+        """Refuse weights that nobody would use."""
+        if mixing != "auto":
+            raise BadInput(
+                f'mixing = "{mixing}" has no meaning for algorithm.kind = "push-pull", where receivers average and senders split evenly;'
+                " leave it out"
+            )
+
+    def shared(self, y: Tensor, turn: Turn) -> Tensor:
+        """An even part of y, for sums.   # (k, d)"""
+        parts = (turn.out_degree + 1).to(y.dtype)
+        return y / parts[:, None]
+
+    def absorb(self, state: Rows, inbox: Inbox) -> Rows:
+        """The mean of the models, the sum of the parts of y."""
+        return {**state, "x": inbox.mean("x"), "y": inbox.sum("y")}

@@ -1,0 +1,150 @@
+"""`--ranks`: starts the processes that compute one simulation together on this machine, and says in one line how they ended."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from epidemic.errors import BadInput, Interrupted, RunFailed, require_int
+
+GRACE = 20.0
+"""Seconds that the other ranks have to end by themselves when one has failed."""
+MOST = 1024
+INTERRUPTED = 130
+ALONE = ("compare", "sweep", "reproduce", "cluster", "node")
+"""Commands that train and are not shared among ranks."""
+
+Ending = tuple[int, str, bool]
+"""Exit code, what there is to say, and whether it is that another rank was lost."""
+
+
+def run_on_ranks(count: int, words: Sequence[str]) -> None:
+    """Run the command `epidemic WORDS` on so many ranks; raises what went wrong, in the words of the rank that knows."""
+    require_int("--ranks", count, 1, MOST)
+    context = multiprocessing.get_context("spawn")
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(count)}
+    ears: list[Any] = []
+    processes: list[Any] = []
+    with _forwarding(processes) as signals:
+        for rank in range(count):
+            ear, mouth = context.Pipe(duplex=False)
+            place = {**address, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
+            process = context.Process(target=_rank, args=(mouth, list(words), place), name=f"rank {rank}")
+            process.start()
+            mouth.close()
+            ears.append(ear)
+            processes.append(process)
+        endings = _endings(processes, ears)
+    _conclude(endings, [process.exitcode or 0 for process in processes], bool(signals))
+
+
+def check_command(words: Sequence[str]) -> None:
+    """Refuse to do, in each of several ranks, what one process should do: only `run` is shared among them."""
+    if words[:1] and words[0] in ALONE and int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
+        raise BadInput(
+            f"epidemic {words[0]} would be done by each of {os.environ['WORLD_SIZE']} ranks; only 'epidemic run' is shared among them:"
+            " start it without torchrun"
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _forwarding(processes: Sequence[Any]) -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM go to all ranks; what came is in the list."""
+    came: list[int] = []
+
+    def forward(number: int, _: Any) -> None:
+        came.append(number)
+        for process in processes:
+            if process.is_alive():
+                process.terminate()  # SIGTERM, which ranks take as a wish
+
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _endings(processes: Sequence[Any], ears: Sequence[Any]) -> list[Ending | None]:
+    """Wait for all; when one has failed, the others end soon or are ended. None: without a word."""
+    deadline: float | None = None
+    endings: list[Ending | None] = [None] * len(processes)
+    while any(process.is_alive() for process in processes):
+        alive = [process.sentinel for process in processes if process.is_alive()]
+        multiprocessing.connection.wait(alive, 0.5)
+        failed = any(p.exitcode not in (None, 0, INTERRUPTED) for p in processes)
+        if failed and deadline is None:
+            deadline = time.monotonic() + GRACE
+        if deadline is not None and time.monotonic() > deadline:
+            for rank, process in enumerate(processes):
+                if process.is_alive():
+                    process.kill()
+                    endings[rank] = (1, f"rank {rank} did not answer", True)
+    for rank, (process, ear) in enumerate(zip(processes, ears, strict=True)):
+        process.join()
+        with suppress(EOFError, OSError):
+            if ear.poll():
+                endings[rank] = ear.recv()
+    return endings
+
+
+def _conclude(endings: Sequence[Ending | None], codes: Sequence[int], signalled: bool) -> None:
+    """Raise what went wrong: what a rank knows of itself before what others noticed of it."""
+    if not any(codes):
+        return
+    known = [(rank, ending) for rank, ending in enumerate(endings) if ending is not None and ending[0]]
+    if signalled:
+        said = next((text for _, (code, text, _) in known if code == INTERRUPTED), "interrupted")
+        raise Interrupted(said)
+    silent = [rank for rank, ending in enumerate(endings) if ending is None and codes[rank]]
+    kept = next((text.partition(";")[2] for rank, (_, text, lost) in known if lost and rank == 0), "")
+    for _, (code, text, lost) in known:
+        if not lost:
+            raise {2: BadInput, INTERRUPTED: Interrupted}.get(code, RunFailed)(text)
+    if silent:
+        code = codes[silent[0]]
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        kept = kept or " --resume goes on from the last checkpoint, if there is one"
+        raise RunFailed(f"rank {silent[0]} ended without a word ({how});{kept}")
+    raise RunFailed(next(text for _, (_, text, _) in known if text))
+
+
+def _rank(mouth: Any, words: list[str], place: dict[str, str]) -> None:
+    """The life of a rank."""
+    with suppress(AttributeError, PermissionError):
+        os.setsid()  # Ctrl-C is for the parent, which tells all
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ.update(place)
+    from epidemic.cli.app import outcome
+
+    ending = outcome(words)
+    sys.stdout.flush()
+    mouth.send(ending)
+    mouth.close()
+    os._exit(ending[0])  # what a broken process group leaves behind does not hold anybody up
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)

@@ -1,0 +1,74 @@
+"""The modelled world of the simulated clock: how fast nodes compute, what links carry, who is there when, and when rounds end."""
+
+from __future__ import annotations
+
+from epidemic.clock.churn import (
+    CHURNS,
+    Churn,
+    ConstantCount,
+    DeviceChurn,
+    DiurnalChurn,
+    ExponentialChurn,
+    LognormalChurn,
+)
+from epidemic.clock.close import (
+    CLOSES,
+    Close,
+    CloseDeadline,
+    CloseGlobal,
+    CloseNeighbours,
+    CloseQuorum,
+    CloseSchedule,
+    LateLetters,
+)
+from epidemic.clock.compute import (
+    COMPUTES,
+    Compute,
+    ConstantCompute,
+    DeviceCompute,
+    PerNodeCompute,
+    PerStepCompute,
+    SlowedCompute,
+)
+from epidemic.clock.devices import SHIPPED, Device, read_devices
+from epidemic.clock.draws import SECOND, microseconds
+from epidemic.clock.links import LATENCIES, Links, LognormalLatency, MatrixLatency
+from epidemic.clock.spec import Clock, clock_from
+from epidemic.clock.world import World
+
+__all__ = [
+    "CHURNS",
+    "CLOSES",
+    "COMPUTES",
+    "LATENCIES",
+    "SECOND",
+    "SHIPPED",
+    "Churn",
+    "Clock",
+    "Close",
+    "CloseDeadline",
+    "CloseGlobal",
+    "CloseNeighbours",
+    "CloseQuorum",
+    "CloseSchedule",
+    "Compute",
+    "ConstantCompute",
+    "ConstantCount",
+    "Device",
+    "DeviceChurn",
+    "DeviceCompute",
+    "DiurnalChurn",
+    "ExponentialChurn",
+    "LateLetters",
+    "Links",
+    "LognormalChurn",
+    "LognormalLatency",
+    "MatrixLatency",
+    "PerNodeCompute",
+    "PerStepCompute",
+    "SlowedCompute",
+    "World",
+    "clock_from",
+    "microseconds",
+    "read_devices",
+]

@@ -1,0 +1,134 @@
+"""`[clock]`: the modelled world of a simulated clock as one frozen value. Times are seconds, rates Mbit/s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from epidemic.clock.churn import CHURNS, Comings
+from epidemic.clock.close import CLOSES, CloseNeighbours, Closing
+from epidemic.clock.compute import COMPUTES, ConstantCompute, SlowedCompute, Unslowed
+from epidemic.clock.devices import SHIPPED, assigned, find_devices, read_devices
+from epidemic.clock.draws import MOST_SECONDS
+from epidemic.clock.links import LATENCIES, Links, MatrixLatency
+from epidemic.clock.world import World
+from epidemic.config import build, build_kind
+from epidemic.errors import BadInput, require_int, require_real
+from epidemic.rng import Streams
+
+
+class Clock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What takes how long, who is there when, and when it is over.
+
+    Example:
+        >>> Clock(compute=PerNodeCompute(median=0.05, sigma=0.5), links=Links(uplink=10, latency=0.05))
+    """
+
+    compute: Unslowed | SlowedCompute = msgspec.field(default_factory=ConstantCompute)
+    """How long a local step takes."""
+    links: Links = msgspec.field(default_factory=Links)
+    churn: Comings | None = None
+    """When nodes come and go; None: they are always on."""
+    devices: str = ""
+    """A file of devices, or the name of one that comes with the package: stragglers-60, ten-regions."""
+    reuse: bool = False
+    """Whether several nodes may be the same device, where there are fewer devices than nodes."""
+    close: Closing = msgspec.field(default_factory=CloseNeighbours)
+    """When a node ends a round."""
+    stop: float = 0.0
+    """Seconds of simulated time after which it is over; 0: never."""
+    megabytes: float = 0.0
+    """It is over when the mean node has sent so much; 0: never."""
+    evaluate: float = 0.0
+    """Simulated seconds between evaluations; 0: every eval.every rounds."""
+
+    def __post_init__(self) -> None:
+        for name, kinds in (
+            ("compute", Unslowed | SlowedCompute),
+            ("links", Links),
+            ("churn", Comings | None),
+            ("close", Closing),
+        ):
+            if not isinstance(getattr(self, name), kinds):
+                raise BadInput(
+                    f"clock.{name} = {getattr(self, name)!r} must be of one of its kinds; see epidemic.clock"
+                )
+        if not isinstance(self.devices, str):
+            raise BadInput(f"clock.devices = {self.devices!r} must name a file")
+        require_real("clock.stop", self.stop, 0, MOST_SECONDS)
+        require_real("clock.megabytes", self.megabytes, 0)
+        require_real("clock.evaluate", self.evaluate, 0, MOST_SECONDS)
+        if not self.devices:
+            for name, part in (("compute", self.compute), ("churn", self.churn)):
+                if part is not None and part.needs_devices:
+                    raise BadInput(f'clock.{name}.kind = "devices" needs clock.devices, the name of a device file')
+            if self.reuse:
+                raise BadInput("clock.reuse = true needs clock.devices, the name of a device file")
+
+    @property
+    def files(self) -> list[str]:
+        """The user's own files that the world is read from; those that come with the package are not among them."""
+        named = [self.devices] if self.devices and self.devices not in SHIPPED else []
+        latency = self.links.latency
+        return named + ([latency.path] if isinstance(latency, MatrixLatency) else [])
+
+    def world(self, n: int, streams: Streams, batch_size: int, where: Path) -> World:
+        """The world of n nodes in one run. Paths of files begin at the directory `where`."""
+        require_int("nodes", n, 1)
+        require_int("algorithm.batch_size", batch_size, 1)
+        every = read_devices(find_devices(self.devices, where)) if self.devices else []
+        devices = assigned(every, n, self.reuse, streams) if every else []
+        churn_needs = self.churn is not None and self.churn.needs_devices
+        if devices and not (self.compute.needs_devices or churn_needs or any(d.has_links for d in devices)):
+            raise BadInput(
+                f"clock.devices = {self.devices!r} is of no use here: it has no up_kbps or down_kbps, and neither compute nor churn"
+                ' is of kind "devices"; choose these kinds, or leave it out'
+            )
+        return World(
+            seconds=self.compute.medians(n, streams, devices, batch_size),
+            spread=self.compute.spread,
+            uplink=self.links.uplinks(n, devices),
+            downlink=self.links.downlinks(n, devices),
+            delay=self.links.delay(streams, where),
+            timeline=None if self.churn is None else self.churn.timeline(n, streams, devices),
+            streams=streams,
+            about={"latency_s": self.links.described(where), **({"devices": len(every)} if every else {})},
+        )
+
+
+def clock_from(table: object, where: str = "clock") -> Clock:
+    """The clock that tables of a TOML file describe; a compute table without a kind is of kind "constant"."""
+    if isinstance(table, Clock) or not isinstance(table, Mapping):
+        return build(table, Clock, where)
+    values: dict[str, Any] = dict(table)
+    if "compute" in values:
+        values["compute"] = _compute(values["compute"], f"{where}.compute")
+    if "links" in values:
+        values["links"] = _links(values["links"], f"{where}.links")
+    for name, kinds in (("churn", CHURNS), ("close", CLOSES)):
+        if name in values:
+            values[name] = build_kind(values[name], kinds, f"{where}.{name}")
+    return build(values, Clock, where)
+
+
+def _compute(table: Any, where: str) -> Any:
+    if not isinstance(table, Mapping):
+        return build_kind(table, COMPUTES, where)
+    table = {"kind": "constant", **table}
+    if table["kind"] == "slowed" and "inner" in table:
+        kinds = {kind: cls for kind, cls in COMPUTES.items() if cls is not SlowedCompute}
+        table["inner"] = build_kind(table["inner"], kinds, f"{where}.inner")
+    return build_kind(table, COMPUTES, where)
+
+
+def _links(table: Any, where: str) -> Links:
+    latency = table.get("latency", 0) if isinstance(table, Mapping) else 0
+    if isinstance(latency, Mapping):
+        table = {**table, "latency": build_kind(latency, LATENCIES, f"{where}.latency")}
+    elif isinstance(latency, str):
+        kinds = " or ".join(LATENCIES)
+        raise BadInput(f"{where}.latency = {latency!r} must be a number of seconds, or a table of kind {kinds}")
+    return build(table, Links, where)

@@ -1,0 +1,42 @@
+"""How the models in letters are made smaller, by kind: one file each, listed here."""
+
+from __future__ import annotations
+
+from epidemic.compression.base import FILLS, Codec, Fill, Partial, Said, sane
+from epidemic.compression.casting import BFloat16, Float16, Uncompressed
+from epidemic.compression.int8 import Int8
+from epidemic.compression.random_k import RandomK
+from epidemic.compression.top_k import TopK
+from epidemic.config import build_kind
+
+CODECS: dict[str, type[Codec]] = {
+    "none": Uncompressed,
+    "float16": Float16,
+    "bfloat16": BFloat16,
+    "int8": Int8,
+    "top-k": TopK,
+    "random-k": RandomK,
+}
+
+
+def codec_from(table: object, where: str = "compression") -> Codec:
+    """The codec that a TOML table describes, for example {kind = "random-k", share = 0.25}."""
+    return build_kind(table, CODECS, where)
+
+
+__all__ = [
+    "CODECS",
+    "FILLS",
+    "BFloat16",
+    "Codec",
+    "Fill",
+    "Float16",
+    "Int8",
+    "Partial",
+    "RandomK",
+    "Said",
+    "TopK",
+    "Uncompressed",
+    "codec_from",
+    "sane",
+]

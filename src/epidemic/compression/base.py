@@ -1,0 +1,133 @@
+"""What a codec is: how the numbers of a model become the bytes of a letter, and what a receiver makes of them.
+
+    encode(rows, keys, before) -> raw     every row becomes `bytes(d)` bytes, no more and no less
+    decode(raw, size, dtype)   -> Said    what the letters say, and of which coordinates
+    problem(raw, ...)          -> why such bytes, which anybody may have sent, are refused
+
+A codec is a frozen value: what it draws comes from the keys that it is given, one for each sender and round, and what a sender has to
+remember is given to it. Rows are independent of each other, so that a host of one node and a host of all nodes make the same bytes.
+
+Shapes: k rows, d numbers of a row, b bytes of an encoded row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from epidemic.errors import require_choice, require_real
+
+Fill = Literal["count", "own", "zero"]
+FILLS = ("count", "own")
+"""What a receiver does about coordinates that a letter does not contain. count: it averages over those letters that do. own: its own value
+stands in for them. (zero, of algorithms that send differences: they are nothing.)"""
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """What letters say once they are decoded."""
+
+    rows: Tensor  # (k, d), zero where a letter says nothing
+    mask: Tensor | None = None  # (k, d) bool, or 0 and 1: of which coordinates; None: of all
+
+
+class Codec(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+    """Base of the codecs."""
+
+    remembers: ClassVar[bool] = False
+    """Whether a sender remembers what it has last said of each coordinate."""
+    exact: ClassVar[bool] = False
+    """Whether nothing is lost."""
+    partial: ClassVar[bool] = False
+    """Whether letters speak of some coordinates only."""
+
+    def bytes(self, size: int, dtype: str) -> int:
+        """What a row of so many numbers of this type takes."""
+        raise NotImplementedError
+
+    def encode(self, rows: Tensor, keys: Sequence[int], before: Tensor | None = None) -> Tensor:
+        """The bytes of each row.   # (k, d) -> (k, b) uint8
+
+        `before`: for codecs that remember, what each sender has last said of each coordinate; it is brought up to date.
+        """
+        raise NotImplementedError
+
+    def decode(self, raw: Tensor, size: int, dtype: str) -> Said:
+        """What such bytes say, as numbers of this type.   # (k, b) uint8 -> (k, d)"""
+        raise NotImplementedError
+
+    def problem(self, raw: memoryview, size: int, dtype: str, largest: float) -> str | None:
+        """Why bytes from the network are not a row of this codec ("malformed") or not a sane one ("insane"); None if they are.
+
+        They have the right length. `largest`: no number of a sane model has a greater magnitude.
+        """
+        raise NotImplementedError
+
+
+class Partial(Codec, frozen=True):
+    """Base of the codecs that send some coordinates only."""
+
+    partial: ClassVar[bool] = True
+
+    share: float
+    """How many of the coordinates."""
+    fill: Literal["count", "own"] = "count"
+
+    def __post_init__(self) -> None:
+        require_real("compression.share", self.share, high=1, above=0)
+        require_choice("compression.fill", self.fill, FILLS)
+
+    def kept(self, size: int) -> int:
+        """How many of so many coordinates; at least one."""
+        return max(1, int(self.share * size + 1e-9))  # 0.29 * 100 is 28.999999999999996
+
+
+def spread(values: Tensor, where: Tensor, size: int) -> Said:
+    """Values put at their coordinates.   # (k, kept), (k, kept) int64 -> (k, d)"""
+    rows = torch.zeros(len(values), size, dtype=values.dtype, device=values.device)
+    mask = torch.zeros(len(values), size, dtype=torch.bool, device=values.device)
+    return Said(rows.scatter_(1, where, values), mask.scatter_(1, where, True))
+
+
+def columns_of(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Where each row is true, ascending; all rows equally often.   # (k, d) -> (k, kept)"""
+    k, size = mask.shape
+    return np.asarray(np.flatnonzero(mask).reshape(k, -1) - size * np.arange(k)[:, None])
+
+
+def torch_type(dtype: str) -> torch.dtype:
+    """The type of numbers in PyTorch."""
+    found: torch.dtype = getattr(torch, dtype)
+    return found
+
+
+def as_bytes(numbers: Tensor) -> Tensor:
+    """The same memory as bytes.   # (k, m) -> (k, bytes of m)"""
+    return numbers.reshape(-1).view(torch.uint8).reshape(len(numbers), -1)
+
+
+def as_numbers(raw: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes as numbers again.   # (k, bytes of m) -> (k, m)"""
+    flat = raw.reshape(-1)
+    if flat.storage_offset() % dtype.itemsize or flat.data_ptr() % dtype.itemsize:
+        flat = flat.clone()
+    return flat.view(dtype).reshape(len(raw), -1)
+
+
+def sane(raw: memoryview, dtype: str, largest: float) -> bool:
+    """Whether all numbers are finite and none is larger than that."""
+    if dtype == "bfloat16":
+        wide = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+        return bool((np.abs(wide) <= largest).all() and np.isfinite(wide).all())
+    x: Any = np.frombuffer(raw, np.dtype(dtype).newbyteorder("<"))
+    with np.errstate(over="ignore", invalid="ignore"):
+        if dtype in ("float32", "float64") and float(np.dot(x, x)) <= min(largest, 1e18) ** 2:
+            return True  # no single number can be too large; infinities and NaN would survive the sum
+        return bool(np.isfinite(x).all() and (np.abs(x) <= largest).all())

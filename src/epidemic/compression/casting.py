@@ -1,0 +1,50 @@
+"""All numbers, in fewer bits or as they are: nothing is drawn, nothing is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from torch import Tensor
+
+from epidemic.compression.base import Codec, Said, as_bytes, as_numbers, sane, torch_type
+
+
+class Cast(Codec, frozen=True):
+    """Base: every number rounded to the nearest of another type."""
+
+    sent_as: ClassVar[str | None] = None  # None: the type that they have
+
+    def bytes(self, size: int, dtype: str) -> int:
+        """The numbers, nothing else."""
+        return size * torch_type(self.sent_as or dtype).itemsize
+
+    def encode(self, rows: Tensor, keys: Sequence[int], before: Tensor | None = None) -> Tensor:
+        """Rounded to nearest, ties to even."""
+        return as_bytes(rows if self.sent_as is None else rows.to(torch_type(self.sent_as)))
+
+    def decode(self, raw: Tensor, size: int, dtype: str) -> Said:
+        """The numbers, exactly as they were sent."""
+        return Said(as_numbers(raw, torch_type(self.sent_as or dtype)).to(torch_type(dtype)))
+
+    def problem(self, raw: memoryview, size: int, dtype: str, largest: float) -> str | None:
+        """Any bits are numbers; they may be insane ones."""
+        return None if sane(raw, self.sent_as or dtype, largest) else "insane"
+
+
+class Uncompressed(Cast, frozen=True, tag="none"):
+    """Every number as it is."""
+
+    exact: ClassVar[bool] = True
+
+
+class Float16(Cast, frozen=True, tag="float16"):
+    """Half precision: relative error at most 2^-11 between 6.1e-5 and 65504, absolute error at most 3e-8 below; infinite above."""
+
+    sent_as: ClassVar[str | None] = "float16"
+
+
+class BFloat16(Cast, frozen=True, tag="bfloat16"):
+    """The upper half of single precision: relative error at most 2^-8, and the whole range."""
+
+    sent_as: ClassVar[str | None] = "bfloat16"

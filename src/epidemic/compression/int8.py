@@ -1,0 +1,63 @@
+"""A byte for each number: QSGD's stochastic rounding (Alistarh et al., 2017) with 127 levels of either sign, in buckets of 512 numbers.
+
+A bucket is sent as the largest magnitude in it over 127, its step, and a whole number in -127..127 for each number: x / step, rounded up or down
+at random so that its expectation is x. The variance of a number is at most step^2 / 4, so that of a bucket at most B / (4 L^2) times its squared
+norm: with B = 512 and L = 127 that is 0.8 %. Over one bucket of all numbers it would be more than everything there is.
+
+Layout: for each bucket its step as float32, then a byte for each number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from epidemic.compression.base import Codec, Said, as_bytes, as_numbers, sane, torch_type
+from epidemic.rng import Stream
+
+BUCKET, LEVELS = 512, 127
+GRID = 2.0**-16
+"""Rounding goes by 16 random bits, in the middle of their interval: its expectation is off by at most 2^-17 of a step."""
+
+
+class Int8(Codec, frozen=True, tag="int8"):
+    """A byte for each number and a step for each 512, rounded at random without bias."""
+
+    def bytes(self, size: int, dtype: str) -> int:
+        """The steps, and a byte for each number."""
+        return 4 * _buckets(size) + size
+
+    def encode(self, rows: Tensor, keys: Sequence[int], before: Tensor | None = None) -> Tensor:
+        """Steps and whole numbers."""
+        k, size = rows.shape
+        whole = _buckets(size) * BUCKET
+        x = torch.nn.functional.pad(rows.float(), (0, whole - size)).reshape(k, -1, BUCKET)
+        step = x.abs().amax(2).mul_(1 / LEVELS)  # (k, buckets)
+        chance = torch.empty(k, whole, dtype=torch.float32)
+        for row, key in zip(chance.numpy(), keys, strict=True):
+            row[:] = Stream(key).words(whole // 4).astype("<u8", copy=False).view("<u2")
+        chance = chance.add_(0.5).mul_(GRID).to(rows.device).reshape(k, -1, BUCKET)
+        level = chance.add_(x.div_(step[:, :, None]).nan_to_num_(0.0)).floor_().clamp_(-LEVELS, LEVELS).to(torch.int8)
+        return torch.cat([as_bytes(step), as_bytes(level.reshape(k, -1)[:, :size])], dim=1)
+
+    def decode(self, raw: Tensor, size: int, dtype: str) -> Said:
+        """Step times whole number."""
+        k, buckets = len(raw), _buckets(size)
+        step = as_numbers(raw[:, : 4 * buckets], torch.float32)
+        level = raw[:, 4 * buckets :].contiguous().view(torch.int8).float()
+        level = torch.nn.functional.pad(level, (0, buckets * BUCKET - size)).reshape(k, -1, BUCKET)
+        return Said(level.mul_(step[:, :, None]).reshape(k, -1)[:, :size].to(torch_type(dtype)))
+
+    def problem(self, raw: memoryview, size: int, dtype: str, largest: float) -> str | None:
+        """Steps must be finite, not negative and not too large; -128 is no level."""
+        steps = raw[: 4 * _buckets(size)]
+        if (np.frombuffer(raw[len(steps) :], np.int8) == -128).any() or np.signbit(np.frombuffer(steps, "<f4")).any():
+            return "malformed"
+        return None if sane(steps, "float32", largest / LEVELS) else "insane"
+
+
+def _buckets(size: int) -> int:
+    return -(-size // BUCKET)

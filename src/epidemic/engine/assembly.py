@@ -1,0 +1,136 @@
+"""From an experiment with a [clock] to its clockwork: the world, the links, and a node of its method for each place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from epidemic.algorithms.free import SECOND, Node
+from epidemic.clock import Clock, CloseDeadline, CloseGlobal, CloseQuorum, CloseSchedule, LateLetters, World
+from epidemic.engine.clockwork import Clockwork, Terms
+from epidemic.engine.in_rounds import Plans, RoundPerson, Together
+from epidemic.engine.person import Person
+from epidemic.engine.telling import Log
+from epidemic.experiment import Experiment, found_in
+from epidemic.host.parts import parts_of
+from epidemic.host.peers import Chances, Peers
+from epidemic.host.promises import Promises
+from epidemic.protocol.closing import Deadline, Global, Neighbours, Quorum, Schedule
+from epidemic.rng import Streams
+from epidemic.topology import is_static
+
+
+class Seed(Protocol):
+    """What is known of one seed of an experiment: a `Setup`, or less where nothing is computed."""
+
+    @property
+    def experiment(self) -> Experiment:
+        """The whole specification."""
+        ...
+
+    @property
+    def streams(self) -> Streams:
+        """Its randomness."""
+        ...
+
+    @property
+    def sizes(self) -> Any:
+        """How many training samples each node has, if that is known."""
+        ...
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large letters are."""
+
+    numbers: int  # of a model
+    width: int  # bytes of a number
+    letter: int  # bytes of a letter's numbers
+
+
+def microseconds(seconds: float) -> int:
+    """Seconds as whole microseconds."""
+    return round(seconds * SECOND)
+
+
+def world_of(experiment: Experiment, streams: Streams) -> World:
+    """What processors, links and people are like."""
+    assert experiment.clock is not None
+    where = found_in(experiment.clock.files)
+    return experiment.clock.world(experiment.nodes, streams, experiment.algorithm.batch_size, where)
+
+
+def assemble(
+    seed: Seed,
+    sizes: Sizes,
+    promises: Promises,
+    model: Any,
+    *,
+    world: Any = None,
+    log: Log | None = None,
+    header_bytes: int | None = None,
+) -> Clockwork:
+    """The clockwork of one seed, wound up. `model` is the promise of what everybody starts from."""
+    experiment, streams = seed.experiment, seed.streams
+    clock, algorithm = experiment.clock, experiment.algorithm
+    assert clock is not None
+    world = world_of(experiment, streams) if world is None else world
+    method = experiment.free
+    free = method is not None
+    parts = parts_of(experiment, sizes.numbers, streams)
+    terms = Terms(
+        n=experiment.nodes,
+        letter_bytes=sizes.letter,
+        steps=algorithm.local_steps,
+        part_bytes=tuple(len(part) * sizes.width for part in parts),
+        links=clock.links.model,
+        loss=experiment.faults.loss if free else 0.0,
+        when_off="pause" if clock.churn is None else clock.churn.training,
+        transfers="drop" if clock.churn is None else clock.churn.transfers,
+        remembers=bool(method is not None and method.step.remembers),
+        free=free,
+        ordered=free and clock.links.order == "ascending",
+        static=free and is_static(experiment.topology),
+        rounds=0 if clock.stop or clock.megabytes else experiment.rounds,
+        every=0 if clock.evaluate else experiment.eval.every,
+        stop=microseconds(clock.stop),
+        bytes=clock.megabytes * 1e6,
+        evaluate=microseconds(clock.evaluate),
+        at_once=float("inf") if promises.dry else experiment.nodes,
+        **({} if header_bytes is None else {"header_bytes": header_bytes}),
+    )
+    chances = Chances(streams)
+    if method is not None:
+        peers = Peers(experiment.topology, experiment.nodes, streams)
+        return Clockwork(terms, world, promises, model, method.node, peers, chances, person=Person, log=log)
+    exact = isinstance(clock.close, CloseGlobal) or not isinstance(clock.close, LateLetters)
+    plans = Plans(seed, exact=exact, ordered=clock.links.order == "ascending")
+    return Clockwork(
+        terms,
+        world,
+        promises,
+        model,
+        partial(_in_rounds, clock, experiment.rounds),
+        lambda node, count: (),
+        chances,
+        person=RoundPerson,
+        together=Together(plans, experiment.nodes),
+        log=log,
+    )
+
+
+def _in_rounds(clock: Clock, rounds: int, me: Any) -> Node:
+    """A node that closes rounds as the clock says."""
+    close = clock.close
+    if isinstance(close, CloseGlobal):
+        return Global(me, rounds)
+    if not isinstance(close, LateLetters):
+        return Neighbours(me, rounds)
+    how: dict[str, Any] = {"carry": close.late == "carry", "catch_up": close.catch_up}
+    if isinstance(close, CloseQuorum):
+        return Quorum(me, rounds, share=close.q, limit=microseconds(close.deadline), **how)
+    if isinstance(close, CloseDeadline):
+        return Deadline(me, rounds, limit=max(1, microseconds(close.seconds)), **how)
+    assert isinstance(close, CloseSchedule)
+    return Schedule(me, rounds, every=microseconds(close.seconds), **how)

@@ -1,0 +1,218 @@
+"""A run under the simulated clock: what happens is decided by the clockwork, models are computed when enough of them wait.
+
+A checkpoint holds the models that somebody still needs and how far the run has come. Going on goes over all events again, which takes
+microseconds each, and takes the models from there: so every method can be gone on with, whatever its nodes remember.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+
+from epidemic.algorithms import Turn
+from epidemic.algorithms.free import SECOND
+from epidemic.callbacks import Callback
+from epidemic.clock import LateLetters
+from epidemic.engine.assembly import Sizes, assemble
+from epidemic.engine.in_rounds import Steps, Together
+from epidemic.engine.keeping import fill, keep
+from epidemic.engine.results import Models, SeedRun
+from epidemic.errors import BadInput, CallbackFailed
+from epidemic.host.journal import Ear, Extra, Host, Journal
+from epidemic.host.parts import parts_of
+from epidemic.host.promises import Arithmetic, Given, Promises, Training
+from epidemic.host.store import Store
+from epidemic.record import HEADER_BYTES, Moment
+
+
+class TimedRun:
+    """One seed under the clock."""
+
+    def __init__(self, host: Host, store: Store | None, callback: Callback, how_to_go_on: str) -> None:
+        self.host = host
+        self.callback = callback
+        ear = Ear(callback.recorded, callback.evaluating, callback.finished, callback.stop)
+        self.journal = Journal(host, store, how_to_go_on, ear=ear)
+        self.journal.extra = self._extra
+        self.journal.moment = self._moment
+        self._pauses = 0  # of the clockwork, so far
+        self._why = "record"  # what the last one was for
+        self._shown = 0  # the last round that was told
+        setup, population = host.population.setup, host.population
+        experiment = setup.experiment
+        self._free = experiment.free is not None
+        host.learner.steady(experiment.nodes)
+        self._promises = Promises()
+        row: Any = {name: rows[0].clone() for name, rows in population.state.items()}
+        model = self._promises.new(Given(row["x"] if self._free else row))
+        width = setup.initial.element_size()
+        self._work = assemble(setup, Sizes(len(setup.initial), width, population.letter_bytes), self._promises, model)
+        self._compute_with(setup)
+        if not self._work.terms.rounds:  # it ends at a time
+            self.journal.rounds = sys.maxsize
+        if store is not None:
+            store.amend({"clock": self._work.world.describe(), "letter_bytes": population.letter_bytes})
+        self._events = self._work.run()
+        self._restore()
+
+    def _compute_with(self, setup: Any) -> None:
+        host, experiment = self.host, setup.experiment
+        parts = [torch.from_numpy(part) for part in parts_of(experiment, len(setup.initial), setup.streams)]
+        Arithmetic(self._promises, host.workers, parts)
+        self._promises.computes(Training, self._train)
+        together = self._work.together
+        if isinstance(together, Together):
+            close = experiment.clock.close
+            by_age = isinstance(close, LateLetters) and close.weight == "age"
+            Steps(host, self._promises, together.plans, by_age=by_age)
+
+    # -- from start to end --------------------------------------------------------------------------------------------
+
+    def run(self) -> SeedRun:
+        """Until the clock stops, then the final evaluation."""
+        journal = self.journal
+        try:
+            with journal.marked():
+                self._start()
+                while self._why != "end" and journal.ended_early is None:
+                    self._go_on()
+                    if self._why == "record":
+                        self._record()
+                    journal.save_where_due()
+                return self._finish()
+        except KeyboardInterrupt:
+            raise journal.interrupted() from None
+        except CallbackFailed as problem:
+            raise journal.failed_beside(problem) from problem.__cause__
+
+    def _start(self) -> None:
+        journal = self.journal
+        self.callback.started(self.host.population.setup, self.host.learner, journal.done)
+        if journal.records:
+            self.callback.resumed(tuple(journal.records))
+            journal.ask()
+        if self._why == "record":  # it was stopped between the pause and its record
+            self._record()
+
+    def _go_on(self) -> None:
+        """Let the clockwork run to its next pause, and compute everything."""
+        with self.host.stop.held():
+            self._why = next(self._events)
+            with self.journal.clock("train"):
+                self._promises.settle()
+            self._pauses += 1
+            self._take_stock()
+        self.callback.passed(self._work.now / SECOND, self._work.events)
+        if self._work.round > self._shown:
+            self._shown = self._work.round
+            self.callback.advanced(self._shown, self.host.population.models)
+
+    def _take_stock(self) -> None:
+        """Bring what the journal knows to this moment."""
+        work, journal, population = self._work, self.journal, self.host.population
+        journal.done = work.round
+        for one in work.people:
+            taken = one.taken()
+            if taken is not None:
+                value = {"x": taken.value} if self._free else taken.value
+                for name, row in value.items():
+                    population.state[name][one.id] = row
+        losses = [one.result.loss for one in work.people if one.result is not None]
+        journal.train_loss = float(torch.tensor(losses, dtype=torch.float64).mean()) if losses else None
+        journal.up = np.array([one.on for one in work.people])
+        journal.alive = int(journal.up.sum())
+        letters = np.array([one.letters for one in work.people], dtype=np.int64)
+        journal.counters.header[:] = letters * HEADER_BYTES
+        journal.counters.control[:] = [one.control for one in work.people]
+        journal.counters.model[:] = (
+            np.array([one.bytes for one in work.people], dtype=np.int64) - letters * HEADER_BYTES
+        )
+
+    def _record(self) -> None:
+        """Evaluate, once at any time."""
+        last = self.journal.records[-1].time if self.journal.records else None
+        if last is None or last.seconds < self._work.now / SECOND:
+            self.journal.record()
+
+    def _moment(self) -> Moment:
+        return self._work.moment()
+
+    def _finish(self) -> SeedRun:
+        journal = self.journal
+        if not journal.ended_early:
+            self._record()
+        summary = journal.conclude(self._about)
+        models = Models(journal.setup.task.layout, journal.models.cpu())
+        path = None if journal.store is None else journal.store.path
+        return SeedRun(journal.setup.seed, journal.records, summary, path, lambda: models)
+
+    def _about(self, node: int) -> dict[str, Any]:
+        """What is said of a node besides its model."""
+        one = self._work.people[node]
+        return {
+            "rounds": one.rounds,
+            "trained_s": one.busy_for() / SECOND,
+            "online_s": one.online_for() / SECOND,
+            "letters_sent": one.letters,
+            **one.node.counts(),
+        }
+
+    # -- training without rounds --------------------------------------------------------------------------------------
+
+    def _train(self, those: list[Training]) -> None:
+        population, setup = self.host.population, self.host.population.setup
+        algorithm = setup.experiment.free
+        assert algorithm is not None
+        those = sorted(those, key=lambda one: one.node)
+        who = np.array([one.node for one in those])
+        rows = torch.stack([one.start.value for one in those if one.start is not None])
+        index = np.stack([setup.batches.of(setup.streams, one.node, one.count) for one in those])
+        random = self.host.learner.draws_random_numbers
+        seeds = [setup.streams.key("dropout-of", one.node, one.count) % 2**63 if random else 0 for one in those]
+        samples, done = torch.from_numpy(index).to(rows.device), [one.count for one in those]
+        turn = Turn(0, samples, seeds, torch.zeros(len(those)), done)
+        state = {name: part[who] for name, part in population.state.items() if name != "x"}
+        loss = algorithm.train(rows, state, self.host.learner, turn)
+        self.journal.check_loss("training loss", loss, who)
+        for name, part in state.items():
+            population.state[name][who] = part
+        for i, one in enumerate(those):
+            one.value, one.loss = rows[i].clone(), float(loss[i])
+
+    # -- stopping and going on ----------------------------------------------------------------------------------------
+
+    def _extra(self) -> Extra:
+        work = self._work
+        tallies = {"clock.pauses": self._pauses, "clock.events": work.events, "clock.digest": work.digest}
+        return Extra(keep(self._promises.known()), tallies)
+
+    def _restore(self) -> None:
+        found = self.journal.restore()
+        if found is None:
+            return
+        for _ in range(found.tallies.get("clock.pauses", 0)):
+            self._why = next(self._events)
+            self._promises.forget_pending()
+            self._pauses += 1
+        work = self._work
+        if (work.events, work.digest) != (found.tallies.get("clock.events"), found.tallies.get("clock.digest")):
+            store = self.journal.store
+            raise BadInput(
+                f"{store.path if store else 'the run'} cannot be gone on with: going over its events again gave others"
+                " (another version, or a file of devices or latencies that has changed); delete it to start this seed again"
+            )
+        fill(self._promises.known(), found.tensors)
+        self._shown = work.round
+        self._take_stock_again()
+
+    def _take_stock_again(self) -> None:
+        """What was counted is known from the events; the models that are evaluated are those of the checkpoint."""
+        for one in self._work.people:
+            one.taken()
+        for one in self._work.people:
+            value: Any = one.model.value
+            for name, row in ({"x": value} if self._free else value).items():
+                self.host.population.state[name][one.id] = row

@@ -1,0 +1,281 @@
+"""Clockwork: what happens when, to all nodes of an experiment, under a simulated clock.
+
+Time is whole microseconds. What happens at the same time happens in a fixed order: nodes go away, come back, letters arrive, trainings
+end, timers wake, models are evaluated; within a kind by node, then in the order in which it was arranged. Nothing here looks at the numbers
+of a model, so a dry run (times and bytes only) and one that computes have the same events; and a run goes on by going over its
+events again, without computing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any, Protocol
+
+import numpy as np
+
+from epidemic.algorithms.free import SECOND, Node
+from epidemic.engine.links import ARRIVED, LINKS, LOST, Flight
+from epidemic.engine.person import ARRIVAL, EVALUATE, OFFLINE, ONLINE, TRAINED, WAKE, Person
+from epidemic.engine.telling import Log, Tally, Trip
+from epidemic.errors import RunFailed
+from epidemic.host.promises import Promises
+from epidemic.record import HEADER_BYTES, Letters, Moment
+
+
+class World(Protocol):
+    """What processors, links and people are like: see `epidemic.clock`."""
+
+    uplink: Any
+    downlink: Any
+
+    def step_cost(self, node: int, count: int) -> int:
+        """Microseconds of one local step in a node's count-th training."""
+        ...
+
+    def latency(self, sender: int, receiver: int) -> int:
+        """Microseconds."""
+        ...
+
+    def on_at_start(self, node: int) -> bool:
+        """Whether a node is there when the run begins."""
+        ...
+
+    def next_change(self, node: int, after: int) -> int | None:
+        """When a node goes away or comes back next; None: never."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """All of it in a few numbers."""
+        ...
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a clockwork goes by. Times in microseconds; 0: never."""
+
+    n: int
+    letter_bytes: int  # what the numbers of a letter take
+    steps: int = 1  # local steps of a training
+    part_bytes: Sequence[int] = ()  # the same of each part of a model
+    header_bytes: int = HEADER_BYTES
+    links: str = "uplink"
+    loss: float = 0.0  # share of letters that get lost
+    when_off: str = "pause"  # what becomes of a training when its node goes away: pause, abort, finish
+    transfers: str = "drop"  # and of what it is sending or receiving: drop, finish
+    remembers: bool = False  # whether a training needs the one before
+    free: bool = True  # whether there are no rounds
+    ordered: bool = False  # whether letters leave by ascending target, whatever order a node would choose
+    static: bool = False  # whether a node's peers are always the same ones
+    rounds: int = 0  # the run ends when the nodes have so many behind them on average
+    every: int = 0  # rounds between evaluations
+    stop: int = 0  # when the run ends
+    bytes: float = 0.0  # it ends when a node has sent so many on average
+    evaluate: int = 0  # time between evaluations
+    at_once: float = float("inf")  # trainings that may wait to be computed
+
+
+class Clockwork:
+    """All nodes, what will happen to them, and the links between them."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        world: World,
+        promises: Promises,
+        model: Any,
+        node: Callable[[Any], Node],
+        peers: Callable[[int, int], Sequence[int]],
+        chances: Callable[[str, int, int], float],
+        *,
+        person: type[Person] = Person,
+        together: Any = None,
+        log: Log | None = None,
+    ) -> None:
+        """`model` is what all nodes start from; `node` makes the node of a person; `together` is what nodes in rounds share."""
+        self.together = together
+        self.terms = terms
+        self.n, self.steps, self.free = terms.n, terms.steps, terms.free
+        self.letter_bytes, self.part_bytes, self.header_bytes = terms.letter_bytes, terms.part_bytes, terms.header_bytes
+        self.loss, self.remembers, self.static, self.ordered = terms.loss, terms.remembers, terms.static, terms.ordered
+        self.when_off, self.transfers = terms.when_off, terms.transfers
+        self.world, self.promises, self.peers, self.chances, self.log = world, promises, peers, chances, log
+        self.now = self.seq = self.events = self.digest = 0
+        self.heap: list[tuple[int, int, int, int, Any]] = []
+        self.tally = Tally()
+        self.links: Any = LINKS[terms.links](world, terms.n, self._arrange)
+        self.unfinished = terms.n
+        self.total = 0  # rounds, or trainings, of all nodes
+        self._next = terms.every * terms.n  # how many of them there are at the next evaluation
+        self._ending = False
+        self.people = [person(self, i, model) for i in range(terms.n)]
+        for one in self.people:
+            one.node = node(one)
+        self._begin()
+
+    def _begin(self) -> None:
+        terms = self.terms
+        for one in self.people:
+            one.on = self.world.on_at_start(one.id)
+            change = self.world.next_change(one.id, 0)
+            if change is not None:
+                heappush(self.heap, (change, OFFLINE if one.on else ONLINE, one.id, 0, None))
+            elif not one.on:
+                raise RunFailed(f"node {one.id} is never there; look at the clock's churn")
+        if terms.evaluate:
+            self._look_at(terms.evaluate, "record")
+        if terms.stop:
+            self._look_at(terms.stop, "end")
+        elif terms.free and not (terms.rounds or terms.bytes):
+            self._look_at(0, "end")
+        for one in self.people:
+            one.node.started()
+
+    def _arrange(self, time: int, node: int, what: Any) -> None:
+        self.seq += 1
+        heappush(self.heap, (time, ARRIVAL, node, self.seq, what))
+
+    def _look_at(self, time: int, why: str) -> None:
+        heappush(self.heap, (time, EVALUATE, why == "end", self.events, why))
+
+    def progressed(self, count: int) -> None:
+        """Nodes have so many more rounds behind them."""
+        terms = self.terms
+        self.total += count
+        if terms.free and terms.rounds and self.total >= terms.rounds * self.n and not self._ending:
+            self._ending = True
+            self._look_at(self.now, "end")
+        elif terms.every and self.total >= self._next and not self._ending:
+            every = terms.every * self.n
+            self._next = self.total - self.total % every + every
+            self._look_at(self.now, "record")
+
+    @property
+    def round(self) -> int:
+        """Rounds that a node has behind it, on average."""
+        return self.total // self.n
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def run(self) -> Iterator[str]:
+        """Let it happen; gives "record" and "end" where models are to be evaluated, "compute" when enough of them wait."""
+        heap, people, promises, log = self.heap, self.people, self.promises, self.log
+        at_once, enough = self.terms.at_once, self.terms.bytes * self.n
+        while heap and self.unfinished:
+            time, kind, node, seq, what = heappop(heap)
+            if time < self.now:
+                raise RunFailed(f"internal error: time went back from {self.now} to {time} microseconds")
+            self.now = time
+            self.events += 1
+            self.digest = (self.digest * 1_000_003 + time * 8 + kind + (node << 20)) & 0xFFFFFFFFFFFF
+            if log is not None:
+                log.events.append((time, kind, node))
+            if kind == ARRIVAL:
+                flight = self.links.event(what, time)
+                if flight is not None:
+                    self._arrived(flight, people[flight.to])
+            elif kind == TRAINED:
+                people[node].ended(seq)
+            elif kind == WAKE:
+                people[node].woken(seq, what)
+            elif kind == EVALUATE:
+                if what == "record" and self.terms.evaluate:
+                    self._look_at(time + self.terms.evaluate, "record")
+                if what == "end":
+                    break
+                yield "record"
+                self.tally.ages.clear()
+            else:
+                self._changes(people[node], kind)
+            if promises.waiting >= at_once:
+                yield "compute"
+            if enough and self.tally.bytes_sent >= enough and not self._ending:
+                self._ending = True
+                self._look_at(time, "end")
+        self.check_laws()
+        yield "end"
+
+    def _arrived(self, flight: Flight, to: Person) -> None:
+        away = not to.on or (self.transfers == "drop" and to.went >= flight.begins)
+        if flight.fate == LOST or away:
+            self.lost(flight)
+            return
+        if flight.fate == ARRIVED:
+            return
+        flight.fate = ARRIVED
+        tally = self.tally
+        tally.in_flight -= 1
+        tally.received += 1
+        tally.bytes_in_flight -= flight.size
+        tally.bytes_received += flight.size
+        if self.log is not None:
+            self._trip(flight, "arrived")
+        to.node.received(flight.letter)
+
+    def lost(self, flight: Flight) -> None:
+        """A letter will not arrive."""
+        tally = self.tally
+        tally.in_flight -= 1
+        tally.lost += 1
+        tally.bytes_in_flight -= flight.size
+        tally.bytes_lost += flight.size
+        if self.log is not None:
+            self._trip(flight, "lost")
+
+    def _trip(self, flight: Flight, fate: str) -> None:
+        assert self.log is not None
+        sender = flight.letter.sender
+        self.log.trips.append(Trip(sender, flight.to, flight.begins / 1e6, self.now / 1e6, fate))
+        self.log.span(sender, "sending", flight.begins, min(flight.ends, self.now) if flight.ends >= 0 else self.now)
+
+    def _changes(self, one: Person, kind: int) -> None:
+        change = self.world.next_change(one.id, self.now)
+        if change is not None:
+            heappush(self.heap, (change, ONLINE if kind == OFFLINE else OFFLINE, one.id, 0, None))
+        if kind == OFFLINE:
+            one.leaves()
+        else:
+            one.returns()
+
+    # -- what is said of it -------------------------------------------------------------------------------------------
+
+    def moment(self) -> Moment:
+        """Where it stands."""
+        tally, people = self.tally, self.people
+        there = sum(one.online_for() for one in people)
+        ages = np.array(tally.ages) / SECOND if tally.ages else None
+        return Moment(
+            seconds=self.now / SECOND,
+            steps=tally.steps / self.n,
+            letters=Letters(tally.sent, tally.received, tally.used, tally.wasted, tally.lost),
+            staleness=None if ages is None else float(ages.mean()),
+            staleness_95=None if ages is None else float(np.quantile(ages, 0.95)),
+            busy=sum(one.busy_for() for one in people) / there if there else 0.0,
+            uplink=self._uplink(there),
+            online=sum(one.on for one in people),
+        )
+
+    def _uplink(self, there: int) -> float | None:
+        if not np.isfinite(np.asarray(self.world.uplink, dtype=float)).all() or not there:
+            return None
+        free = getattr(self.links, "free", [0] * self.n)
+        sent = sum(busy - max(0, at - self.now) for busy, at in zip(self.links.busy, free, strict=True))
+        return float(sent / there)
+
+    def check_laws(self) -> None:
+        """Every letter and byte that was sent is received, lost or on its way; nobody trains longer than it is there."""
+        t = self.tally
+        held = sum(one.node.letters_held() for one in self.people)
+        laws = {
+            "letters sent": (t.sent, t.received + t.lost + t.in_flight),
+            "bytes sent": (t.bytes_sent, t.bytes_received + t.bytes_lost + t.bytes_in_flight),
+            "letters received": (t.received, t.used + t.wasted + held),
+        }
+        for what, (left, right) in laws.items():
+            if left != right:
+                raise RunFailed(f"internal error: {left} {what}, but {right} accounted for")
+        if self.when_off != "finish":
+            for one in self.people:
+                if one.busy_for() > one.online_for():
+                    raise RunFailed(f"internal error: node {one.id} trained for longer than it was there")

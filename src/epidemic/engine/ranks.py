@@ -1,0 +1,219 @@
+"""The simulator on several ranks of `torch.distributed`: each hosts a block of the nodes, the first one writes the directory.
+
+What one rank finds wrong before a round ends all of them with one line. What cannot be had on several ranks is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+from blake3 import blake3
+
+from epidemic import __version__
+from epidemic.callbacks import Callback, Callbacks
+from epidemic.data import Dataset
+from epidemic.engine.results import Models, Run, SeedRun
+from epidemic.engine.round import InRounds, way_on
+from epidemic.errors import BadInput, Interrupted
+from epidemic.experiment import Experiment, same_experiment
+from epidemic.host.interrupt import AgreedStop, Stop, gentle_stop
+from epidemic.host.joining import ranks_here
+from epidemic.host.journal import Host
+from epidemic.host.population import Population
+from epidemic.host.setup import Setup, make_learner, prepare
+from epidemic.host.shards import Shards
+from epidemic.host.store import Store
+from epidemic.learner import Choice
+from epidemic.record import Record, Summary
+from epidemic.topology import fragments_of
+from epidemic.workers import Workers, available_threads
+
+HOW = "rows to columns by all-to-all, the whole matrix on each rank's columns, and back"
+
+
+def on_ranks(
+    experiment: Experiment,
+    out: str | Path | None,
+    resume: bool,
+    callback: Callbacks,
+    deciding: bool,
+    data: Dataset | None,
+) -> Run:
+    """Run all seeds of an experiment, with the other ranks of this process's group; see `simulate`.
+
+    Only the first rank writes into `out`, tells callbacks, and has the models in the end.
+    """
+    ranks = Shards(experiment.nodes)
+    with ranks.together():
+        refuse(experiment, callback, ranks.count)
+    _check_alike(ranks, experiment)
+    first = ranks.rank == 0
+    callback = callback if first else Callbacks([])
+    stores = [Store(Path(out), experiment, seed) if out is not None and first else None for seed in experiment.seeds]
+    threads = experiment.runtime.threads or max(1, available_threads() // ranks_here())
+    workers = Workers(threads)
+    try:
+        with gentle_stop(AgreedStop()) as stop:
+            with ranks.together():
+                for store in stores:
+                    if store is not None:
+                        store.check(resume=resume)
+            seed_of = _Seeds(experiment, ranks, workers, stop, callback, deciding, data)
+            return Run(experiment, [seed_of(seed, store) for seed, store in zip(experiment.seeds, stores, strict=True)])
+    finally:
+        workers.close()
+
+
+def refuse(experiment: Experiment, callbacks: Callbacks, count: int) -> None:
+    """Say what cannot be had on several ranks, and what to do instead."""
+    shown = f"on {count} ranks"
+    instead = "run it in one process"
+    if experiment.free is not None:
+        raise BadInput(f'algorithm.kind = "{experiment.free.called}" has no rounds and cannot run {shown}; {instead}')
+    if experiment.clock is not None:
+        raise BadInput(
+            f"[clock]: an experiment under the simulated clock cannot run {shown}; {instead}, or leave [clock] out"
+        )
+    codec = getattr(experiment.algorithm, "compressor", None) or experiment.compression
+    if codec is not None and not codec.exact:
+        said = "[compression]" if codec is experiment.compression else "algorithm.compressor"
+        raise BadInput(f"{said}: compressed letters cannot be mixed {shown}; {instead}, or do not compress")
+    if fragments_of(experiment.topology) > 1:
+        raise BadInput(f'topology.kind = "fragments" cannot run {shown}; {instead}, or use its inner topology')
+    if experiment.participation.live_only:
+        raise BadInput(f'participation.kind = "teleportation" cannot run {shown}; {instead}')
+    for one in callbacks.those:
+        told = [name for name in ("planned", "advanced") if getattr(type(one), name) is not getattr(Callback, name)]
+        if told and not type(one).__module__.startswith("epidemic."):
+            raise BadInput(
+                f"callback {type(one).__name__} wants to be told of all nodes' models ({told[0]}), which no process has {shown};"
+                f" {instead}, or use `recorded`"
+            )
+
+
+def refuse_prepared(population: Population, choice: Choice, count: int) -> None:
+    """The same, of what is known when the nodes are there."""
+    task = population.setup.task
+    if choice.strategy == "stacked" and (task.nature.products or task.kind is None):
+        what = "convolutions" if task.nature.products else "models, losses and metrics of one's own"
+        raise BadInput(
+            f'runtime.strategy: stacked {what} differ in the last digits between numbers of ranks; use --set runtime.strategy="per-node"'
+        )
+
+
+def _check_alike(ranks: Shards, experiment: Experiment) -> None:
+    """Refuse ranks that were started with different experiments or versions."""
+    own = {"experiment": experiment.table(), "versions": [__version__, str(torch.__version__)]}
+    raw = msgspec.json.encode(own)
+    theirs, mine = msgspec.json.decode(ranks.told(raw)), msgspec.json.decode(raw)
+    with ranks.together():
+        different = same_experiment(theirs["experiment"], mine["experiment"])
+        if different or list(theirs["experiment"].get("seeds", [])) != list(mine["experiment"].get("seeds", [])):
+            what = ", ".join(different[:5]) or "seeds"
+            raise BadInput(
+                f"this is a different experiment than that of the first rank (in {what}); give all ranks the same"
+            )
+        if theirs["versions"] != mine["versions"]:
+            raise BadInput(
+                f"this rank has epidemic and PyTorch {' and '.join(mine['versions'])}, the first one"
+                f" {' and '.join(theirs['versions'])}; install the same"
+            )
+
+
+class _Seeds:
+    """Runs one seed after the other."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        ranks: Shards,
+        workers: Workers,
+        stop: Stop,
+        callback: Callbacks,
+        deciding: bool,
+        data: Dataset | None,
+    ) -> None:
+        self.experiment, self.ranks, self.workers, self.stop = experiment, ranks, workers, stop
+        self.callback, self.deciding, self.data = callback, deciding, data
+        self.known: Choice | None = None
+
+    def __call__(self, seed: int, store: Store | None) -> SeedRun:
+        try:
+            with self.ranks.together():
+                if store is not None:
+                    store.open()
+            done = self._finished(seed, store)
+            return self._run(seed, store) if done is None else done
+        except KeyboardInterrupt:
+            raise Interrupted(f"interrupted before seed {seed} began; {way_on(store, self.deciding)}") from None
+        finally:
+            if store is not None:
+                store.close()
+
+    def _finished(self, seed: int, store: Store | None) -> SeedRun | None:
+        """What came out of a seed that has finished before; None if there is something to do."""
+        word = b""
+        with self.ranks.together():
+            if store is not None and store.finished:
+                word = msgspec.json.encode((store.records(), store.summary()))
+        said = self.ranks.told(word)
+        if not said:
+            return None
+        records, summary = msgspec.json.decode(said, type=tuple[list[Record], Summary])
+        return SeedRun(seed, records, summary, None if store is None else store.path, _elsewhere)
+
+    def _run(self, seed: int, store: Store | None) -> SeedRun:
+        ranks = self.ranks
+        device = ranks.told(b"" if store is None else (store.known_device() or "").encode()).decode() or None
+        with ranks.together():
+            self.data = self.experiment.load_data() if self.data is None else self.data
+            setup = prepare(self.experiment, seed, self.data, ranks.hosted().tolist(), begun_on=device)
+            if store is not None and (store.run_info() is None or store.behind):
+                store.announce()
+            if store is not None and store.behind:
+                store.lengthen(setup.task.layout)
+        _check_same_start(ranks, setup)
+        known = self.known if store is None else store.known_choice()
+        with ranks.together():
+            if ranks.rank == 0:
+                learner, known = make_learner(setup, self.workers, known)
+        said = ranks.told(b"" if known is None else msgspec.json.encode(known))
+        self.known = msgspec.json.decode(said, type=Choice)
+        with ranks.together():
+            if ranks.rank != 0:
+                learner, _ = make_learner(setup, self.workers, self.known)
+            population = Population(setup, learner, self.workers)
+            refuse_prepared(population, self.known, ranks.count)
+            if store is not None and store.run_info() is None:
+                note, classes, kind = self.data.note, self.data.classes, setup.task.device.type
+                store.begin(self.known, note, classes=classes, samples=setup.sizes, device=kind)
+            if store is not None:
+                store.amend({"ranks": {"count": ranks.count, "exchange": HOW}})
+        host = Host(population, learner, self.workers, self.stop, ranks)
+        found = InRounds(host, store, self.callback, way_on(store, self.deciding)).run()
+        return found if ranks.rank == 0 else SeedRun(seed, found.records, found.summary, None, _elsewhere)
+
+
+def _check_same_start(ranks: Shards, setup: Setup) -> None:
+    """Refuse ranks that have other data, or another model, than the first one."""
+    assert setup.sizes is not None
+    train = setup.data.train
+    sample = np.ascontiguousarray(train.inputs[:: max(1, len(train.inputs) // 64)])
+    digests: dict[str, Callable[[], bytes]] = {
+        "data": lambda: sample.tobytes() + np.ascontiguousarray(train.targets).tobytes() + setup.sizes.tobytes(),  # type: ignore[union-attr]
+        "initial models": lambda: setup.initial.cpu().numpy().tobytes(),
+    }
+    own = {name: blake3(raw()).hexdigest() for name, raw in digests.items()}
+    theirs = msgspec.json.decode(ranks.told(msgspec.json.encode(own)), type=dict[str, str])
+    with ranks.together():
+        for name, digest in own.items():
+            if theirs[name] != digest:
+                raise BadInput(f"the {name} here differ from those of the first rank; give all ranks the same")
+
+
+def _elsewhere() -> Models:
+    raise BadInput("the models of a run on several ranks are on the first rank, or in its directory")

@@ -1,0 +1,22 @@
+"""Parts: how a model is cut for letters that carry a piece of it each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from epidemic.errors import BadInput
+from epidemic.experiment import Experiment
+from epidemic.rng import Streams
+from epidemic.topology import fragments_of
+
+
+def parts_of(experiment: Experiment, numbers: int, streams: Streams) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
+    """Which numbers of a model belong to each of its parts: a keyed permutation, cut evenly; the same for all nodes."""
+    parts = fragments_of(experiment.topology) if experiment.free is None else experiment.free.parts
+    if parts == 1:
+        return []
+    if parts > numbers:
+        raise BadInput(f"a model of {numbers} numbers cannot be cut into {parts} parts; use at most {numbers}")
+    return [np.sort(part) for part in np.array_split(streams("parts").permutation(numbers), parts)]

@@ -1,0 +1,257 @@
+"""Promises: models that will be known when somebody has to know them.
+
+What nodes do under a clock is decided without looking at a number of any model, so that it can be decided first and computed later:
+everything that has come together by then, in batches. A promise never changes; what it stands for is the same however many are computed
+at once.
+
+  Given        known from the start
+  Mixture      a weighted sum of promises, added in the order of its terms
+  Patch        a promise with some of its parts replaced by weighted sums
+  Cut          one part of a promise
+  Training     what the local steps of a node make of a promise
+
+Rounds under a clock have two more kinds, in `engine/round_promises.py`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from epidemic.host.mixture import add
+from epidemic.workers import Workers, blocks
+
+AT_A_TIME = 250_000
+"""Numbers that a thread is given to add before it is asked again."""
+
+Terms = Sequence[tuple[float, "Promise"]]
+
+
+class Promise:
+    """Something that is computed when it is needed."""
+
+    __slots__ = ("__weakref__", "id", "value")
+
+    def __init__(self) -> None:
+        self.id = -1
+        self.value: Any = None
+
+    def needs(self) -> Iterable[Promise]:
+        """What must be known before."""
+        return ()
+
+    def forget_needs(self) -> None:
+        """It is known now: nothing else is held any more for its sake."""
+
+    @property
+    def together(self) -> tuple[Any, ...]:
+        """Promises that have this in common may be computed in one batch."""
+        return (type(self).__name__,)
+
+
+class Given(Promise):
+    """A row that is known.   # (d,)"""
+
+    __slots__ = ()
+
+    def __init__(self, value: Tensor | None) -> None:
+        super().__init__()
+        self.value = value
+
+
+class Mixture(Promise):
+    """A weighted sum.   # (d,)"""
+
+    __slots__ = ("terms",)
+
+    def __init__(self, terms: Terms) -> None:
+        super().__init__()
+        self.terms: Terms = terms
+
+    def needs(self) -> Iterable[Promise]:
+        """Its terms."""
+        return [row for _, row in self.terms]
+
+    def forget_needs(self) -> None:
+        """The terms are not needed any more."""
+        self.terms = ()
+
+
+class Patch(Promise):
+    """A row of which some parts are replaced by weighted sums.   # (d,)"""
+
+    __slots__ = ("base", "parts")
+
+    def __init__(self, base: Promise, parts: Mapping[int, Terms]) -> None:
+        super().__init__()
+        self.base: Promise | None = base
+        self.parts: Mapping[int, Terms] = parts
+
+    def needs(self) -> Iterable[Promise]:
+        """The base and all terms."""
+        found = [row for terms in self.parts.values() for _, row in terms]
+        return found if self.base is None else [self.base, *found]
+
+    def forget_needs(self) -> None:
+        """Base and terms are not needed any more."""
+        self.base, self.parts = None, {}
+
+
+class Cut(Promise):
+    """One part of a row.   # (d / parts,)"""
+
+    __slots__ = ("part", "row")
+
+    def __init__(self, row: Promise, part: int) -> None:
+        super().__init__()
+        self.row: Promise | None = row
+        self.part = part
+
+    def needs(self) -> Iterable[Promise]:
+        """The whole row."""
+        return () if self.row is None else (self.row,)
+
+    def forget_needs(self) -> None:
+        """The whole row is not needed any more."""
+        self.row = None
+
+
+class Training(Promise):
+    """What a node's count-th training makes of a row; where the optimiser remembers, the one before goes first.   # (d,)"""
+
+    __slots__ = ("before", "count", "loss", "node", "start")
+
+    def __init__(self, node: int, count: int, start: Promise, before: Training | None) -> None:
+        super().__init__()
+        self.node, self.count = node, count
+        self.start: Promise | None = start
+        self.before: Training | None = before
+        self.loss: float | None = None
+
+    def needs(self) -> Iterable[Promise]:
+        """The row that it starts from, and the training before."""
+        return [one for one in (self.start, self.before) if one is not None]
+
+    def forget_needs(self) -> None:
+        """Neither is needed any more."""
+        self.start = self.before = None
+
+
+Work = Callable[[list[Any]], None]
+"""Computes promises of one kind, whose needs are known."""
+
+
+class Promises:
+    """All promises of a run: numbered as they are made, computed in batches."""
+
+    def __init__(self, *, dry: bool = False) -> None:
+        """`dry`: nothing is ever computed."""
+        self.dry = dry
+        self.made = 0
+        self.waiting = 0  # trainings that are not computed yet
+        self._pending: list[Promise] = []
+        self._live: weakref.WeakValueDictionary[int, Promise] = weakref.WeakValueDictionary()
+        self._work: dict[str, Work] = {}
+
+    def computes(self, kind: type[Promise], work: Work) -> None:
+        """Say who computes a kind."""
+        self._work[kind.__name__] = work
+
+    def new(self, promise: Any) -> Any:
+        """Take a promise in."""
+        self.made += 1
+        if self.dry:
+            promise.forget_needs()
+        else:
+            promise.id = self.made
+            self._live[self.made] = promise
+            if promise.value is None:
+                self._pending.append(promise)
+        return promise
+
+    def settle(self) -> None:
+        """Compute everything, in as few batches as there are steps from one promise to the next."""
+        level: dict[int, int] = {}
+        batches: dict[tuple[Any, ...], list[Promise]] = {}
+        for promise in self._pending:  # in the order in which they were made: needs come first
+            at = 1 + max((level.get(need.id, 0) for need in promise.needs()), default=0)
+            level[promise.id] = at
+            batches.setdefault((at, *promise.together), []).append(promise)
+        for key in sorted(batches, key=lambda key: (key[0], *map(str, key[1:]))):
+            self._work[key[1]](batches[key])
+            for promise in batches[key]:
+                promise.forget_needs()
+        self._pending.clear()
+        self.waiting = 0
+
+    def known(self) -> Iterator[Promise]:
+        """Those that somebody still holds, by number; all are known after `settle`."""
+        return iter(sorted(self._live.values(), key=lambda one: one.id))
+
+    def forget_pending(self) -> None:
+        """What was promised so far is known from elsewhere."""
+        for promise in self._pending:
+            promise.forget_needs()
+        self._pending.clear()
+        self.waiting = 0
+
+
+class Arithmetic:
+    """Mixtures, patches and cuts."""
+
+    def __init__(self, promises: Promises, workers: Workers, parts: Sequence[Tensor] = ()) -> None:
+        """`parts`: which numbers of a row belong to each part."""
+        self._workers = workers
+        self._parts = parts
+        promises.computes(Mixture, self._mixtures)
+        promises.computes(Patch, self._patches)
+        promises.computes(Cut, self._cuts)
+
+    def _each(self, work: Callable[[Any], None], those: list[Any], numbers: int) -> None:
+        """Do all of them, each of so many numbers; small ones several at a time, because handing over one would take longer."""
+
+        def some(which: slice) -> None:
+            for one in those[which]:
+                work(one)
+
+        self._workers.map(some, blocks(len(those), max(1, AT_A_TIME // max(1, numbers))), size=numbers * len(those))
+
+    def _mixtures(self, those: list[Mixture]) -> None:
+        def one(mixture: Mixture) -> None:
+            mixture.value = weighted_sum(mixture.terms)
+
+        self._each(one, those, sum(row.value.numel() for _, row in those[0].terms))
+
+    def _patches(self, those: list[Patch]) -> None:
+        def one(patch: Patch) -> None:
+            assert patch.base is not None
+            row = patch.base.value.clone()
+            for part, terms in patch.parts.items():
+                which = self._parts[part]
+                row[which] = weighted_sum(terms, which, len(row))
+            patch.value = row
+
+        self._each(one, those, 2 * those[0].base.value.numel() if those[0].base is not None else 1)
+
+    def _cuts(self, those: list[Cut]) -> None:
+        for cut in those:
+            assert cut.row is not None
+            cut.value = cut.row.value[self._parts[cut.part]]
+
+
+def weighted_sum(terms: Terms, which: Tensor | None = None, size: int = 0) -> Tensor:
+    """The terms by their weights, in their order; of a part, whole rows of `size` numbers are cut.   # (d,)"""
+
+    def numbers(row: Promise) -> Tensor:
+        value: Tensor = row.value
+        return value[which] if which is not None and len(value) == size else value
+
+    (first, row), *rest = terms
+    out = torch.mul(numbers(row), first)
+    for weight, row in rest:
+        add(out, numbers(row), weight)
+    return out

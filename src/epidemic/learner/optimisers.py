@@ -1,0 +1,176 @@
+"""Optimisers: what a gradient does to a model, for the rows of many nodes at once, in PyTorch's conventions.
+
+An optimiser is a value. What it remembers (velocity, moments, the number of steps) is handed to it and changed in place: it is each
+node's own, is never sent, and is saved with the run. `clip` bounds the length of each node's gradient before anything else is done with it.
+
+The rows come in pieces, one for each tensor of the model or one for all of it. Shapes: k rows; ... the rest of a piece.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Memory = Mapping[str, Tensor]
+"""What is remembered from step to step, by name: like the rows (k, d), or a number for each (k,)."""
+
+Piece = tuple[Tensor, Memory, Tensor]
+"""A part of the rows, what is remembered of that part, and its gradient.   # (k, ...), by name, (k, ...)"""
+
+Rate = float | Tensor
+"""The same for all rows, or one for each.   # (k,)"""
+
+TINY = 1e-6
+"""Added to the length of a gradient before it is divided by, as PyTorch does it."""
+
+
+class Optimiser(Protocol):
+    """What the strategies ask of an optimiser."""
+
+    @property
+    def lr(self) -> Rate:
+        """The learning rate."""
+        ...
+
+    @property
+    def remembers(self) -> tuple[str, ...]:
+        """The names of what it remembers."""
+        ...
+
+    def memory(self, x: Tensor) -> dict[str, Tensor]:
+        """What it remembers of rows that have made no step yet.   # (k, d)"""
+        ...
+
+    def update(self, pieces: Sequence[Piece]) -> None:
+        """Make one step: change the rows and what is remembered, in place."""
+        ...
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent; with momentum the velocity is v = momentum * v + g, and Nesterov's looks ahead by g + momentum * v."""
+
+    lr: Rate
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    clip: float = math.inf
+
+    @property
+    def remembers(self) -> tuple[str, ...]:
+        """A velocity where there is momentum."""
+        return ("velocity",) if self.momentum else ()
+
+    def memory(self, x: Tensor) -> dict[str, Tensor]:
+        """No velocity yet."""
+        return {name: torch.zeros_like(x) for name in self.remembers}
+
+    def update(self, pieces: Sequence[Piece]) -> None:
+        """x -= lr * v."""
+        shrink = shrinking(self.clip, pieces)
+        for x, memory, gradient in pieces:
+            if shrink is not None:
+                gradient = gradient * _beside(shrink, x)
+            if self.weight_decay:
+                gradient = gradient.add(x, alpha=self.weight_decay)
+            if self.momentum:
+                velocity = _remembered(memory, "velocity")
+                velocity.mul_(self.momentum).add_(gradient)
+                gradient = gradient.add(velocity, alpha=self.momentum) if self.nesterov else velocity
+            if isinstance(self.lr, Tensor):
+                x.sub_(gradient * _beside(self.lr, x))
+            else:
+                x.add_(gradient, alpha=-self.lr)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma and Ba, 2015); `decoupled` weight decay makes it AdamW (Loshchilov and Hutter, 2019)."""
+
+    lr: Rate
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    clip: float = math.inf
+
+    @property
+    def remembers(self) -> tuple[str, ...]:
+        """Two moments, and how many steps each row has made."""
+        return "moment", "square", "steps"
+
+    def memory(self, x: Tensor) -> dict[str, Tensor]:
+        """No step yet."""
+        steps = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        return {"moment": torch.zeros_like(x), "square": torch.zeros_like(x), "steps": steps}
+
+    def update(self, pieces: Sequence[Piece]) -> None:
+        """x -= lr * m / (sqrt(s) + epsilon), both moments freed of their start at zero."""
+        shrink = shrinking(self.clip, pieces)
+        steps = _remembered(pieces[0][1], "steps").add_(1)  # one for all pieces
+        made = steps.cpu().double()
+        first, second = self.betas
+        pace = _wide(self.lr) / (1 - first**made)  # (k,)
+        root = (1 - second**made).sqrt()  # (k,)
+        for x, memory, gradient in pieces:
+            if shrink is not None:
+                gradient = gradient * _beside(shrink, x)
+            if self.weight_decay and self.decoupled:
+                x.mul_(_beside(1 - _wide(self.lr) * self.weight_decay * torch.ones_like(made), x))
+            elif self.weight_decay:
+                gradient = gradient.add(x, alpha=self.weight_decay)
+            moment, square = _remembered(memory, "moment"), _remembered(memory, "square")
+            moment.lerp_(gradient, 1 - first)
+            square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+            length = square.sqrt().div_(_beside(root, x)).add_(self.epsilon)
+            x.sub_(torch.div(moment, length, out=length).mul_(_beside(pace, x)))
+
+
+def shrinking(clip: float, pieces: Sequence[Piece]) -> Tensor | None:
+    """By how much the gradient of each row is too long; None: nobody looks.   # (k,)"""
+    if clip == math.inf:
+        return None
+    squares = torch.stack([gradient.flatten(1).square().sum(1) for _, _, gradient in pieces])  # (pieces, k)
+    return (clip / (squares.sum(0).sqrt() + TINY)).clamp(max=1.0)
+
+
+def of_rows(step: Optimiser, rows: slice) -> Optimiser:
+    """The same optimiser for some of the rows."""
+    return with_rate(step, step.lr[rows]) if isinstance(step.lr, Tensor) else step
+
+
+def with_rate(step: Optimiser, lr: Rate) -> Optimiser:
+    """The same optimiser at another learning rate."""
+    return dataclasses.replace(step, lr=lr)  # type: ignore[type-var]
+
+
+def parts_of_memory(memory: Memory, rows: slice, view: Callable[[Tensor], dict[str, Tensor]]) -> dict[str, Memory]:
+    """What is remembered of some rows, for each piece that `view` cuts rows into; a number for each row belongs to all pieces."""
+    found: dict[str, dict[str, Tensor]] = {}
+    numbers = {name: held[rows] for name, held in memory.items() if held.dim() == 1}
+    for name, held in memory.items():
+        if held.dim() > 1:
+            for piece, part in view(held[rows]).items():
+                found.setdefault(piece, dict(numbers))[name] = part
+    return dict(found)
+
+
+def _remembered(memory: Memory, name: str) -> Tensor:
+    if name not in memory:
+        raise ValueError(f"the optimiser has no {name}: hand over what step.memory(x) gives, and keep it")
+    return memory[name]
+
+
+def _wide(rate: Rate) -> Rate:
+    return rate.cpu().double() if isinstance(rate, Tensor) else rate
+
+
+def _beside(numbers: Tensor, x: Tensor) -> Tensor:
+    """A number for each row, so that it can be multiplied with the rows.   # (k,) -> (k, 1, ...)"""
+    return numbers.to(x.device, x.dtype).view(-1, *[1] * (x.dim() - 1))

@@ -1,0 +1,283 @@
+"""Who takes part in a round: everybody, or some who are drawn for it. Of the kind of faults: a frozen value that acts on graphs.
+
+Who takes no part neither trains nor sends nor receives; its model stays as it is. The links of a round are drawn in one of two ways:
+  aware   among those who take part: everybody knows who they are, because the draw is keyed
+  blind   among all; what is sent to those who take no part is lost, and paid for
+Sources: Liu et al., OPT 2022 (a uniform choice of m nodes); Teleportation, arXiv 2501.15259.
+
+Who is drawn but has crashed takes no part either; nobody is drawn in its place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, Literal
+
+import msgspec
+import numpy as np
+
+from epidemic.config import build_kind
+from epidemic.errors import BadInput, require_choice, require_int, require_real
+from epidemic.faults import Absence, Faults, Reach
+from epidemic.graph import Graph, IntArray
+from epidemic.rng import Streams
+from epidemic.topology import GivesGraphs, check_topology, exchange_of, graph_among, is_placed, is_static, peer_sampling
+
+NOBODY: IntArray = np.zeros(0, dtype=np.int64)
+
+
+class Participation(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+    """Base of the kinds: `seats` is all that most of them differ in."""
+
+    partial: ClassVar[bool] = True  # whether some may take no part
+    live_only: ClassVar[bool] = False  # whether only those who took part in the last round have a model that counts
+
+    @property
+    def aware(self) -> bool:
+        """Whether links are drawn among those who take part."""
+        return getattr(self, "links", "aware") == "aware"
+
+    def seats(self, n: int, round: int, streams: Streams) -> IntArray:
+        """Those who take part, in the order in which a graph among them numbers them.   # (m,)"""
+        raise NotImplementedError
+
+    def check(self, n: int, topology: GivesGraphs) -> None:
+        """Raise BadInput if it cannot be had with this topology. Without more to say, any will do."""
+
+    def check_algorithm(self, algorithm: Any) -> None:
+        """Raise BadInput if the algorithm cannot bear it."""
+        if not self.aware and getattr(algorithm, "exact_exchange", False):
+            raise BadInput(
+                'participation.links = "blind" loses letters, which this algorithm cannot bear; use links = "aware"'
+            )
+
+    def graph(
+        self, topology: GivesGraphs, n: int, round: int, streams: Streams, reach: Reach | None = None, part: int = 0
+    ) -> Graph:
+        """Who means to send to whom in a round; `reach`: who can talk to whom, for nodes that find each other by talking."""
+        if not self.aware:
+            return graph_among(topology, n, round, streams.of_part(part), reach)
+        seats = self.seats(n, round, streams)
+        return _seated(_drawn(topology, len(seats), round, streams.of_part(part)), seats, n)
+
+    def absence(self, n: int, round: int, streams: Streams) -> Absence | None:
+        """Who takes no part, and whether the others know; None where everybody does."""
+        away = np.ones(n, dtype=bool)
+        away[self.seats(n, round, streams)] = False
+        return Absence(away, known=self.aware) if away.any() else None
+
+    def adoptions(self, faults: Faults, n: int, round: int, streams: Streams) -> tuple[IntArray, IntArray]:
+        """Nodes that take a model before they train, and those who give it.
+
+        After a crash a node takes one in the round of its return, if it and the other take part in it.
+        """
+        returning, donors = faults.adoptions(n, round, streams)
+        absence = self.absence(n, round, streams) if len(returning) else None
+        if absence is None:
+            return returning, donors
+        both = ~absence.who[returning] & ~absence.who[donors]
+        return returning[both], donors[both]
+
+
+class Everybody(Participation, frozen=True, tag="everybody"):
+    """Everybody takes part in every round."""
+
+    partial: ClassVar[bool] = False
+
+    def graph(
+        self, topology: GivesGraphs, n: int, round: int, streams: Streams, reach: Reach | None = None, part: int = 0
+    ) -> Graph:
+        """The topology's own."""
+        return graph_among(topology, n, round, streams.of_part(part), reach)
+
+    def absence(self, n: int, round: int, streams: Streams) -> Absence | None:
+        """Nobody is absent."""
+        return None
+
+
+class UniformParticipation(Participation, frozen=True, tag="uniform"):
+    """Exactly `m` nodes take part in a round, every choice of them equally likely."""
+
+    m: int
+    links: Literal["aware", "blind"] = "aware"
+
+    def __post_init__(self) -> None:
+        require_int("participation.m", self.m, 1)
+        require_choice("participation.links", self.links, ["aware", "blind"])
+
+    def seats(self, n: int, round: int, streams: Streams) -> IntArray:
+        """m of them, ascending.   # (m,)"""
+        return np.sort(streams("participation", round).permutation(n)[: self.m])
+
+    def check(self, n: int, topology: GivesGraphs) -> None:
+        """That m is possible, and, where links are among those who take part, a graph of m nodes."""
+        _check_number(self.m, n)
+        _check_links(self.aware, topology)
+        if self.aware and self.m < n:
+            _check_renumbered(topology, self.m)
+            _check_among(topology, self.m, 'use another m, or participation.links = "blind"')
+
+
+class BernoulliParticipation(Participation, frozen=True, tag="bernoulli"):
+    """Every node takes part in a round with probability `p`, independently of all others."""
+
+    p: float
+    links: Literal["aware", "blind"] = "aware"
+
+    def __post_init__(self) -> None:
+        require_real("participation.p", self.p, high=1, above=0)
+        require_choice("participation.links", self.links, ["aware", "blind"])
+
+    def seats(self, n: int, round: int, streams: Streams) -> IntArray:
+        """However many are drawn, ascending.   # (m,)"""
+        return np.flatnonzero(streams("participation", round).uniforms(n) < self.p)
+
+    def check(self, n: int, topology: GivesGraphs) -> None:
+        """That the topology exists among any number of nodes, where links are among those who take part."""
+        _check_links(self.aware, topology)
+        if not self.aware or self.p == 1:
+            return
+        _check_renumbered(topology, n)
+        for m in range(2, n + 1):  # any number of nodes may take part
+            if m - 1 > _sent(topology):
+                _check_among(topology, m, 'use kind = "uniform" with an m that does, or participation.links = "blind"')
+
+
+class Teleportation(Participation, frozen=True, tag="teleportation"):
+    """There are only `m` models; each round other nodes hold them, who first fetch them from those of the round before.
+
+    The model on seat k goes from node to node, so that a static topology of m seats stays what it is. Fetches are never lost; where
+    the node of the seat is down, the model of another seat is taken. If all m = n take part, everybody keeps its seat.
+    """
+
+    live_only: ClassVar[bool] = True
+
+    m: int
+
+    def __post_init__(self) -> None:
+        require_int("participation.m", self.m, 1)
+
+    def seats(self, n: int, round: int, streams: Streams) -> IntArray:
+        """The node that holds each model, by seat.   # (m,)"""
+        return np.arange(n) if self.m == n else streams("participation", round).permutation(n)[: self.m]
+
+    def check(self, n: int, topology: GivesGraphs) -> None:
+        """That the topology exists among m nodes."""
+        _check_number(self.m, n)
+        _check_among(topology, self.m, "use another m, or another topology")
+
+    def check_algorithm(self, algorithm: Any) -> None:
+        """State that belongs to a node, and not to its model, must not matter to the exchange."""
+        if getattr(algorithm, "exact_exchange", False):
+            raise BadInput(
+                'participation.kind = "teleportation" hands models to nodes with state of their own, which this algorithm cannot'
+                ' bear; use kind = "uniform"'
+            )
+
+    def adoptions(self, faults: Faults, n: int, round: int, streams: Streams) -> tuple[IntArray, IntArray]:
+        """Each model, from the node that held it to the one that holds it now."""
+        if round == 0:
+            return NOBODY, NOBODY
+        before, now = self.seats(n, round - 1, streams), self.seats(n, round, streams)
+        was_up, up = faults.alive(n, round - 1, streams), faults.alive(n, round, streams)
+        links = faults.links(n, round, up)
+        gives = was_up[before] & up[before]  # it held a model, and can be asked
+        wants = up[now] & ~(gives & (before == now))
+        direct = wants & gives & links.open(before, now)
+        takers, donors = list(now[direct]), list(before[direct])
+        chance = streams("teleportation", round).uniforms(len(now))
+        for k in np.flatnonzero(wants & ~direct):
+            others = before[gives & links.open(before, np.full(len(before), now[k]))]
+            if len(others):
+                takers.append(now[k])
+                donors.append(others[int(chance[k] * len(others))])
+        return np.array(takers, dtype=np.int64), np.array(donors, dtype=np.int64)
+
+
+PARTICIPATIONS: dict[str, type[Participation]] = {
+    "everybody": Everybody,
+    "uniform": UniformParticipation,
+    "bernoulli": BernoulliParticipation,
+    "teleportation": Teleportation,
+}
+
+
+def participation_from(table: object) -> Participation:
+    """The participation that a TOML table describes, for example {kind = "uniform", m = 10}."""
+    return build_kind(table, PARTICIPATIONS, "participation")
+
+
+# -- graphs among a part of the nodes ---------------------------------------------------------------------------------
+
+
+def _sent(topology: GivesGraphs) -> int:
+    """To how many a node sends, where that is a setting of the topology, or of the one that it wraps."""
+    while (inner := getattr(topology, "inner", None)) is not None:
+        topology = inner
+    s = getattr(topology, "s", 0)
+    return s if isinstance(s, int) else 0
+
+
+def _drawn(topology: GivesGraphs, m: int, round: int, streams: Streams) -> Graph:
+    """A graph of m nodes; complete, where they are so few that everybody sends to everybody."""
+    if m < 2:
+        return Graph.empty(m)
+    if m - 1 > _sent(topology):
+        return topology.graph(m, round, streams)
+    return Graph.complete(m, exchange="requests" if exchange_of(topology) == "requests" else "letters")
+
+
+def _seated(graph: Graph, seats: IntArray, n: int) -> Graph:
+    """The same graph, with node seats[k] of n in place of k."""
+    if len(seats) == n and (seats == np.arange(n)).all():
+        return graph
+    if graph.clique is not None:
+        return Graph.complete(n, seats[graph.clique], graph.exchange)
+    seated = Graph.from_edges(n, seats[graph.senders], seats[graph.receivers], graph.native)
+    return seated if graph.exchange == "letters" else dataclasses.replace(seated, exchange=graph.exchange)
+
+
+def _check_number(m: int, n: int) -> None:
+    if m > n:
+        raise BadInput(f"participation.m = {m} must be at most nodes = {n}")
+
+
+def _check_links(aware: bool, topology: GivesGraphs) -> None:
+    """That models are letters where those who send do not know who takes part."""
+    if not aware and exchange_of(topology) != "letters":
+        raise BadInput(
+            'participation.links = "blind" sends letters to nodes that take no part, and this topology asks for models or adds them up'
+            ' on their way; use links = "aware"'
+        )
+
+
+def _check_among(topology: GivesGraphs, m: int, instead: str) -> None:
+    """That the topology exists among m nodes."""
+    if peer_sampling(topology) is not None:
+        raise BadInput(
+            'participation: views are those of all nodes, and cannot be drawn among some of them; use links = "blind", or leave topology.view out'
+        )
+    try:
+        check_topology(topology, m)
+    except BadInput as problem:
+        raise BadInput(f"among {m} nodes that take part the topology does not exist ({problem}); {instead}") from None
+
+
+def _check_renumbered(topology: GivesGraphs, m: int) -> None:
+    """That a topology can be drawn among other nodes in each round: a graph that is to stay cannot, unless all nodes are alike in it."""
+    if is_placed(topology) or not _alike(topology, m):
+        raise BadInput(
+            'participation.links = "aware" draws links among other nodes in every round, and this topology has graphs that stay;'
+            ' use links = "blind", kind = "teleportation", or a topology that is drawn anew'
+        )
+
+
+def _alike(topology: GivesGraphs, m: int) -> bool:
+    """Whether it makes no difference who sits where: the graph is drawn anew in each round, or complete, or empty."""
+    if not is_static(topology):
+        inner = getattr(topology, "inner", None)
+        return inner is None or _alike(inner, m)
+    try:
+        return topology.graph(m, 0, Streams(0)).messages in (0, m * (m - 1))
+    except BadInput:  # there is none, static or not
+        return False

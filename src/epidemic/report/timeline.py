@@ -1,0 +1,146 @@
+"""A picture of what happens when: a lane for each node with training, sending and absence, and the ways of letters as thin lines.
+
+A pure function of what a clock has written down (`engine.telling`): seconds go in, a figure comes out. In a lane, the upper part is the
+processor and the strip below it the uplink, because both may be busy at once. What is neither training nor offline is waiting.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from epidemic.engine.telling import Span, Trip
+from epidemic.report.style import ORANGE, RED, SKY, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS: dict[str, tuple[str, float, float]] = {  # colour, and which part of the lane: from, height
+    "waiting": ("#E8EDF2", 0.0, 0.62),
+    "training": (SKY, 0.0, 0.62),
+    "sending": (ORANGE, 0.62, 0.2),
+    "offline": ("#8C8C8C", 0.0, 0.82),
+}
+FATES: dict[str, tuple[str, Any]] = {"arrived": ("0.15", "-"), "lost": (RED, (0, (3, 2)))}
+"""What became of a letter: colour and dashes."""
+
+LANES = 60
+"""So many nodes are shown unless told otherwise."""
+TRAININGS = 8
+"""Unless told otherwise, the picture ends when the median node has trained so often."""
+FEW_LINES, MANY_LINES = 150, 4000
+"""Letters from which on their lines grow paler, and as many as are drawn: more would be one grey area."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What is drawn: the first so many nodes and seconds."""
+
+    nodes: int
+    seconds: float
+    spans: list[Span]
+    trips: list[Trip]
+
+    @staticmethod
+    def of(spans: Iterable[Span], trips: Iterable[Trip], *, nodes: int, seconds: float) -> Timeline:
+        """Of everything that was written down, what these nodes did in this time; letters between them only."""
+        kept = [
+            replace(span, end=min(span.end, seconds)) for span in spans if span.node < nodes and span.start < seconds
+        ]
+        flown = [t for t in trips if max(t.sender, t.receiver) < nodes and t.left < seconds]
+        return Timeline(nodes, seconds, kept, flown)
+
+    def shares(self) -> dict[str, float]:
+        """How much of the nodes' time was spent on what; sending goes on beside the others, which add up to 1."""
+        total = self.nodes * self.seconds
+        spent = {kind: sum(s.end - s.start for s in self.spans if s.kind == kind) / total for kind in KINDS}
+        return {**spent, "waiting": max(0.0, 1.0 - spent["training"] - spent["offline"])}
+
+
+def enough(spans: Sequence[Span], nodes: int) -> float | None:
+    """When the median of these nodes has ended its `TRAININGS`-th training; None if it never did."""
+    ends: list[list[float]] = [[] for _ in range(nodes)]
+    for span in spans:
+        if span.kind == "training" and span.node < nodes:
+            ends[span.node].append(span.end)
+    times = sorted(sorted(mine)[TRAININGS - 1] if len(mine) >= TRAININGS else float("inf") for mine in ends)
+    found = median(times) if times else float("inf")
+    return found if found < float("inf") else None
+
+
+def timeline_figure(line: Timeline, title: str) -> Figure:
+    """The picture: lanes from top to bottom, time from left to right."""
+    from matplotlib.patches import Patch
+
+    tall = 0.34 if line.nodes <= 20 else 0.2 if line.nodes <= 40 else 0.155
+    figure = new_figure(12.0, min(1.5 + tall * max(line.nodes, 4), 24.0))
+    axes = figure.subplots()
+    for node in range(line.nodes):
+        _bars(axes, node, [(0.0, line.seconds)], "waiting")
+    by_lane = sorted(line.spans, key=lambda s: (list(KINDS).index(s.kind), s.node))
+    for (kind, node), spans in itertools.groupby(by_lane, key=lambda s: (s.kind, s.node)):
+        _bars(axes, node, [(s.start, s.end - s.start) for s in spans], kind)
+    drawn = _letters(axes, line)
+    every = 1 if line.nodes <= 24 else 5 if line.nodes <= 70 else 10
+    axes.set_yticks(
+        [node + 0.41 for node in range(0, line.nodes, every)], [str(i) for i in range(0, line.nodes, every)]
+    )
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(0, line.seconds)
+    axes.set_ylim(line.nodes, -0.18)
+    axes.set_xlabel("simulated time (s)")
+    axes.set_ylabel("node")
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    share = line.shares()
+    keys: list[Any] = [
+        Patch(color=KINDS[kind][0], label=f"{kind} {100 * share[kind]:.0f} %")
+        for kind in ("training", "waiting", "sending", "offline")
+        if share[kind] > 0 or kind != "offline"
+    ]
+    figure.legend(handles=[*keys, *drawn], loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+    return figure
+
+
+def _bars(axes: Any, node: int, pieces: Sequence[tuple[float, float]], kind: str) -> None:
+    colour, start, height = KINDS[kind]
+    # a fine gap tells one training from the next
+    edge = {"edgecolor": "white", "linewidth": 0.5} if kind in ("training", "sending") else {"linewidth": 0}
+    level = 1 if kind == "waiting" else 2
+    axes.broken_barh(pieces, (node + start, height), facecolors=colour, zorder=level, **edge)
+
+
+def _letters(axes: Any, line: Timeline) -> list[Any]:
+    """Thin lines from the sender's uplink to the receiver's lane; what their looks mean."""
+    from matplotlib.collections import LineCollection
+    from matplotlib.lines import Line2D
+
+    step = -(-len(line.trips) // MANY_LINES) or 1
+    shown = line.trips[::step]
+    pale = max(0.15, min(0.8, 0.8 * (FEW_LINES / max(len(shown), 1)) ** 0.5))
+    keys = []
+    for fate, (colour, dashes) in FATES.items():
+        mine = [[(t.left, t.sender + 0.72), (t.arrived, t.receiver + 0.31)] for t in shown if t.fate == fate]
+        if not mine:
+            continue
+        alpha = pale if fate == "arrived" else min(1.0, 2 * pale)
+        axes.add_collection(
+            LineCollection(
+                mine,
+                colors=colour,
+                linewidths=0.5,
+                linestyles=[dashes],
+                alpha=alpha,
+                zorder=3,
+            )
+        )
+        if len(shown) <= 3 * FEW_LINES:  # where it came
+            axes.scatter(*zip(*(ends[1] for ends in mine), strict=True), s=4, color=colour, linewidth=0, zorder=4)
+        count = sum(t.fate == fate for t in line.trips)
+        some = f", one of {step} drawn" if step > 1 else ""
+        label = f"letter{'' if count == 1 else 's'}{' lost' if fate == 'lost' else ''} ({count:,}{some})"
+        keys.append(Line2D([], [], color=colour, linestyle=dashes, linewidth=0.9, label=label))
+    return keys

@@ -1,0 +1,150 @@
+"""The gossip-based peer sampling framework (Jelasity, Voulgaris, Guerraoui, Kermarrec, van Steen, 2007).
+
+Whom a node asks, whether it is answered, and which entries it parts with when it knows too many: three choices that span many services.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from epidemic.errors import BadInput, require_choice, require_int
+from epidemic.graph import IntArray
+from epidemic.rng import Stream
+from epidemic.sampling.base import FREE, FixedSize, Mask, Views, at_random, equal, oldest, picked, shuffled
+
+DISCARDS = ("blind", "healer", "swapper")
+
+
+class Jelasity(FixedSize, frozen=True, tag="jelasity"):
+    """A node sends itself and half of its view; who knows too many afterwards parts with the oldest, those just sent, or any.
+
+    A partner that cannot be reached is dropped, whatever the choices are: otherwise a node that asks the oldest and parts with those
+    sent would ask a dead one for ever.
+    """
+
+    fewest: ClassVar[int] = 2
+
+    discard: Literal["blind", "healer", "swapper"] | tuple[int, int] = "swapper"
+    """With whom to part. healer: size / 2 of the oldest first. swapper: size / 2 of those just sent first. blind: any. Or two numbers
+    [H, S]: up to H of the oldest, then up to S of those just sent, then any."""
+    select: Literal["tail", "rand"] = "tail"
+    """Whom to ask. tail: the oldest. rand: any."""
+    propagation: Literal["pushpull", "push"] = "pushpull"
+    """push: without an answer."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_choice("topology.view.select", self.select, ["tail", "rand"])
+        require_choice("topology.view.propagation", self.propagation, ["pushpull", "push"])
+        if isinstance(self.discard, str):
+            require_choice("topology.view.discard", self.discard, DISCARDS)
+            return
+        h, s = self.discard
+        require_int("topology.view.discard[0]", h, 0, self.size // 2)
+        require_int("topology.view.discard[1]", s, 0)
+        if s > self.size // 2 - h:
+            raise BadInput(
+                f"topology.view.discard = [{h}, {s}] must add up to at most size / 2 = {self.size // 2}, which is what is sent"
+            )
+
+    def cautions(self, n: int, s: int) -> list[str]:
+        """Parting with anybody makes in-degrees a matter of luck."""
+        if self.discard not in ("blind", (0, 0)):
+            return []
+        return [
+            "el-local over blind views: some nodes are known to nobody for many rounds, and their models do not spread;"
+            ' topology.view.discard = "swapper" keeps views even'
+        ]
+
+    def partners(self, views: Views, rows: IntArray, stream: Stream) -> IntArray:
+        """The oldest, or any."""
+        return oldest(views, rows, stream) if self.select == "tail" else at_random(views, rows, stream)
+
+    def exchange(
+        self, views: Views, p: IntArray, q: IntArray, slot: IntArray, stream: Stream
+    ) -> tuple[IntArray, IntArray | None]:
+        """Both sides, or q alone, add what they are sent and part with what is too much; all entries get older."""
+        healing, swap = self._numbers(views.ids.shape[1])
+        mine, theirs = _Side(views, p, healing, stream), _Side(views, q, healing, stream)
+        theirs.take(mine, healing, swap, stream)
+        if self.propagation == "push":
+            views.ages[p] += 1
+        else:
+            mine.take(theirs, healing, swap, stream)
+            mine.keep(views)
+        theirs.keep(views)
+        return mine.sent, None if self.propagation == "push" else theirs.sent
+
+    def unanswered(self, views: Views, p: IntArray, slot: IntArray, stream: Stream) -> IntArray:
+        """The one that was asked is dropped."""
+        known = (views.ids[p] != FREE).sum(axis=1)
+        views.ids[p, slot] = FREE
+        views.ages[p] += 1
+        sent: IntArray = 1 + np.minimum(known, _half(views.ids.shape[1]) - 1)
+        return sent
+
+    def _numbers(self, w: int) -> tuple[int, int]:
+        """H and S for views of w slots."""
+        half = _half(w)
+        if isinstance(self.discard, str):
+            return {"blind": (0, 0), "healer": (half, 0), "swapper": (0, half)}[self.discard]
+        healing = min(self.discard[0], half)
+        return healing, min(self.discard[1], half - healing)
+
+
+def _half(w: int) -> int:
+    return max(w // 2, 1)
+
+
+class _Side:
+    """One of the two in each of m exchanges: its view in the order of the paper's list, and what it sends."""
+
+    def __init__(self, views: Views, rows: IntArray, healing: int, stream: Stream) -> None:
+        ids, ages = views.ids[rows], views.ages[rows]
+        free = ids == FREE
+        order = shuffled(2 * free + (_oldest(ages, ~free, healing, stream) if healing else 0), stream)
+        self.rows, self.width = rows, ids.shape[1]
+        # The list of the paper: what is sent at the head, the oldest and then free slots last.   # (m, w)
+        self.ids, self.ages = picked(ids, order), picked(ages, order)
+        head = _half(self.width) - 1
+        own = np.zeros((len(rows), 1), dtype=ages.dtype)
+        self.out_ids = np.concatenate([rows[:, None].astype(ids.dtype), self.ids[:, :head]], axis=1)  # itself, of age 0
+        self.out_ages = np.concatenate([own, self.ages[:, :head]], axis=1)
+        self.sent: IntArray = (self.out_ids != FREE).sum(axis=1)
+
+    def take(self, other: _Side, healing: int, swap: int, stream: Stream) -> None:
+        """Add what the other one sends, then part with entries until they fit."""
+        got, got_ages = other.out_ids, other.out_ages
+        slot, at, row = np.nonzero(equal(self.ids, got))  # those whom both know, and free slots
+        younger = got_ages[row, at] < self.ages[row, slot]
+        ids, ages = np.concatenate([self.ids, got], axis=1), np.concatenate([self.ages, got_ages], axis=1)
+        ids[row, np.where(younger, slot, self.width + at)] = FREE
+        ids[:, self.width :][got == self.rows[:, None]] = FREE
+        excess = np.maximum((ids != FREE).sum(axis=1) - self.width, 0)  # (m,)
+        if healing:
+            old = _oldest(ages, ids != FREE, np.minimum(healing, excess), stream)
+            excess = excess - old.sum(axis=1)
+            ids[old] = FREE
+        if swap:
+            here = ids != FREE
+            head = here & (np.cumsum(here, axis=1) <= np.minimum(swap, excess)[:, None])
+            ids[head] = FREE
+        order = shuffled(ids == FREE, stream)[:, : self.width]  # any of those left, as many as fit
+        self.ids, self.ages = picked(ids, order), picked(ages, order)
+
+    def keep(self, views: Views) -> None:
+        """Write the new view down, a cycle older."""
+        views.ids[self.rows], views.ages[self.rows] = self.ids, self.ages + 1
+
+
+def _oldest(ages: IntArray, among: Mask, most: IntArray | int, stream: Stream) -> Mask:
+    """The `most` oldest entries of each row, at random among equals; all of them where they are fewer.   # (m, w)"""
+    m, w = ages.shape
+    key = ((ages.astype(np.int64) + 1) << 32) | (stream.words(m * w).reshape(m, w) >> np.uint64(32)).astype(np.int64)
+    key[~among] = 0
+    most = np.asarray(np.minimum(most, among.sum(axis=1)))
+    least = picked(np.sort(key, axis=1), np.minimum(w - most, w - 1)[:, None])  # (m, 1)
+    found: Mask = (key >= least) & (most > 0)[:, None] & among
+    return found

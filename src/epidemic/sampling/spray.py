@@ -1,0 +1,164 @@
+"""Spray (Nedelec, Tanke, Frey, Molli, Mostefaoui, 2018): views whose size follows the size of the network by itself.
+
+A view is a multiset. Exchanges move arcs and never make or lose one, so their number is decided by those who join: n * (a ln n + b).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from epidemic.errors import BadInput, require_int
+from epidemic.graph import IntArray
+from epidemic.memory import require_memory
+from epidemic.rng import Stream
+from epidemic.sampling.base import FREE, Control, Links, PeerSampling, Views, picked, shuffled
+
+EULER = 0.5772156649015329
+
+OFTEN = 16
+"""Among so few nodes there is a cycle of exchanges after everyone who joins."""
+
+
+class Spray(PeerSampling, frozen=True, tag="spray"):
+    """Views of about `a` ln n + `b` entries, some of them twice; both sides of an exchange part with half of theirs.
+
+    Nodes join one after the other: the newcomer gets `a` arcs, the first of them to its contact, and everybody in the contact's view
+    (with multiplicity) gets an arc to the newcomer. a = 1 and b = 0 is the service as published.
+    """
+
+    a: int = 1
+    b: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_int("topology.view.a", self.a, 1, 100)
+        require_int("topology.view.b", self.b, 0, 1000)
+
+    def mean_size(self, n: int) -> float:
+        """How many arcs a node has on average."""
+        return self.a * math.log(n) + self.b
+
+    def check(self, n: int, s: int) -> None:
+        """Raise BadInput if the mean view is smaller than s."""
+        size = self.mean_size(n)
+        if s > size:
+            enough = math.ceil((s - self.b) / math.log(n))
+            raise BadInput(
+                f"topology.s = {s} must be at most the size of a view, which is a ln n + b = {size:.1f} for spray among"
+                f" nodes = {n}; use topology.view.a = {max(enough, self.a)} or a smaller s"
+            )
+        require_memory("topology.view", int(256 * n * size), "use fewer nodes")
+
+    def cautions(self, n: int, s: int) -> list[str]:
+        """Views of equal size would have to be all different."""
+        return [
+            f"el-local over spray: views have about {self.mean_size(n):.1f} entries, some of them twice; a node that knows fewer than"
+            f" s = {s} others sends to all of them"
+        ]
+
+    def start(self, n: int, stream: Stream) -> Views:
+        """Views after all have joined, each by a contact chosen at random among those who had.
+
+        Exchanges go on meanwhile, a cycle whenever the network has doubled, at first after every newcomer: otherwise views of those
+        who joined early would be far larger than the others, and the number of arcs a matter of luck.
+        """
+        u = stream.uniforms(n, self.a)
+        pair = max(1, round(self.a * (1.5 - EULER) + self.b))  # then the mean grows by a / k with the k-th node
+        known: list[list[int]] = [[1] * pair, [0] * pair]
+        for i in range(2, n):
+            if i < OFTEN or i & (i - 1) == 0:
+                views = _as_views(known)
+                self.cycle(views, stream)
+                known = [[j for j in row if j != FREE] for row in views.ids.tolist()]
+            contacts = (u[i] * i).astype(np.int64).tolist()
+            for j in known[contacts[0]]:
+                known[j].append(i)
+            known.append(contacts)
+        return _as_views(known)
+
+    def exchange(
+        self, views: Views, p: IntArray, q: IntArray, slot: IntArray, stream: Stream
+    ) -> tuple[IntArray, IntArray]:
+        """Each gives half of its arcs and takes as many as the other gives; the initiator gives one to itself instead of that to q."""
+        mine, my_ages = views.ids[p], views.ages[p] + 1
+        theirs, their_ages = views.ids[q], views.ages[q]
+        halves = [((rows != FREE).sum(axis=1) + 1) // 2 for rows in (mine, theirs)]  # (m,) each
+        mine[np.arange(len(p)), slot] = FREE
+        ours, answer = _Cut(mine, my_ages, halves[0] - 1, stream), _Cut(theirs, their_ages, halves[1], stream)
+        ours.readdress(q, p)
+        answer.readdress(p, q)
+        own = p[:, None].astype(mine.dtype), np.zeros((len(p), 1), dtype=my_ages.dtype)  # itself, of age 0
+        _store(views, p, [ours.kept, answer.sent])
+        _store(views, q, [answer.kept, ours.sent, own])
+        return halves[0], halves[1]
+
+    def unanswered(self, views: Views, p: IntArray, slot: IntArray, stream: Stream) -> IntArray:
+        """All arcs to the dead one go; each is replaced by a second one to somebody else, but for one of as many as the view had."""
+        views.ages[p] += 1
+        ids, ages = views.ids[p], views.ages[p]
+        before = (ids != FREE).sum(axis=1)  # (m,)
+        gone = ids == ids[np.arange(len(p)), slot][:, None]  # (m, w)
+        left = before - gone.sum(axis=1)
+        u = stream.uniforms(2, *ids.shape)
+        again = gone & (u[0] < 1 - 1 / before[:, None]) & (left > 0)[:, None]
+        ids[gone] = FREE
+        order = np.argsort(ids == FREE, axis=1, kind="stable")  # (m, w) those left first
+        source = picked(order, (u[1] * left[:, None]).astype(np.int64))
+        views.ids[p] = np.where(again, picked(ids, source), ids)
+        views.ages[p] = np.where(again, picked(ages, source), ages)
+        sent: IntArray = (before + 1) // 2
+        return sent
+
+    def cycle(self, views: Views, stream: Stream, links: Links | None = None) -> Control:
+        """One exchange each; afterwards no more slots than the largest view needs."""
+        done = super().cycle(views, stream, links)
+        order = np.argsort(views.ids == FREE, axis=1, kind="stable")
+        order = order[:, : max(int((views.ids != FREE).sum(axis=1).max()), 1)]
+        views.ids, views.ages = picked(views.ids, order), picked(views.ages, order)
+        return done
+
+
+Entries = tuple[IntArray, IntArray]
+"""Ids and ages.   # (m, k) each"""
+
+
+class _Cut:
+    """The entries of each row in two parts: what is sent, at random, and what is kept."""
+
+    def __init__(self, ids: IntArray, ages: IntArray, sent: IntArray, stream: Stream) -> None:
+        order = shuffled(ids == FREE, stream)
+        ids, ages = picked(ids, order), picked(ages, order)
+        goes = np.arange(ids.shape[1]) < sent[:, None]
+        most = int(sent.max())
+        self.kept: Entries = np.where(goes, FREE, ids), ages
+        self.sent: Entries = np.where(goes, ids, FREE)[:, :most], ages[:, :most]
+
+    def readdress(self, receivers: IntArray, senders: IntArray) -> None:
+        """Arcs to the receiver become arcs to the sender: nobody gets one to itself."""
+        ids, ages = self.sent
+        own = ids == receivers[:, None]
+        self.sent = np.where(own, senders[:, None].astype(ids.dtype), ids), np.where(own, 0, ages)
+
+
+def _as_views(known: list[list[int]]) -> Views:
+    """Lists of arcs as views, all of age 0."""
+    sizes = np.array([len(view) for view in known])
+    ids = np.full((len(known), sizes.max()), FREE, dtype=np.int32)
+    ids[np.arange(ids.shape[1]) < sizes[:, None]] = [j for view in known for j in view]
+    return Views(ids, np.zeros_like(ids))
+
+
+def _store(views: Views, rows: IntArray, parts: list[Entries]) -> None:
+    """Make these entries the views of the rows, in more slots if that is necessary."""
+    ids, ages = (np.concatenate([part[i] for part in parts], axis=1) for i in (0, 1))
+    order = np.argsort(ids == FREE, axis=1, kind="stable")
+    most, w = int((ids != FREE).sum(axis=1).max()), views.ids.shape[1]
+    if most > w:
+        more = np.full((len(views.ids), most - w), FREE, dtype=views.ids.dtype)
+        views.ids = np.concatenate([views.ids, more], axis=1)
+        views.ages = np.concatenate([views.ages, np.zeros_like(more)], axis=1)
+    order = order[:, : views.ids.shape[1]]
+    views.ids[rows, : order.shape[1]], views.ages[rows, : order.shape[1]] = picked(ids, order), picked(ages, order)
+    views.ids[rows, order.shape[1] :] = FREE

@@ -1,0 +1,4 @@
+"""Many runs as tasks of a Slurm cluster, through `submitit` (extra `slurm`): one array job, a task for each run, all in one shared directory.
+
+Nothing is imported here, because every task imports this package before it starts its run.
+"""

@@ -1,0 +1,167 @@
+"""Topologies that average exactly after finitely many rounds: the one-peer hypercube, and the Base-(k+1) graph.
+
+Base-(k+1) (Takezawa et al., NeurIPS 2023) does so for any number of nodes, nobody having more than k neighbours in a round, in at most
+2 log_{k+1}(n) + 2 rounds. Its links bring their own weights.
+
+A number is smooth here if all its prime factors are at most k + 1.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epidemic.errors import BadInput, require_choice, require_int
+from epidemic.graph import FloatArray, Graph
+from epidemic.rng import Streams
+from epidemic.topology.base import Topology
+from epidemic.topology.regular import both_ways
+
+Links = tuple[NDArray[np.int64], NDArray[np.int64], FloatArray]
+"""Undirected links of a round: one end, the other end, weight.   # (m,) each"""
+
+
+class Hypercube(Topology, frozen=True, tag="hypercube"):
+    """In round t nodes whose numbers differ in bit t mod log2(n) are paired: exact averaging after log2(n) rounds.
+
+    Any log2(n) rounds in a row will do. The number of nodes must be a power of two.
+    """
+
+    def check(self, n: int) -> None:
+        super().check(n)
+        if n & (n - 1):
+            below = 1 << (n.bit_length() - 1)
+            raise BadInput(
+                f"nodes = {n} must be a power of two for a hypercube; use {below} or {2 * below},"
+                ' or topology.kind = "base", which averages exactly with any number'
+            )
+
+    def draw(self, n: int, round: int, streams: Streams) -> Graph:
+        bit = 1 << round % (n.bit_length() - 1)
+        return Graph(n, np.arange(n + 1, dtype=np.int32), np.arange(n, dtype=np.int32) ^ np.int32(bit))
+
+
+class Base(Topology, frozen=True, tag="base"):
+    """The Base-(k+1) graph: exact averaging in a period of few rounds, with at most `k` neighbours in each.
+
+    `relabel = "period"` gives the nodes other places, drawn at random, in every period, which takes away the directions in which
+    different data is averaged badly; `"never"` leaves them where they are. Round t is round t + `start` of the construction.
+    """
+
+    natural_mixing: ClassVar[str] = "native"
+
+    k: int = 1
+    relabel: Literal["period", "never"] = "period"
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        require_int("topology.k", self.k, 1)
+        require_choice("topology.relabel", self.relabel, ["period", "never"])
+        require_int("topology.start", self.start, 0)
+
+    def length(self, n: int) -> int:
+        """Rounds of a period."""
+        return 1 if self.k >= n - 1 else len(base_rounds(n, self.k))
+
+    def draw(self, n: int, round: int, streams: Streams) -> Graph:
+        if self.k >= n - 1:
+            return Graph.complete(n)
+        period, at = divmod(round + self.start, self.length(n))
+        one, other, weight = base_rounds(n, self.k)[at]
+        if self.relabel == "period":
+            seat = streams("topology", period).permutation(n)
+            one, other = seat[one], seat[other]
+        return Graph.from_edges(n, *both_ways(one, other), np.concatenate([weight, weight]))
+
+
+@lru_cache(maxsize=16)
+def base_rounds(n: int, k: int) -> tuple[Links, ...]:
+    """The rounds of a period of Base-(k+1) on n nodes: the simple form, or groups and then columns, whichever is shorter."""
+    simple = _simple(n, k)
+    groups = _smooth_part(n, k)
+    size = n // groups
+    if groups == 1 or size == 1:
+        return tuple(simple)
+    inside = [_repeated(links, size * np.arange(groups)) for links in _simple(size, k)]
+    across = [_repeated(links, np.arange(size), size) for links in _hyper_hypercube(groups, k)]
+    both = inside + across
+    return tuple(simple if len(simple) <= len(both) else both)
+
+
+def _simple(m: int, k: int) -> list[Links]:
+    """Blocks average among themselves, then each block in turn meets all later ones and averages what it has heard.
+
+    Block l has a_l (k+1)^{p_l} nodes, the digits of m in base k + 1, and consists of a_l sub-blocks.
+    """
+    if _smooth_part(m, k) == m:
+        return _hyper_hypercube(m, k)
+    blocks = _blocks(m, k)
+    first = [_hyper_hypercube(count * size, k) for _, count, size in blocks]
+    wait = len(first[0])
+    rounds: list[list[Links]] = [[] for _ in range(wait + 1 + len(_hyper_hypercube(blocks[0][2], k)))]
+    for (at, _, _), own in zip(blocks, first, strict=True):
+        for t, links in enumerate(own):
+            rounds[t].append(_repeated(links, np.array([at])))
+    for j, (at, count, size) in enumerate(blocks[:-1]):
+        late = np.arange(at + count * size, m)
+        subs = at + size * np.arange(count)
+        partners = (subs + size - 1)[:, None] - np.arange(len(late))  # a fresh node of each sub-block, from its end on
+        rounds[wait + j].append((partners.ravel(), np.tile(late, count), np.full(partners.size, size / (m - at))))
+        for t, links in enumerate(_hyper_hypercube(size, k)):
+            rounds[wait + j + 1 + t].append(_repeated(links, subs))
+    return [_together(parts) for parts in rounds]
+
+
+def _blocks(m: int, k: int) -> list[tuple[int, int, int]]:
+    """Where each block begins, how many sub-blocks it has, and their size; the largest first."""
+    size = 1
+    while size * (k + 1) <= m:
+        size *= k + 1
+    found, at = [], 0
+    while at < m:
+        count = (m - at) // size
+        if count:
+            found.append((at, count, size))
+        at, size = at + count * size, size // (k + 1)
+    return found
+
+
+def _hyper_hypercube(m: int, k: int) -> list[Links]:
+    """H_k on m nodes, m being smooth: in each round those who differ in one digit of mixed radix are a clique."""
+    radices: list[int] = []
+    left = m
+    while left > 1:
+        radices.append(next(f for f in range(min(k + 1, left), 1, -1) if left % f == 0))
+        left //= radices[-1]
+    rounds, stride = [], 1
+    for f in reversed(radices):
+        node = np.arange(m).reshape(-1, f, stride)  # the digit of this round in the middle
+        low, high = np.triu_indices(f, k=1)
+        pairs = node[:, low].ravel(), node[:, high].ravel()
+        rounds.append((*pairs, np.full(len(pairs[0]), 1 / f)))
+        stride *= f
+    return rounds
+
+
+def _smooth_part(n: int, k: int) -> int:
+    """The largest smooth divisor."""
+    left = n
+    for f in range(2, min(k + 1, n) + 1):
+        while left % f == 0:
+            left //= f
+    return n // left
+
+
+def _repeated(links: Links, begins: NDArray[np.int64], stride: int = 1) -> Links:
+    """The same links in several places: node i is `stride` i beyond where each begins."""
+    one, other, weight = links
+    ends = [(begins[:, None] + stride * end).ravel() for end in (one, other)]
+    return ends[0], ends[1], np.tile(weight, len(begins))
+
+
+def _together(parts: list[Links]) -> Links:
+    one, other, weight = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return one, other, weight

@@ -1,0 +1,107 @@
+"""PeerSwap (arXiv 2408.03829): a fixed graph on whose places the nodes walk about."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import lru_cache
+from threading import Lock
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epidemic.errors import require_int
+from epidemic.graph import Graph
+from epidemic.rng import Streams
+from epidemic.topology.base import Topology, check_topology
+from epidemic.topology.regular import Regular, one_way
+
+MOST_SWAPS = 10_000_000
+"""In a round; more take longer than seconds to draw, and change nothing: everybody is anywhere long before."""
+
+STRIDE = 16
+"""Of so many rounds the seats of one are remembered, so that an earlier round is not played from the start."""
+REMEMBERED = 64
+"""How many of these."""
+
+
+class PeerSwap(Topology, frozen=True, tag="peer-swap"):
+    """A random connected graph of equal degrees `s`; after each round, `swaps` times, the nodes at a random link change places.
+
+    With many swaps everybody is anywhere in the next round, as in EL-Oracle; with none the graph is static. Without `swaps` there are as many
+    as nodes. Swaps are drawn from the run's seed; what nodes would say to each other to agree on them is not counted.
+    """
+
+    placed: ClassVar[bool] = True
+
+    s: int
+    swaps: int | None = None
+
+    def __post_init__(self) -> None:
+        require_int("topology.s", self.s, 1)
+        if self.swaps is not None:
+            require_int("topology.swaps", self.swaps, 0, MOST_SWAPS)
+
+    @property
+    def random(self) -> bool:  # type: ignore[override]
+        return not self.static
+
+    @property
+    def static(self) -> bool:  # type: ignore[override]
+        return self.swaps == 0
+
+    def check(self, n: int) -> None:
+        check_topology(Regular(self.s), n)
+
+    def draw(self, n: int, round: int, streams: Streams) -> Graph:
+        fixed = Regular(self.s).graph(n, 0, streams)
+        if self.static or fixed.clique is not None:
+            return fixed
+        seat = _walk(fixed, n if self.swaps is None else self.swaps, streams).seats(round)
+        heard = np.empty((n, self.s), dtype=np.int32)
+        heard[seat] = seat[fixed.senders.reshape(n, self.s)]
+        return Graph.from_targets(heard)  # links go both ways: heard by means heard
+
+
+class _Walk:
+    """Who sits where in each round: a function of the round, worked out from the latest round before it that is remembered."""
+
+    def __init__(self, fixed: Graph, swaps: int, streams: Streams) -> None:
+        self._ends = one_way(fixed)
+        self._swaps = swaps
+        self._streams = streams
+        self._known: OrderedDict[int, NDArray[np.int32]] = OrderedDict()
+        self._start = self._last = (0, np.arange(fixed.n, dtype=np.int32))
+        self._lock = Lock()
+
+    def seats(self, round: int) -> NDArray[np.int32]:
+        """The node on each place of the fixed graph.   # (n,)"""
+        with self._lock:
+            known = [self._start, self._last, *self._known.items()]
+            before, seat = max((one for one in known if one[0] <= round), key=lambda one: one[0])
+            for t in range(before, round):
+                seat = self._swapped(seat, t)
+                if (t + 1) % STRIDE == 0:
+                    self._remember(t + 1, seat)
+            self._last = (round, seat)
+            return seat
+
+    def _swapped(self, seat: NDArray[np.int32], round: int) -> NDArray[np.int32]:
+        """After the swaps that follow a round, one after the other."""
+        one, other = self._ends
+        links = self._streams("topology-swaps", round).integers(len(one), self._swaps)
+        sits: list[int] = seat.tolist()
+        for a, b in zip(one[links].tolist(), other[links].tolist(), strict=True):
+            sits[a], sits[b] = sits[b], sits[a]
+        return np.array(sits, dtype=np.int32)
+
+    def _remember(self, round: int, seat: NDArray[np.int32]) -> None:
+        self._known[round] = seat
+        while len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+
+
+@lru_cache(maxsize=8)
+def _walk(fixed: Graph, swaps: int, streams: Streams) -> _Walk:
+    """That of this very graph, which is remembered as long as its topology is in use."""
+    return _Walk(fixed, swaps, streams)

@@ -1,0 +1,164 @@
+"""Topologies that are made of another one, their `inner`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from epidemic.errors import BadInput, require_choice, require_int
+from epidemic.graph import Graph
+from epidemic.rng import Streams
+from epidemic.sampling import Control, Links, Reach
+from epidemic.topology.base import (
+    EXCHANGE,
+    Cost,
+    Expected,
+    GivesGraphs,
+    Topology,
+    check_topology,
+    control,
+    exchange_of,
+    expected,
+    graph_among,
+    is_placed,
+    is_random,
+    is_static,
+    natural_mixing,
+    topology_cautions,
+)
+
+
+class Wrapper(Topology, frozen=True):
+    """A topology made of another one, which a table may describe."""
+
+    inner: Any
+
+    def __post_init__(self) -> None:
+        if isinstance(self.inner, dict):
+            from epidemic.topology import topology_from  # the registry lists these classes too
+
+            msgspec.structs.force_setattr(self, "inner", topology_from(self.inner, "topology.inner"))
+        if not isinstance(self.inner, GivesGraphs):
+            raise BadInput(f"topology.inner = {self.inner!r} must be a topology, for example {{kind = 'ring'}}")
+
+    @property
+    def natural_mixing(self) -> str:  # type: ignore[override]
+        return natural_mixing(self.inner)
+
+    @property
+    def random(self) -> bool:  # type: ignore[override]
+        return is_random(self.inner)
+
+    @property
+    def static(self) -> bool:  # type: ignore[override]
+        return is_static(self.inner)
+
+    @property
+    def exchange(self) -> str:  # type: ignore[override]
+        return exchange_of(self.inner)
+
+    @property
+    def placed(self) -> bool:  # type: ignore[override]
+        return is_placed(self.inner)
+
+    def check(self, n: int) -> None:
+        check_topology(self.inner, n)
+
+    def cautions(self, n: int) -> list[str]:
+        return topology_cautions(self.inner, n)
+
+
+class Every(Wrapper, frozen=True, tag="every"):
+    """Another topology, each of whose graphs is held for `period` rounds."""
+
+    period: int
+
+    def __post_init__(self) -> None:
+        require_int("topology.period", self.period, 1)
+        super().__post_init__()
+
+    @property
+    def placed(self) -> bool:  # type: ignore[override]
+        return (self.period > 1 and not self.static) or is_placed(self.inner)
+
+    def draw(self, n: int, round: int, streams: Streams) -> Graph:
+        graph: Graph = self.inner.graph(n, round // self.period, streams)
+        return graph
+
+    def graph_among(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Graph:
+        return graph_among(self.inner, n, round // self.period, streams, _held(reach, self.period))
+
+    def control(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Control | None:
+        inner, rest = divmod(round, self.period)
+        return None if rest else control(self.inner, n, inner, streams, _held(reach, self.period))
+
+    def expected(self, n: int, streams: Streams) -> Expected:
+        inner = expected(self.inner, n, streams)
+        return (
+            inner if self.period == 1 else Expected(sigma2=inner.sigma2)
+        )  # a graph held on meets what it mixed itself
+
+    @property
+    def changes(self) -> str:
+        """How its graph changes, for people."""
+        return "never" if self.static else f"as its inner one does, every {self.period} rounds"
+
+
+class Periodic(Wrapper, frozen=True, tag="periodic"):
+    """Another topology, and in every `period`-th round the average of all (Gossip-PGA, Chen et al. 2021).
+
+    Rounds period - 1, 2 period - 1, ... are complete. Over `none` this is local SGD with periodic averaging.
+    """
+
+    period: int
+    cost: Cost = "all-to-all"
+
+    def __post_init__(self) -> None:
+        require_int("topology.period", self.period, 1)
+        require_choice("topology.cost", self.cost, EXCHANGE)
+        super().__post_init__()
+
+    @property
+    def static(self) -> bool:  # type: ignore[override]
+        return self.period == 1
+
+    @property
+    def exchange(self) -> str:  # type: ignore[override]
+        return exchange_of(self.inner) if self.cost == "all-to-all" else EXCHANGE[self.cost]
+
+    def check(self, n: int) -> None:
+        require_int("nodes", n, 2)
+        super().check(n)
+
+    def draw(self, n: int, round: int, streams: Streams) -> Graph:
+        return self.graph_among(n, round, streams, None)
+
+    def graph_among(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Graph:
+        if (round + 1) % self.period == 0:
+            return Graph.complete(n, exchange=EXCHANGE[self.cost])
+        return graph_among(self.inner, n, round, streams, reach)
+
+    def control(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Control | None:
+        return control(self.inner, n, round, streams, reach)
+
+    @property
+    def changes(self) -> str:
+        """How its graph changes, for people."""
+        return "never" if self.static else f"as its inner one does, and is complete in one of {self.period} rounds"
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Who can talk to whom when graphs are drawn that are held for some rounds."""
+
+    reach: Reach
+    period: int
+
+    def __call__(self, round: int) -> Links:
+        return self.reach(round * self.period)
+
+
+def _held(reach: Reach | None, period: int) -> Reach | None:
+    return None if reach is None else _Held(reach, period)

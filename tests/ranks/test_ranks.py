@@ -1,0 +1,263 @@
+"""One simulation on several processes: the same bytes as in one, whatever the number of ranks, and an end of all when one ends."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from epidemic.engine import simulate
+from epidemic.experiment import load
+
+BASE = """
+nodes = 13
+rounds = 5
+seeds = [1]
+[eval]
+every = 2
+samples = 100
+[data]
+kind = "digits"
+[model]
+kind = "logistic"
+"""
+RESULTS = ("records.jsonl", "summary.json", "nodes.json", "models.safetensors")
+BATCH_NORM = """
+from torch import nn
+
+def model():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.2), nn.Linear(12, 10))
+"""
+
+KINDS = {
+    "el-local": ['topology.kind="el-local"', "topology.s=3"],
+    "el-oracle momentum": ['topology.kind="el-oracle"', "topology.s=4", "algorithm.momentum=0.9"],
+    "complete, by samples": ['topology.kind="complete"', 'mixing="samples"'],
+    "equitopo": ['topology.kind="u-equistatic"', "topology.m=4"],
+    "faults": [
+        'topology.kind="regular"', "topology.s=4", 'mixing="metropolis-hastings"', "faults.loss=0.2",
+        "faults.random_crashes.probability=0.2", "faults.random_crashes.rounds_down=1",
+    ],
+    "complete, half there": ['topology.kind="complete"', 'participation.kind="uniform"', "participation.m=6"],
+    "batch norm": ['model.kind="python"', 'model.factory="mine:model"', 'topology.kind="el-local"', "topology.s=3"],
+    "convolutions": ['model.kind="small-cnn"', 'runtime.strategy="per-node"', 'topology.kind="el-local"', "topology.s=3"],
+    "push-sum": ['algorithm.kind="push-sum"', 'topology.kind="el-local"', "topology.s=4"],
+    "tracking": ['algorithm.kind="gradient-tracking"', 'topology.kind="regular"', "topology.s=4"],
+    "quasi-global momentum": ['algorithm.kind="qg-momentum"', 'topology.kind="base"', "topology.k=2"],
+    "exact diffusion": ['algorithm.kind="exact-diffusion"', 'topology.kind="ring"'],
+    "push-pull": ['algorithm.kind="push-pull"', 'topology.kind="el-local"', "topology.s=4"],
+    "views and a cap": [
+        'topology.kind="el-local"', "topology.s=3", 'topology.view.kind="cyclon"', "topology.view.size=6", "topology.view.shuffle=3", "faults.cap=4",
+    ],
+    "adam, mlp": ['model.kind="mlp"', 'algorithm.optimizer="adam"', "algorithm.lr=0.01", "algorithm.local_steps=2"],
+}  # fmt: skip
+
+
+def command(*words):
+    return [sys.executable, "-m", "epidemic", *map(str, words)]
+
+
+def settings(kind):
+    return [word for setting in KINDS[kind] for word in ("--set", setting)]
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(["", os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)}
+
+
+def run(*words, where):
+    return subprocess.run(command(*words), cwd=where, capture_output=True, text=True, timeout=200, env=environment())
+
+
+def results(path):
+    return {name: (path / "seed-1" / name).read_bytes() for name in RESULTS}
+
+
+def write(where):
+    (where / "base.toml").write_text(BASE)
+    (where / "mine.py").write_text(BATCH_NORM)
+
+
+@pytest.fixture
+def place(tmp_path):
+    write(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Every kind in one process."""
+    where = tmp_path_factory.mktemp("alone")
+    write(where)
+    sys.path.insert(0, str(where))
+    try:
+        for kind in KINDS:
+            simulate(load(where / "base.toml", KINDS[kind]), where / kind)
+    finally:
+        sys.path.remove(str(where))
+    return where
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_any_number_of_ranks_gives_the_bytes_of_one_process(place, alone, count):
+    kinds = {name: KINDS[name] for name in ("el-local", "faults")} if count == 4 else KINDS
+    (place / "kinds.json").write_text(json.dumps(kinds))
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(count)}
+    script = Path(__file__).with_name("every_kind.py")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, script], cwd=place, env={**environment(), **group, "RANK": str(i)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for i in range(count)
+    ]  # fmt: skip
+    said = [rank.communicate(timeout=500)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * count, said
+    for kind in kinds:
+        assert results(place / kind) == results(alone / kind), kind
+
+
+def test_two_agents_of_torchrun_give_the_bytes_of_one_process(place, alone):
+    port = free_port()
+    words = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port]
+    end = ["-m", "epidemic", "run", "base.toml", "--out", "on", "-q", *settings("el-local")]
+    agents = [
+        subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *words, "--node-rank", str(i), *end],
+            cwd=place, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for i in range(2)
+    ]  # fmt: skip
+    said = [agent.communicate(timeout=200)[0] for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], said
+    assert results(place / "on") == results(alone / "el-local")
+
+
+def begun(process, path, lines):
+    """Wait until so many records are written."""
+    end = time.monotonic() + 120
+    records = path / "seed-1" / "records.jsonl"
+    while not records.is_file() or records.read_bytes().count(b"\n") < lines:
+        assert time.monotonic() < end
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+LONG = ["--set", "rounds=200", "--set", "eval.every=20", "--set", "checkpoint.rounds=20", *settings("el-local")]
+"""Also in pairs: --set KEY=VALUE."""
+
+
+def children(pid):
+    """The ranks that a process has started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = stat.read_text().rpartition(")")[2].split()
+            line = (stat.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(words[1]) == pid and b"spawn_main" in line:
+            found.append(int(stat.parent.name))
+    return sorted(found)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks processes up in /proc")
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_ends_all_and_another_number_of_ranks_goes_on_to_the_same_bytes(place, victim):
+    process = subprocess.Popen(
+        command("run", "base.toml", "--out", "on", "-q", "--ranks", 2, *LONG),
+        cwd=place, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    begun(process, place / "on", 3)
+    ranks = children(process.pid)
+    os.kill(ranks[victim], signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1, said
+    assert said.count("error:") == 1
+    assert f"rank {victim} ended without a word (signal 9)" in said
+    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
+    again = run("run", "--resume", "on", "-q", *(["--ranks", 3] if victim else []), where=place)
+    assert again.returncode == 0, again.stderr
+    simulate(load(place / "base.toml", LONG[1::2]), place / "alone")
+    assert results(place / "on") == results(place / "alone")
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks processes up in /proc")
+def test_a_rank_that_hangs_is_given_up_in_time(place):
+    process = subprocess.Popen(
+        command("run", "base.toml", "--out", "on", "-q", "--ranks", 2, "--rank-timeout", 5, *LONG),
+        cwd=place, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    begun(process, place / "on", 3)
+    os.kill(children(process.pid)[1], signal.SIGSTOP)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1, said
+    assert "rank 1 is gone or does not answer; stopped at seed 1" in said
+    assert said.rstrip().endswith("the last checkpoint is kept")
+
+
+def test_sigterm_saves_and_ends_with_130_and_one_process_goes_on(place):
+    process = subprocess.Popen(
+        command("run", "base.toml", "--out", "on", "-q", "--ranks", 2, *LONG, "--set", "checkpoint.rounds=0"),
+        cwd=place, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    begun(process, place / "on", 2)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    stopped = re.search(r"after round (\d+) of 200; go on with: epidemic run --resume on", said)
+    assert stopped, said
+    assert f'"round":{stopped[1]}' in (place / "on/seed-1/checkpoint.safetensors").read_bytes()[:4000].decode(
+        errors="replace"
+    ).replace("\\", "")
+    again = run("run", "--resume", "on", "-q", where=place)
+    assert again.returncode == 0, again.stderr
+    simulate(load(place / "base.toml", LONG[1::2]), place / "alone")
+    assert results(place / "on") == results(place / "alone")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ranks", "14"], "14 ranks are more than nodes = 13; use at most 13"),
+        (["--ranks", "2", "--set", "clock.stop=5"], "[clock]"),
+        (["--ranks", "2", "--set", 'compression.kind="int8"'], "compressed letters cannot be mixed on 2 ranks"),
+        (["--ranks", "2", "--set", 'model.kind="small-cnn"'], 'use --set runtime.strategy="per-node"'),
+        (["--ranks", "2", "--set", "topology.s=13"], "topology.s = 13"),
+        (["--ranks", "0"], "--ranks = 0 must be at least 1"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(place, words, said):
+    found = run("run", "base.toml", "--out", "on", "-q", *settings("el-local"), *words, where=place)
+    assert found.returncode == 2, found.stderr
+    assert found.stderr.count("error:") == 1
+    assert said in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1
+
+
+def test_ranks_with_different_files_refuse_each_other(place):
+    port = free_port()
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    ranks = [
+        subprocess.Popen(
+            command("run", "base.toml", "--out", "on", "-q", *settings("el-local"), "--set", f"algorithm.lr=0.{i + 1}"),
+            cwd=place, env={**environment(), **group, "RANK": str(i)}, stderr=subprocess.PIPE, text=True,
+        )
+        for i in range(2)
+    ]  # fmt: skip
+    said = [rank.communicate(timeout=100)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [2, 2], said
+    assert "rank 1: this is a different experiment than that of the first rank (in algorithm.lr)" in said[0]
+    assert said[1] == ""

@@ -1,0 +1,180 @@
+"""Runs on a real Slurm: tasks that are killed, tasks over their time limit, and the same bytes as on one machine in the end."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from cluster import cluster, processes, says, until
+
+from epidemic.cli import main
+
+EXPERIMENT = """
+name = "held"
+nodes = 8
+rounds = 120
+callbacks = ["holding:Hold"]
+data = {kind = "digits"}
+model = {kind = "logistic"}
+topology = {kind = "el-local", s = 2}
+algorithm = {local_steps = 1, batch_size = 4}
+eval = {every = 20, samples = 50}
+checkpoint = {rounds = 5}
+"""
+HOLDING = """
+import time
+from pathlib import Path
+import epidemic as ep
+
+class Hold(ep.Callback):
+    '''Runs whose names are in the directory `held` take half a second a round.'''
+    def started(self, setup, learner, rounds_done):
+        self.name = setup.experiment.name
+    def advanced(self, rounds_done, x):
+        if (Path(__file__).parent / "held" / self.name).exists():
+            time.sleep(0.5)
+"""
+GRID = ("--grid", "topology.s=2,3,4", "--grid", "algorithm.lr=0.05,0.1,0.2,0.4")
+KILLED, LOST, LATE = "s=2,lr=0.1", "s=3,lr=0.05", "s=4,lr=0.4"
+WHAT_COMES_OUT = ("records.jsonl", "nodes.json", "summary.json", "models.safetensors")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slurm(tmp_path_factory):
+    with cluster(tmp_path_factory.mktemp("slurm")):
+        yield
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # where tasks find the package that is tested
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2] / "src"))
+    Path("held.toml").write_text(EXPERIMENT)
+    Path("holding.py").write_text(HOLDING)
+    Path("held").mkdir()
+    return tmp_path
+
+
+def epidemic(capsys, *words):
+    """The exit code of a command and what it says; with --json, the object."""
+    capsys.readouterr()
+    code = main(list(words))
+    said = capsys.readouterr()
+    return code, json.loads(said.out) if "--json" in words and code == 0 else said.out + said.err
+
+
+def states(capsys, out):
+    found = epidemic(capsys, "sweep", "--status", out, "--json")[1]["runs"]
+    return {one["run"]: one for one in found}
+
+
+def test_a_sweep_with_tasks_killed_and_one_over_its_time_limit_ends_with_the_bytes_of_a_local_one(place, capsys):
+    assert epidemic(capsys, "sweep", "held.toml", *GRID, "--out", "local", "--quiet")[0] == 0
+    names = sorted(path.name for path in Path("local").iterdir())
+    assert len(names) == 12
+    assert {KILLED, LOST, LATE} < set(names)
+
+    for name in (KILLED, LOST, LATE):
+        Path("held", name).touch()
+    command = ("sweep", "held.toml", *GRID, "--out", "out", "--on", "slurm", "--slurm", "time=10m,array=12")
+    code, first = epidemic(capsys, *command, "--json")
+    assert code == 0
+    assert sorted(first["submitted"]) == names
+    assert len({task.partition("_")[0] for task in first["submitted"].values()}) == 1
+
+    for name in (KILLED, LOST):
+        run = place / "out" / name
+        until(f"{name} has saved", (run / "seed-1" / "checkpoint.safetensors").exists, patience=60)
+        [child] = processes("--resume", str(run))
+        parent = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
+        for process in [child] if name == KILLED else [parent, child]:
+            os.kill(process, signal.SIGKILL)
+
+    late, task = place / "out" / LATE / "seed-1", first["submitted"][LATE]
+    # Its limit is lowered, so that it is within the last seconds; Slurm looks for such tasks every half minute.
+    until("the late one has begun", (late / "checkpoint.safetensors").exists, patience=60)
+    says("scontrol", "update", f"JobId={task}", "TimeLimit=1")
+    until("the late one has saved before its limit", lambda: stopped(late), patience=60)
+    until("it is requeued", lambda: says("squeue", "-h", "-j", task, "-o", "%T") == "PENDING")
+    assert states(capsys, "out")[LATE]["state"] == "queued"
+    for name in (KILLED, LOST, LATE):
+        Path("held", name).unlink()
+    says(
+        "scontrol", "update", f"JobId={task}", "StartTime=now"
+    )  # Slurm lets those who are requeued wait for two minutes
+
+    left = {KILLED, LOST}
+    until(
+        "the others are done",
+        lambda: sum(one["state"] == "done" for one in states(capsys, "out").values()) == 10,
+        patience=90,
+    )
+    found = states(capsys, "out")
+    assert {name for name, one in found.items() if one["state"] == "failed"} == left
+    assert found[KILLED]["why"] == "its process was killed by SIGKILL, perhaps for lack of memory"
+    assert "without a word" in found[LOST]["why"]
+    assert epidemic(capsys, "report", "out", "-o", "report.html")[0] == 0
+
+    code, again = epidemic(capsys, *command, "--json")
+    assert (code, set(again["submitted"]), len(again["finished"])) == (0, left, 10)
+    assert set(epidemic(capsys, *command, "--json")[1]["under_way"]) <= left  # nothing is submitted twice
+    until("all are done", lambda: all(one["state"] == "done" for one in states(capsys, "out").values()), patience=60)
+    code, results = epidemic(capsys, *command, "--json")
+    assert (code, len(results["runs"])) == (0, 12)
+    for name in names:
+        for file in WHAT_COMES_OUT:
+            assert Path("out", name, "seed-1", file).read_bytes() == Path("local", name, "seed-1", file).read_bytes()
+
+
+def stopped(seed):
+    with_state = seed / "state.json"
+    return with_state.exists() and b"stopped" in with_state.read_bytes()
+
+
+def test_methods_are_compared_when_the_same_command_finds_them_done(place, capsys):
+    Path("two.toml").write_text(
+        EXPERIMENT.replace("rounds = 120", "rounds = 10").replace("topology =", "#")
+        + '[[methods]]\nname = "EL"\ntopology = {kind = "el-local", s = 2}\n'
+        + '[[methods]]\nname = "ring"\ntopology = {kind = "ring"}\n'
+    )
+    command = ("compare", "two.toml", "--out", "both", "--on", "slurm", "--json")
+    assert set(epidemic(capsys, *command)[1]["submitted"]) == {"EL", "ring"}
+    until("both are done", lambda: all(one["state"] == "done" for one in states(capsys, "both").values()), patience=60)
+    assert [row["name"] for row in epidemic(capsys, *command)[1]["rows"]] == ["EL", "ring"]
+
+
+def test_what_slurm_refuses_is_one_line_and_leaves_nothing(place, capsys):
+    code, said = epidemic(
+        capsys,
+        "sweep",
+        "held.toml",
+        "--grid",
+        "topology.s=2,3",
+        "--out",
+        "no",
+        "--on",
+        "slurm",
+        "--slurm",
+        "partition=nowhere",
+    )
+    assert code == 2
+    assert said.startswith("error: Slurm refuses:")
+    assert "nvalid partition" in said
+    assert said.count("\n") == 1
+    assert not Path("no").exists()
+
+
+def test_a_cancelled_run_is_stopped_and_goes_on(place, capsys):
+    Path("held", "s=2").touch()
+    command = ("sweep", "held.toml", "--grid", "topology.s=2", "--out", "one", "--on", "slurm", "--json")
+    task = epidemic(capsys, *command)[1]["submitted"]["s=2"]
+    until("it has saved", Path("one/s=2/seed-1/checkpoint.safetensors").exists, patience=60)
+    assert states(capsys, "one")["s=2"]["state"] == "running"
+    says("scancel", task)
+    until("it is over", lambda: states(capsys, "one")["s=2"]["state"] == "stopped")
+    assert "interrupted at seed 1, after round" in states(capsys, "one")["s=2"]["why"]
+    Path("held", "s=2").unlink()
+    epidemic(capsys, *command)
+    until("it is done", lambda: states(capsys, "one")["s=2"]["state"] == "done", patience=60)

@@ -1,0 +1,138 @@
+"""What runs would cost: counted exactly, and measured to the right order."""
+
+import json
+import math
+
+import pytest
+
+import epidemic as ep
+from epidemic.cli import main
+from epidemic.errors import BadInput
+from epidemic.estimate import plan
+from epidemic.experiment import experiment_from
+from epidemic.host.mixture import COLUMNS
+from epidemic.record import HEADER_BYTES
+
+PARAMETERS = 64 * 10 + 10
+TABLE = {
+    "nodes": 12,
+    "rounds": 20,
+    "seeds": [1, 2],
+    "data": {"kind": "digits"},
+    "partition": {"kind": "iid"},
+    "model": {"kind": "logistic"},
+    "topology": {"kind": "el-local", "s": 3},
+    "algorithm": {"local_steps": 2, "batch_size": 4},
+    "runtime": {"threads": 2},
+}
+
+
+def planned(ranks=1, **changes):
+    return plan(experiment_from({**TABLE, **changes}), ranks)
+
+
+def test_bytes_are_those_that_a_run_counts():
+    found = planned()
+    assert found.parameters == PARAMETERS
+    assert found.sent_per_round == 3 * (4 * PARAMETERS + HEADER_BYTES)
+    assert found.sent_per_node == 20 * found.sent_per_round
+    assert found.sent_in_all == 12 * found.sent_per_node
+    assert planned(topology={"kind": "complete"}).sent_per_round == 11 * (4 * PARAMETERS + HEADER_BYTES)
+
+
+def test_memory_counts_every_column_of_the_state():
+    row = 4 * PARAMETERS
+    plain, momentum = planned().memory, planned(algorithm={**TABLE["algorithm"], "momentum": 0.9}).memory
+    assert (plain.state, plain.mixtures, plain.saving) == (12 * row, 12 * row, 12 * row)
+    assert momentum.state == 2 * plain.state
+    weighted = planned(algorithm={**TABLE["algorithm"], "kind": "push-sum"})
+    assert weighted.memory.mixtures > plain.mixtures  # a weight travels with the model
+    assert plain.evaluation == 2 * 8 * 12 * min(PARAMETERS, COLUMNS) * 2
+    assert plain.total == sum(getattr(plain, name) for name in plain.__struct_fields__)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5, 12])
+def test_ranks_share_nodes_and_samples_and_send_what_is_not_theirs(ranks):
+    found, alone = planned(ranks), planned()
+    rows = math.ceil(12 / ranks)
+    assert found.memory.state == rows * 4 * PARAMETERS
+    assert found.memory.data < alone.memory.data or ranks == 1
+    assert found.exchanged_per_round == 2 * rows * 4 * PARAMETERS * (ranks - 1) // ranks
+    assert found.sent_per_node == alone.sent_per_node
+
+
+def test_ranks_to_fit_is_the_first_number_that_fits():
+    import epidemic.estimate as estimate
+
+    experiment = experiment_from(TABLE)
+    learning = estimate.Learning(1e-3, 1e-6, 10**6, 4 * 10**6, 4 * 10**6, (4 * 10**6,), 4 * 10**6, 300 * 2**20)
+
+    def total(ranks):
+        return estimate._memory(experiment, learning, (1000, 1000), ranks).total
+
+    for wanted in (1, 2, 3, 4, 6, 12):
+        assert estimate._ranks_to_fit(experiment, learning, (1000, 1000), total(wanted)) == wanted
+    assert estimate._ranks_to_fit(experiment, learning, (1000, 1000), 300 * 2**20) is None
+
+
+def test_time_is_that_of_rounds_and_evaluations_of_all_seeds():
+    found = planned()
+    assert 0 < found.seconds_per_round < 1
+    least = 2 * (20 * found.seconds_per_round + 2 * found.seconds_per_evaluation)
+    assert found.seconds >= least  # the full test set comes on top
+    assert planned(seeds=[1]).seconds < 100 * found.seconds
+
+
+def test_a_method_without_rounds_says_what_is_not_counted():
+    clock = {"compute": {"kind": "constant", "seconds": 1.0}}
+    found = planned(algorithm={"kind": "async-el", "local_steps": 2, "batch_size": 4}, clock=clock)
+    assert found.sent_per_round is None
+    assert "without rounds" in found.notes[0]
+
+
+def test_data_that_is_not_there_is_stood_in_for(tmp_path):
+    found = planned(data={"kind": "cifar10", "path": str(tmp_path)}, nodes=4)
+    assert found.parameters == 3072 * 10 + 10
+    assert "not there" in found.notes[0]
+    assert found.memory.data > 50_000 * 3072
+
+
+def test_the_command_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "one.toml"
+    file.write_text(
+        'nodes = 4\ndata = {kind = "digits"}\nmodel = {kind = "logistic"}\ntopology = {kind = "el-local", s = 3}\n'
+    )
+    assert main(["plan", "one.toml", "--set", "topology.s=2", "--ranks", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["nodes"], found["ranks"], found["ranks_to_fit"]) == (4, 2, 1)
+    assert main(["plan", "one.toml", "--set", "topology.s=2"]) == 0
+    assert "ranks to fit: 1" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == [file]
+    assert main(["plan", "one.toml", "--set", "topology.s=2", "--ranks", "5"]) == 2
+    assert capsys.readouterr().err == "error: --ranks 5 must be at most nodes = 4: every rank has at least one node\n"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"topology": {"kind": "matcha", "inner": {"kind": "ring"}}},
+        {"topology": {"kind": "complete", "cost": "all-reduce"}},
+        {"topology": {"kind": "periodic", "inner": {"kind": "ring"}, "period": 3}},
+        {"topology": {"kind": "fragments", "inner": {"kind": "el-local", "s": 3}, "k": 3}},
+        {"topology": {"kind": "el-local", "s": 3, "view": {"kind": "cyclon", "size": 6, "shuffle": 3}}},
+        {"topology": {"kind": "pull", "s": 3}},
+        {"participation": {"kind": "teleportation", "m": 6}, "compression": {"kind": "int8"}},
+        {"participation": {"kind": "bernoulli", "p": 0.5}},
+        {"faults": {"cap": 2}},
+    ],
+)  # fmt: skip
+def test_what_is_planned_to_be_sent_is_what_the_run_counts(settings):
+    table = {**TABLE, "seeds": [1], "eval": {"every": 20, "samples": 20}, **settings}
+    ran = ep.simulate(table).records[-1].bytes.total.mean
+    assert planned(**table).sent_per_node == pytest.approx(ran, rel=1e-12)
+
+
+def test_what_ranks_cannot_do_is_not_planned_for_them():
+    with pytest.raises(BadInput, match="compressed letters cannot be mixed on 2 ranks"):
+        planned(2, compression={"kind": "int8"})

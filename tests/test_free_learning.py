@@ -1,0 +1,187 @@
+"""What the main thread computes for nodes without rounds: trainings as in the simulator, and nothing insane from others stays."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+import torch
+
+import epidemic as ep
+from epidemic.algorithms import Turn
+from epidemic.algorithms.async_el import AsyncEL
+from epidemic.clock import Clock
+from epidemic.errors import Diverged
+from epidemic.host.journal import Extra, Host, Journal
+from epidemic.host.population import Population
+from epidemic.host.promises import Given
+from epidemic.host.setup import make_learner, prepare
+from epidemic.learner import Adam
+from epidemic.net.computing import Calls
+from epidemic.net.free_learning import FreeLearning
+from epidemic.net.free_seat import FreeSeat
+from epidemic.net.free_wire import FreeFormat
+from epidemic.net.handles import Handles
+from epidemic.protocol import events as e
+from epidemic.protocol.free import Memory
+from epidemic.protocol.rules import Count
+from epidemic.workers import Workers
+
+WHAT = ep.Experiment(
+    nodes=4,
+    topology=ep.ELLocal(2),
+    algorithm=AsyncEL(lr=0.1, local_steps=2, momentum=0.5),
+    data=ep.Digits(),
+    model=ep.Logistic(),
+    eval=ep.Eval(samples=100),
+    clock=Clock(stop=5),
+)
+
+
+class Here:
+    """Two nodes of four, without a network."""
+
+    def __init__(self, what=WHAT):
+        self.algorithm = what.algorithm
+        self.setup = prepare(what, 1, places=[1, 3])
+        workers = Workers(1)
+        learner, _ = make_learner(self.setup, workers)
+        stop = SimpleNamespace(held=nullcontext, broke=False)
+        self.host = Host(Population(self.setup, learner), learner, workers, stop)
+        (column,) = self.host.population.columns
+        format = FreeFormat(bytes(16), column, what.algorithm.kinds, ())
+        self.seats = {}
+        for position, place in enumerate((1, 3)):
+            identity = SimpleNamespace(place=place)
+            seat = FreeSeat(identity, position, Journal(self.host, None, "", place=position), format)
+            roster = SimpleNamespace(alive=lambda now: frozenset({0, 2}))
+            body = SimpleNamespace(model=Given(self.setup.initial))
+            seat.member = SimpleNamespace(
+                roster=roster, now=0, count=Count(), trained=0, body=body, tally={}, unit="second", round=0, memory=Memory
+            )  # fmt: skip
+            self.seats[place] = seat
+        self.events, self.said = [], []
+        calls = Calls(
+            self.events.extend, lambda _: None, dict, lambda _: None, lambda seat, text: self.said.append(text)
+        )
+        self.learning = FreeLearning(self.host, self.seats, Handles(), calls)
+
+    def train(self, *wanted):
+        self.events.clear()
+        self.learning.compute([(self.seats[place], e.Learn(count, Given(row))) for place, count, row in wanted])
+        return {place: event.row.value for place, event in self.events if isinstance(event, e.Learnt)}
+
+    def expected(self, place, count, row, velocity=None):
+        """The local steps as the simulator takes them."""
+        position = (1, 3).index(place)
+        index = torch.from_numpy(self.setup.batches.of(self.setup.streams, position, count))[None]
+        rows, speed = row[None].clone(), torch.zeros_like(row)[None] if velocity is None else velocity
+        self.algorithm.train(rows, {"velocity": speed}, self.host.learner, Turn(0, index, [0], torch.zeros(1)))
+        return rows[0], speed
+
+
+def test_trainings_of_several_nodes_are_those_of_each_alone_by_its_own_count():
+    here = Here()
+    start = here.setup.initial
+    found = here.train((3, 5, start), (1, 0, start))
+    for place, count in ((1, 0), (3, 5)):
+        row, _ = here.expected(place, count, start)
+        torch.testing.assert_close(found[place], row, rtol=0, atol=1e-6)
+    assert not torch.equal(found[1], found[3])
+    again = here.train((1, 1, found[1]))  # momentum goes on where it was
+    _, speed = here.expected(1, 0, start)
+    row, _ = here.expected(1, 1, found[1], speed)
+    torch.testing.assert_close(again[1], row, rtol=0, atol=1e-6)
+    assert torch.equal(start, here.setup.initial)  # what a handle stands for never changes
+
+
+def test_adam_and_its_schedule_go_by_each_nodes_own_trainings():
+    schedule = {"kind": "step", "rounds": 2, "by": 0.5}
+    here = Here(
+        msgspec.structs.replace(WHAT, algorithm=AsyncEL(lr=0.01, local_steps=2, optimizer="adam", schedule=schedule))
+    )
+    start, memory = here.setup.initial, {1: None, 3: None}
+    rows = {1: start, 3: start}
+    for counts in ({1: 0, 3: 1}, {3: 2}, {1: 1, 3: 3}):
+        found = here.train(*((place, count, rows[place]) for place, count in counts.items()))
+        for place, count in counts.items():
+            position = (1, 3).index(place)
+            index = torch.from_numpy(here.setup.batches.of(here.setup.streams, position, count))[None]
+            row = rows[place][None].clone()
+            step = Adam(0.01 * 0.5 ** (count // 2))
+            memory[place] = step.memory(row) if memory[place] is None else memory[place]
+            here.host.learner.sgd(row, index, step, [0], memory[place])
+            torch.testing.assert_close(found[place], row[0], rtol=0, atol=1e-6)
+            rows[place] = found[place]
+    assert here.host.population.state["steps"].tolist() == [4, 6]
+
+
+def test_a_model_that_others_made_insane_is_replaced_by_the_own_one():
+    here = Here()
+    start = here.setup.initial
+    own = here.train((1, 0, start))[1]
+    speed = here.host.population.state["velocity"][0:1].clone()
+    row, _ = here.expected(1, 1, own, speed)
+    found = here.train((1, 1, torch.full_like(start, 1e7)))[1]  # beyond network.largest
+    torch.testing.assert_close(found, row, rtol=0, atol=1e-6)
+    mended = [event.row.value for _, event in here.events if isinstance(event, e.Mended)]
+    assert torch.equal(mended[0], own)
+    assert here.seats[1].mended == 1
+    assert here.said == [
+        "second 0: what others sent made no sane model (network.largest = 1e+06): going on with its own (further ones are counted only)"
+    ]
+
+
+def test_where_training_explodes_the_own_model_is_trained_instead():
+    here = Here(msgspec.structs.replace(WHAT, algorithm=AsyncEL(lr=100.0, local_steps=2, momentum=0.5)))
+    start = here.setup.initial
+    own = here.train((1, 0, start))[1]
+    speed = here.host.population.state["velocity"][0:1].clone()
+    row, after = here.expected(1, 1, own, speed)
+    found = here.train((1, 1, torch.full_like(start, 999_999.0)))[1]  # passes as sane, and a step from there does not
+    assert here.seats[1].mended == 1
+    torch.testing.assert_close(found, row, rtol=0, atol=1e-4)
+    torch.testing.assert_close(here.host.population.state["velocity"][0:1], after, rtol=0, atol=1e-4)
+
+
+def test_a_node_that_explodes_by_itself_fails():
+    here = Here()
+    with pytest.raises(Diverged, match="no longer a finite number"):
+        here.train((1, 0, torch.full_like(here.setup.initial, float("nan"))))
+
+
+def test_a_look_evaluates_the_model_of_its_moment_and_writes_down_the_time():
+    here = Here()
+    seat = here.seats[1]
+    trained = here.train((1, 0, here.setup.initial))[1]
+    seat.member.trained = 1
+    here.learning.compute([(seat, e.Look(Given(trained), Memory(elapsed=1_500_000, trained=1), True))])
+    (record,) = seat.journal.records
+    assert (record.round, record.alive, record.time.seconds, record.time.steps) == (1, 3, 1.5, 2)
+    assert record.time.accuracies == [record.accuracy.mean]
+    assert here.events[-1] == (1, e.Looked())
+    here.learning.compute([(seat, e.Look(Given(trained), Memory(elapsed=1_500_000, trained=1), True))])
+    assert len(seat.journal.records) == 1  # a node that goes on is not evaluated again where it was
+    torch.testing.assert_close(seat.journal.models[0], trained)
+
+
+def test_what_a_node_remembers_comes_back_from_its_checkpoint_and_numbers_grow():
+    here = Here()
+    seat = here.seats[3]
+    seat.member.tally = {"counted": 7, "used": 5}
+    seat.member.count.taken = 4
+    seat.memory = Memory(2_000_000, 4, 123, {"peers": 9, "phase": 1}, {"age 0": 31})
+    seat.busy, seat.undelivered = 1.25, 2
+    extra = seat.extra()
+    other = Here().seats[3]
+    memory, tally, count = other.restored(Extra({}, extra.tallies))
+    assert (memory.elapsed, memory.trained, memory.choices, memory.state) == (
+        2_000_000,
+        4,
+        {"peers": 9, "phase": 1},
+        {"age 0": 31},
+    )
+    assert (tally, count.taken, other.busy, other.undelivered) == ({"counted": 7, "used": 5}, 4, 1.25, 2)
+    assert memory.number > 1_700_000_000_000_000  # microseconds of the time of day
+    late, _, _ = other.restored(Extra({}, extra.tallies | {"free.number": 2**61}))
+    assert late.number == 2**61  # a clock that went back
