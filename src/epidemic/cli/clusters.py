@@ -125,6 +125,7 @@ def cluster_up_command(
         from epidemic.net.addresses import free_addresses
         from epidemic.net.folders import make_cluster
         from epidemic.net.processes import Cluster, blocks
+        from epidemic.net.terms import check_hosting
 
         if resume is not None:
             if file is not None or nodes is not None or out is not None or settings:
@@ -138,6 +139,7 @@ def cluster_up_command(
             where = _directory_of(experiment) if out is None else own_directory(out)
         shares = blocks(experiment.nodes, experiment.nodes if processes is None else processes)
         require_int("processes on this machine", len(shares), 1, MOST_HERE)
+        check_hosting(experiment, max(map(len, shares)))
         if resume is None:
             waiting.tell(f"making keys and folders in {where}")
             folders = make_cluster(experiment, free_addresses(experiment.nodes), where)

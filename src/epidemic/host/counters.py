@@ -61,11 +61,11 @@ class Counters:
             nodes = self.degrees.setdefault(int(degree), np.zeros(len(received), dtype=np.int64))
             nodes += (received == degree) & alive
 
-    def sent(self, letters: int, numbers: int, offers: int = 0) -> None:
-        """Add what the one hosted node really sent: so many letters, whose numbers took so many bytes."""
+    def sent(self, letters: int, numbers: int, offers: int = 0, told: int = 0) -> None:
+        """Add what the one hosted node really sent: so many letters, whose numbers took so many bytes; `told`: bytes of whom it knows."""
         self.model[0] += numbers
         self.header[0] += letters * HEADER_BYTES
-        self.control[0] += offers * CONTROL_BYTES
+        self.control[0] += offers * CONTROL_BYTES + told
 
     def received(self, models: int) -> None:
         """Add a round in which the one hosted node received so many models."""

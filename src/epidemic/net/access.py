@@ -30,9 +30,19 @@ Mode = Literal["peer", "client", "router"]
 
 
 def configuration(
-    identity: Identity, addresses: Addresses, *, mode: Mode, nodes: int, largest: int, insecure: bool
+    identity: Identity,
+    addresses: Addresses,
+    *,
+    mode: Mode,
+    nodes: int,
+    largest: int,
+    insecure: bool,
+    gossip: bool = True,
 ) -> zenoh.Config:
-    """Zenoh's settings for this holder of a certificate; `largest` is the size of the largest message in bytes."""
+    """Zenoh's settings for this holder of a certificate.
+
+    `largest` is the size of the largest message in bytes; with `gossip` everybody is told of everybody, and connects.
+    """
     config = zenoh.Config()
 
     def put(key: str, value: Any) -> None:
@@ -50,7 +60,7 @@ def configuration(
     put("connect/timeout_ms", -1 if mode != "client" else 3_000)
     put("connect/retry", {"period_init_ms": 500, "period_max_ms": 4000, "period_increase_factor": 1.5})
     put("scouting/multicast/enabled", False)
-    put("scouting/gossip/enabled", True)
+    put("scouting/gossip/enabled", gossip)
     put("transport/link/protocols", [protocol])
     put("transport/shared_memory/enabled", False)
     put("transport/link/tx/lease", int(LEASE * 1000))

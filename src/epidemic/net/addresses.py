@@ -26,6 +26,8 @@ class Addresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether it is relays that it connects to: everything then goes through them."""
     founders: tuple[int, ...] = ()
     """The places that are waited for at the start; the others may come later."""
+    reach: str | None = None
+    """host:port that others reach it at, for nodes that tell each other where they are (topology.view); absent: as it listens."""
     largest: int | None = None
     """Bytes of the largest letter, for a relay, which does not see the data that a model's size may follow from."""
 
@@ -42,7 +44,18 @@ class Addresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def all(self) -> tuple[str, ...]:
         """Every address named, its own first."""
-        return (*((self.listen,) if self.listen is not None else ()), *self.connect)
+        own = (address for address in (self.listen, self.reach) if address is not None)
+        return (*own, *self.connect)
+
+    @property
+    def told(self) -> str:
+        """Where others are told that this node is. Raises BadInput if that is not known."""
+        found = self.reach if self.reach is not None else self.listen
+        if found is None or _is_anywhere(found):
+            raise BadInput(
+                'node.toml: with topology.view nodes tell each other where they are; add reach = "HOST:PORT", which others can reach'
+            )
+        return found
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -63,6 +76,14 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _is_anywhere(address: str) -> bool:
+    """Whether an address stands for all of a machine's own, which is no place to be reached at."""
+    try:
+        return ipaddress.ip_address(split_address(address)[0]).is_unspecified
+    except ValueError:
+        return False
 
 
 def free_addresses(count: int) -> list[str]:
@@ -91,6 +112,8 @@ def to_toml(addresses: Addresses, comments: Iterable[str] = ()) -> str:
     lines.append(f"connect = {json.dumps(list(addresses.connect))}")
     if addresses.relay:
         lines.append("relay = true")
+    if addresses.reach is not None:
+        lines.append(f"reach = {json.dumps(addresses.reach)}")
     lines.append(f"founders = {json.dumps(list(addresses.founders))}")
     if addresses.largest is not None:
         lines.append(f"largest = {addresses.largest}")

@@ -13,6 +13,8 @@ from epidemic.net.addresses import Addresses, is_loopback, split_address
 from epidemic.net.keys import DAYS, Authority, host_name
 from epidemic.net.relay import most_bytes
 from epidemic.net.terms import check_deployable
+from epidemic.rng import Streams
+from epidemic.topology import peer_sampling
 
 
 def make_cluster(
@@ -36,6 +38,7 @@ def make_cluster(
         say(f"not packed: {name} ({needed_by}) is not beside the experiment file; every node needs it installed")
     _put(root, common)
     founders = tuple(range(len(hosts)))
+    first = first_known(experiment, len(hosts))
 
     def fill(folder: Path, where: Addresses, comments: list[str]) -> None:
         write_bytes(folder / "node.toml", addresses.to_toml(where, comments).encode())
@@ -45,7 +48,10 @@ def make_cluster(
     for place in range(experiment.nodes):
         own = hosts[place] if place < len(hosts) else None
         folders.append(authority.issue(f"node-{place}", [split_address(own)[0]] if own else [], days))
-        fill(folders[-1], *_node_addresses(place, own, hosts, relay, founders))
+        if first is None:
+            fill(folders[-1], *_node_addresses(place, own, hosts, relay, founders))
+        else:
+            fill(folders[-1], *_first_addresses(own, hosts, first[place]))
     known = Addresses(None, (relay,) if relay else tuple(hosts), relay is not None, founders)
     fill(authority.issue("observer", [], days), known, ["Whom to ask."])
     if relay is not None:
@@ -74,6 +80,10 @@ def _check(experiment: Experiment, hosts: Sequence[str], root: Path, days: int, 
     for host in (*hosts, *((relay,) if relay else ())):
         host_name(split_address(host)[0])
     require_int("--days", days, 1, 3649)
+    if relay is not None and peer_sampling(experiment.topology) is not None:
+        raise BadInput(
+            "--relay: topology.view is for nodes that connect to each other; leave out the view where everything goes through a relay"
+        )
     if experiment.network.close == "barrier" and len(hosts) < experiment.nodes:
         raise BadInput(
             f'network.close = "barrier" needs all {experiment.nodes} nodes from the start; --hosts names {len(hosts)}'
@@ -101,6 +111,34 @@ def _node_addresses(
     host, port = split_address(own)
     comments.append(f"Others look for it at {host}:{port}.")
     return Addresses(f"0.0.0.0:{port}", others, False, founders), comments
+
+
+def first_known(experiment: Experiment, hosts: int) -> list[tuple[int, ...]] | None:
+    """Whom each place is told of at first, of the first `hosts` places; None where everybody is told of everybody."""
+    service = peer_sampling(experiment.topology)
+    if service is None:
+        return None
+    views = service.start(experiment.nodes, Streams(experiment.seeds[0])("views-start"))
+    found = []
+    for place, row in enumerate(views.ids.tolist()):
+        told = sorted({other for other in row if 0 <= other < hosts})
+        found.append(tuple(told) or ((place + 1) % hosts,))
+    return found
+
+
+def _first_addresses(own: str | None, hosts: Sequence[str], known: tuple[int, ...]) -> tuple[Addresses, list[str]]:
+    """The same of a node that is told of a few others, and goes on meeting others by them."""
+    comments = [
+        "Where this node listens, and whom it knows at first; it meets others by them. One of them that answers is enough.",
+        "Others are told that it is at `reach`, or else where it listens.",
+    ]
+    others = tuple(hosts[place] for place in known)
+    if own is None:
+        comments.append('A spare place: add reach = "HOST:PORT", the address that others can reach it at.')
+        return Addresses("0.0.0.0:7447", others, False, known), comments
+    if is_loopback(own):
+        return Addresses(own, others, False, known), comments
+    return Addresses(f"0.0.0.0:{split_address(own)[1]}", others, False, known, own), comments
 
 
 def _relay_addresses(relay: str, experiment: Experiment) -> tuple[Addresses, list[str]]:

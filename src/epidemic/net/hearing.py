@@ -27,11 +27,14 @@ class Once:
 
 
 class Watch:
-    """Who is in sight: what the watcher was told, so that it can be taken back."""
+    """Who is in sight, over which line: what the watcher was told, so that it can be taken back.
+
+    Who is in sight over two lines is gone when both no longer show it.
+    """
 
     def __init__(self, changed: Presence) -> None:
         self._changed = changed
-        self._seen: set[tuple[int, str]] = set()
+        self._seen: dict[tuple[int, str], set[int]] = {}  # over which lines a token is shown
         self._lock = threading.Lock()
 
     @property
@@ -40,18 +43,31 @@ class Watch:
         with self._lock:
             return {place for place, _ in self._seen}
 
-    def noticed(self, place: int, token: str, there: bool) -> None:
+    def lines_to(self, place: int) -> set[int]:
+        """Over which lines a place is in sight."""
+        with self._lock:
+            return {line for (of, _), lines in self._seen.items() if of == place for line in lines}
+
+    def at_end_of(self, line: int) -> set[int]:
+        """Who is in sight over a line."""
+        with self._lock:
+            return {place for (place, _), lines in self._seen.items() if line in lines}
+
+    def noticed(self, line: int, place: int, token: str, there: bool) -> None:
         """Tell of one who came or went."""
         with self._lock:
-            if there:
-                self._seen.add((place, token))
-            else:
-                self._seen.discard((place, token))
-        self._changed(place, token, there)
+            lines = self._seen.setdefault((place, token), set())
+            before = bool(lines)
+            (lines.add if there else lines.discard)(line)
+            changed = before != bool(lines)
+            if not lines:
+                del self._seen[place, token]
+        if changed or there:
+            self._changed(place, token, there)
 
-    def lost_sight(self) -> None:
-        """Nobody is in sight any more."""
+    def lost_sight(self, line: int | None = None) -> None:
+        """Nobody is in sight any more over this line, or over any."""
         with self._lock:
-            seen, self._seen = self._seen, set()
-        for place, token in sorted(seen):
-            self._changed(place, token, False)
+            seen = sorted((*key, of) for key, lines in self._seen.items() for of in lines if line in (None, of))
+        for place, token, of in seen:
+            self.noticed(of, place, token, False)

@@ -33,6 +33,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     start: int  # the round that it takes part from
     finished: bool
     gone: bool
+    contact: bytes = b""  # where it is, signed, where not everybody knows everybody
 
     def introduced(self, differs: tuple[str, ...] = ()) -> Introduced:
         """What the protocol is told of it."""

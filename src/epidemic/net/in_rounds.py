@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from epidemic.host.journal import Extra, Host, Journal
+from epidemic.net.acquaintances import Meeting
 from epidemic.net.addresses import Addresses
 from epidemic.net.chance import drawing, secret_streams
 from epidemic.net.computing import Calls
@@ -14,14 +15,15 @@ from epidemic.net.keys import Identity
 from epidemic.net.learning import Learning
 from epidemic.net.outbox import Outbox
 from epidemic.net.round_letters import RoundLetters
-from epidemic.net.seat import RoundSeat
+from epidemic.net.seat import KNOWN, RoundSeat
 from epidemic.net.terms import Terms
 from epidemic.net.transport import Transport
-from epidemic.net.views import Views
+from epidemic.net.views import ByAcquaintance, ByGraph, Views
 from epidemic.net.wire import Format
 from epidemic.protocol.events import SECOND
-from epidemic.protocol.rounds import Rounds
-from epidemic.protocol.rules import Rules
+from epidemic.protocol.rounds import Acquaintance, Rounds
+from epidemic.protocol.rules import Draw, Rules, View
+from epidemic.topology import peer_sampling
 
 
 class InRounds:
@@ -33,18 +35,25 @@ class InRounds:
         counted = experiment.network.most_samples if experiment.mixing_rule == "samples" else 0
         population = host.population
         self.format = Format(terms.run, population.columns, experiment.network.largest, counted, population.coder)
-        hidden = {place: secret_streams() for place in places} if experiment.network.coin == "private" else {}
-        self._views = Views(experiment, setup.streams, hidden)
+        self._seats: dict[int, RoundSeat] = {}
+        self._service = peer_sampling(experiment.topology)
+        self._views: Views = ByAcquaintance(self._seats)
+        if self._service is None:
+            hidden = {place: secret_streams() for place in places} if experiment.network.coin == "private" else {}
+            self._views = ByGraph(experiment, setup.streams, hidden)
 
     def seat(self, identity: Identity, position: int, journal: Journal) -> RoundSeat:
         """A place of the process."""
-        return RoundSeat(identity, position, journal, self.format)
+        self._seats[identity.place] = RoundSeat(identity, position, journal, self.format)
+        return self._seats[identity.place]
 
     def ended(self, seat: RoundSeat, extra: Extra | None) -> bool:
         """Whether it was stopped in its final evaluation."""
         return seat.journal.over and seat.journal.recorded == self._experiment.rounds
 
-    def join(self, seat: RoundSeat, extra: Extra | None, addresses: Addresses, token: str) -> str:
+    def join(
+        self, seat: RoundSeat, extra: Extra | None, addresses: Addresses, token: str, meeting: Meeting | None
+    ) -> str:
         """Give a seat its decisions, from where it was; says where that is."""
         network, faults, n = self._experiment.network, self._experiment.faults, self._experiment.nodes
         rules = Rules(
@@ -58,12 +67,17 @@ class InRounds:
             adopt=faults.on_return == "adopt",
             cap=faults.cap_of(n),
             retries=n if faults.max_retries == "unlimited" else faults.max_retries,
+            partial=meeting is not None,
         )
         tally, count, kept = seat.restored(extra, partial(self._views.targets, seat.place))
+        draw = drawing(secret_streams())
+        view: Callable[[int], View] | Acquaintance = partial(self._views, seat.place)
+        if meeting is not None:
+            view = self._acquaintance(seat, extra, meeting, draw)
         seat.member = Rounds(
             rules,
-            partial(self._views, seat.place),
-            drawing(secret_streams()),
+            view,
+            draw,
             token,
             done=seat.journal.done,
             kept=kept,
@@ -71,6 +85,17 @@ class InRounds:
             count=count,
         )
         return f"going on after round {seat.journal.done}"
+
+    def _acquaintance(self, seat: RoundSeat, extra: Extra | None, meeting: Meeting, draw: Draw) -> Acquaintance:
+        """Whom a seat knows: those whom it knew when it was saved."""
+        service, book = self._service, meeting.book
+        assert service is not None
+        side = service.side(self._experiment.nodes, seat.place, draw)
+        if extra is not None and KNOWN in extra.tensors:
+            side.entries = book.restored(extra.tensors[KNOWN].numpy().tobytes())
+        book.pinned = lambda: side.places
+        seat.remembers = lambda: book.saved(side.entries)
+        return Acquaintance(side, self._experiment.table()["topology"]["s"], service.cycles)
 
     def letters(
         self,

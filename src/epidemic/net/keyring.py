@@ -13,6 +13,7 @@ from collections import Counter
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from epidemic.errors import plain
+from epidemic.net.contacts import Book
 from epidemic.net.hello import Hello, Known, open_hellos
 from epidemic.net.keys import Identity
 from epidemic.net.terms import Terms, differences
@@ -24,8 +25,10 @@ from epidemic.protocol.roster import MOST_TOKENS
 class Keyring:
     """Who the others are, as far as certificates tell."""
 
-    def __init__(self, identity: Identity, terms: Terms, nodes: int) -> None:
+    def __init__(self, identity: Identity, terms: Terms, nodes: int, book: Book | None = None) -> None:
+        """`book`: where it is written down where others are, if not everybody knows everybody."""
         self._identity = identity
+        self._book = book
         self._terms = terms
         self.run = terms.run
         self._nodes = nodes
@@ -55,6 +58,8 @@ class Keyring:
         with self._lock:
             self._refused.update(refused)
             for known in found:
+                if not self._placed(known.hello):
+                    continue
                 differs = self._differs(known)
                 if differs:
                     self._refused["wrong-run"] += 1
@@ -62,6 +67,18 @@ class Keyring:
                     self._known[known.hello.place] = known
                 heard.append(known.hello.introduced(differs))
         return heard
+
+    def _placed(self, hello: Hello) -> bool:
+        """Whether a hello says where its node is, if that must be known."""
+        if self._book is None:
+            return True
+        try:
+            if self._book.learn(hello.contact).place == hello.place:
+                return True
+            self._refused["wrong-signature"] += 1
+        except Refused as refusal:
+            self._refused[refusal.reason] += 1
+        return False
 
     def _counts(self, hello: Hello) -> bool:
         """Whether a hello may take the place of what is known: not an old one, while the other start is there."""

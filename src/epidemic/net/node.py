@@ -18,13 +18,14 @@ from epidemic.host.journal import Ear, Host, Journal
 from epidemic.host.population import Population
 from epidemic.host.setup import Setup, make_learner, prepare
 from epidemic.host.store import Store
+from epidemic.net.acquaintances import meeting_of
 from epidemic.net.addresses import Addresses, read_addresses
 from epidemic.net.in_rounds import InRounds
 from epidemic.net.keys import Identity
 from epidemic.net.opening import Unreachable
 from epidemic.net.process import Process
 from epidemic.net.seat import Seat
-from epidemic.net.terms import Terms, check_deployable, terms_of
+from epidemic.net.terms import Terms, check_deployable, check_hosting, terms_of
 from epidemic.net.transport import Transport
 from epidemic.net.without_rounds import WithoutRounds
 from epidemic.record import Record, Summary
@@ -157,6 +158,7 @@ def _check_places(folders: Sequence[Path], identities: Sequence[Identity], exper
             raise BadInput(
                 f"{folder / 'node.pem'} is for place {place}, but the experiment has nodes 0 to {experiment.nodes - 1}"
             )
+    check_hosting(experiment, len(places))
     if len(set(places)) < len(places):
         raise BadInput(f"two of these folders are of the same place: {', '.join(map(str, folders))}")
     if len({identity.cluster for identity in identities}) > 1:
@@ -181,6 +183,7 @@ def _run(host: Host, nodes: Sequence[tuple[Identity, Store]], how: str, *, insec
     if done:
         return
     addresses = read_addresses(seats[0].identity.folder / "node.toml")
+    meeting = meeting_of(experiment, seats[0].identity, addresses)
     process: Process | None = None
     for seat in seats:
         seat.mark("running")
@@ -194,17 +197,18 @@ def _run(host: Host, nodes: Sequence[tuple[Identity, Store]], how: str, *, insec
             host.stop,
             insecure=insecure,
             here=here,
+            knows_all=meeting is None,
             say=say,
         )
         if addresses.connect:
             say(f"looking for the others at {', '.join(addresses.connect[:8])}{', ...' * (len(addresses.connect) > 8)}")
         for seat, callbacks, extra in zip(seats, told, restored, strict=True):
             _start(callbacks, host, seat.journal)
-            where = way.join(seat, extra, addresses, transport.token)
+            where = way.join(seat, extra, addresses, transport.token, meeting)
             seat.journal.extra = seat.extra
             if extra is not None:
                 say(where)
-        process = Process(host, seats, transport, terms, way, say)
+        process = Process(host, seats, transport, terms, way, say, meeting)
         process.run()
     except KeyboardInterrupt:
         unfinished = [seat for seat, (_, store) in zip(seats, nodes, strict=True) if not (seat.over or store.finished)]
@@ -266,6 +270,7 @@ def _open_transport(
     *,
     insecure: bool,
     here: int,
+    knows_all: bool,
     say: Say,
 ) -> Transport:
     """Open the network; a relay that is not there yet is tried again."""
@@ -275,7 +280,13 @@ def _open_transport(
         try:
             with stop.held():
                 return Transport(
-                    identity, addresses, nodes=experiment.nodes, largest=largest, insecure=insecure, here=here
+                    identity,
+                    addresses,
+                    nodes=experiment.nodes,
+                    largest=largest,
+                    insecure=insecure,
+                    here=here,
+                    knows_all=knows_all,
                 )
         except Unreachable as problem:
             if time.monotonic() > end:

@@ -12,12 +12,14 @@ import os
 import queue
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from epidemic.errors import BadInput, CallbackFailed, EpidemicError, RunFailed
 from epidemic.host.journal import Host
+from epidemic.net.acquaintances import Acquaintances, Meeting
 from epidemic.net.computing import Calls, Computing
 from epidemic.net.desk import Desk
 from epidemic.net.hello import LARGEST_BUNDLE, Hello, seal_hellos
@@ -25,7 +27,7 @@ from epidemic.net.keyring import Keyring
 from epidemic.net.opening import Unreachable
 from epidemic.net.outbox import Outbox
 from epidemic.net.reader import Reader
-from epidemic.net.seat import Seat
+from epidemic.net.seat import RoundSeat, Seat
 from epidemic.net.sight import Sight
 from epidemic.net.status import seal_statuses
 from epidemic.net.terms import Terms
@@ -79,9 +81,16 @@ class Process:
     """The nodes of one process, while they run."""
 
     def __init__(
-        self, host: Host, seats: Sequence[Seat], transport: Transport, terms: Terms, way: Way, say: Say
+        self,
+        host: Host,
+        seats: Sequence[Seat],
+        transport: Transport,
+        terms: Terms,
+        way: Way,
+        say: Say,
+        meeting: Meeting | None = None,
     ) -> None:
-        """`way`: what belongs to the method of these nodes."""
+        """`way`: what belongs to the method of these nodes; `meeting`: how the one node of this process meets others that it does not know."""
         self._host = host
         self._seats = {seat.place: seat for seat in seats}
         self._transport = transport
@@ -93,7 +102,8 @@ class Process:
         self._carrier = carrier.place
         self._identity = carrier.identity
         self._format = carrier.format
-        self._keyring = Keyring(carrier.identity, terms, experiment.nodes)
+        self._book = None if meeting is None else meeting.book
+        self._keyring = Keyring(carrier.identity, terms, experiment.nodes, self._book)
         self._outbox = Outbox(transport, nodes=experiment.nodes, senders=len(seats) * self._format.parts)
         self._sight = Sight(carrier.place)
         self._warned = ""
@@ -120,14 +130,23 @@ class Process:
         self._letters = way.letters(
             self._seats, self._desk, self._outbox, transport, self._reader.refuse, self._desk_failed
         )
+        self._acquaintances: Acquaintances | None = None
+        if meeting is not None:
+            assert isinstance(carrier, RoundSeat)
+            self._acquaintances = Acquaintances(carrier, meeting, self._keyring, self._desk, transport)
         calls = Calls(
             done=self._desk.put_many,
             flush=self._outbox.flush,
-            refused=lambda: dict(self._reader.refused + self._keyring.refused),
+            refused=self._refusals,
             gave_up=lambda seat: self._desk.tell(self._greet, seat, None),
             say=self._say_of,
         )
         self.learning = way.learning(host, self._seats, calls)
+
+    def _refusals(self) -> dict[str, int]:
+        """What came and was not in order, by reason."""
+        known = Counter[str]() if self._book is None else self._book.refused
+        return dict(self._reader.refused + self._keyring.refused + known)
 
     # -- from start to end --------------------------------------------------------------------------------------------
 
@@ -208,7 +227,8 @@ class Process:
     def _hello(self, seat: Seat) -> Hello:
         round, start, finished, gone = seat.member.hello()
         token, run = self._transport.token, self._keyring.run
-        return Hello(seat.place, self._carrier, token, seat.identity.encoded, run, round, start, finished, gone)
+        where = b"" if self._book is None else self._book.own
+        return Hello(seat.place, self._carrier, token, seat.identity.encoded, run, round, start, finished, gone, where)
 
     def _introduce_inside(self) -> None:
         """Tell the nodes of this process of each other."""
@@ -229,7 +249,7 @@ class Process:
             respond(e.NOTHING.encode())
 
     def _asked_status(self, _: bytes, respond: Callable[[bytes], None]) -> None:
-        refused = dict(self._reader.refused + self._keyring.refused)
+        refused = self._refusals()
         seats = self._seats.values()
         own = ((seat.status(refused if seat.place == self._carrier else {}), seat.identity) for seat in seats)
         respond(seal_statuses(own))
@@ -249,7 +269,8 @@ class Process:
             case e.Say():
                 self._say_of(seat, action.text)
             case _:
-                if not self._letters.carry_out(seat, action):
+                known = self._acquaintances
+                if not (self._letters.carry_out(seat, action) or (known is not None and known.carry_out(action))):
                     self._found.append((seat, action))
 
     def _say_of(self, seat: Seat, text: str) -> None:
@@ -327,6 +348,8 @@ class Process:
                 self._work.put(problem)
                 return
         self._desk.put_all(e.Void(self._keyring.void(dt.datetime.now(dt.UTC))))
+        if self._acquaintances is not None:
+            self._transport.let_go()
         for carrier in self._keyring.present():
             self._sight.saw(carrier)
         if self._sight.lost(self._transport.unseen(), time.monotonic()):

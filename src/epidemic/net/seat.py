@@ -24,6 +24,9 @@ from epidemic.protocol.member import Member
 from epidemic.protocol.rounds import Rounds
 from epidemic.protocol.rules import Count
 
+KNOWN = "known"
+"""What a checkpoint calls the bytes of whom a node knows."""
+
 with warnings.catch_warnings():  # PyTorch warns once that letters cannot be written to; nobody writes to them
     warnings.simplefilter("ignore")
     torch.frombuffer(b"\0\0\0\0", dtype=torch.float32)
@@ -44,7 +47,7 @@ class Seat:
         self.over = False
         self.mended = 0  # mixtures that were thrown away because they were insane
         self._lock = threading.Lock()
-        self._letters = self._bytes = self._asked = 0
+        self._letters = self._bytes = self._asked = self._told = 0
         self.undelivered = self.local = 0
 
     # -- letters ------------------------------------------------------------------------------------------------------
@@ -64,13 +67,19 @@ class Seat:
             else:
                 self.undelivered += letters
 
+    def told(self, numbers: int) -> None:
+        """So many bytes left that are no letter: whom this node knows."""
+        with self._lock:
+            self._told += numbers
+
     def settle_books(self) -> None:
         """Put what was sent since the last time into the run's books."""
         with self._lock:
             letters, self._letters = self._letters, 0
             numbers, self._bytes = self._bytes, 0
+            told, self._told = self._told, 0
         asked, self._asked = self.member.count.asked - self._asked, self.member.count.asked
-        self.journal.counters.sent(letters, numbers, asked)
+        self.journal.counters.sent(letters, numbers, asked, told)
 
     def mark(self, state: str, why: str = "") -> None:
         """Say in the run's directory how it is, unless it has come to its end there."""
@@ -184,6 +193,9 @@ class RoundSeat(Seat):
         self.loss = torch.zeros(1)
         self.before: Rows | None = None  # its state when the round began
         self.own: Rows | None = None  # its state before it last mixed
+        self.remembers: Callable[[], bytes] | None = (
+            None  # whom it knows, for a checkpoint, where it does not know everybody
+        )
 
     @property
     def said(self) -> dict[str, Tensor]:
@@ -209,6 +221,8 @@ class RoundSeat(Seat):
         if self.member.rules.barrier:
             for round, letter in list(self.kept.items()):
                 tensors |= {f"letter.{round}.{name}": row for name, row in letter.row.items()}
+        if self.remembers is not None:
+            tensors[KNOWN] = torch.tensor(list(self.remembers()), dtype=torch.uint8)
         return Extra(tensors, self.tallies())
 
     def restored(
@@ -233,6 +247,7 @@ class RoundSeat(Seat):
         return {
             "undelivered": self.undelivered + rounds.offers.undelivered,
             "limit": round(rounds.pace.limit / SECOND, 3),
+            "known": None if rounds.known is None else len(rounds.known.side.places),
         }
 
 

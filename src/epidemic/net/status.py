@@ -48,6 +48,7 @@ class Status(msgspec.Struct, frozen=True):
     refusals: Tally
     local: Count = 0  # letters sent to nodes of the same process
     trained: Count | None = None  # trainings, where there are no rounds; `round` is then the second of the run
+    known: Count | None = None  # others in its view, where it does not know everybody
     left: Seconds | None = None  # seconds until its end, where there are no rounds
 
 

@@ -19,6 +19,8 @@ from epidemic.experiment import Experiment, node_terms, own_modules
 from epidemic.faults import Faults
 from epidemic.host.plan import check_first_round
 from epidemic.host.setup import Setup
+from epidemic.protocol.known import MOST_ENTRIES
+from epidemic.sampling import PeerSampling
 from epidemic.topology import ELLocal, fragments_of, peer_sampling, require_letters
 
 PROTOCOL = 1
@@ -169,11 +171,9 @@ def check_deployable(experiment: Experiment) -> None:
         )
     if experiment.nodes < 2:
         raise BadInput(f"nodes = {experiment.nodes}: a deployed run needs at least 2")
-    if peer_sampling(experiment.topology) is not None:
-        raise BadInput(
-            "topology.view is for simulations: deployed nodes have the addresses of all others in their folders and choose among them;"
-            " leave out the view"
-        )
+    service = peer_sampling(experiment.topology)
+    if service is not None:
+        _check_view(experiment, service)
     require_letters(experiment.topology, "in a deployment")
     drawn = ("crashes", "random_crashes", "blocked", "partitions", "loss")
     for key in drawn:
@@ -211,6 +211,28 @@ def check_deployable(experiment: Experiment) -> None:
         )
     if network.close == "barrier" and capped:
         raise BadInput('network.close = "barrier" cannot wait for models that faults.cap turns away; use "deadline"')
+
+
+def check_hosting(experiment: Experiment, hosted: int) -> None:
+    """Say why one process cannot host so many nodes."""
+    if hosted > 1 and peer_sampling(experiment.topology) is not None:
+        raise BadInput(
+            f"topology.view: every node has connections of its own, so that {hosted} nodes cannot share a process; give each its own"
+        )
+
+
+def _check_view(experiment: Experiment, service: PeerSampling) -> None:
+    """What nodes that know a part of the others only need."""
+    if experiment.network.coin != "private":
+        raise BadInput(
+            "topology.view: deployed nodes that know a part of the others only draw their targets by themselves; use"
+            " --set network.coin=private"
+        )
+    most = service.side(experiment.nodes, 0, lambda _: 0).most
+    if most > MOST_ENTRIES:
+        raise BadInput(
+            f"topology.view: exchanges of {most} entries are more than {MOST_ENTRIES}, the most that a deployed node takes; use smaller views"
+        )
 
 
 def _check_timed_rounds(experiment: Experiment, clock: Clock) -> None:

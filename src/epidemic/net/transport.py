@@ -16,22 +16,23 @@ something is sent.
 
 from __future__ import annotations
 
-import math
 import secrets
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import zenoh
 from zenoh.handlers import Callback
 
+from epidemic.errors import EpidemicError
 from epidemic.net.access import Mode, configuration
 from epidemic.net.addresses import Addresses
 from epidemic.net.hearing import Once, Presence, Watch
 from epidemic.net.keys import Identity, place_of
+from epidemic.net.line import Declare, Line
 from epidemic.net.opening import check_free, worded
 from epidemic.net.runtime import enough_threads, no_lingering
 
@@ -39,6 +40,8 @@ MOST_QUESTIONS = 64
 """Questions of one topic that may wait for an answer; further ones get none."""
 LARGEST_QUESTION = 2**18
 """Bytes of a question; longer ones get no answer."""
+NOBODY = 30.0
+"""Seconds after which a line is closed at whose end nobody is in sight."""
 
 
 class Transport:
@@ -54,50 +57,125 @@ class Transport:
         insecure: bool = False,
         routes: bool = False,
         here: int = 1,
+        knows_all: bool = True,
     ) -> None:
         """Open it; a relay routes.
 
         `nodes` is the number of places, `largest` the size of the largest message in bytes, `here` how many processes of this network
-        share the machine. Raises Unreachable if a node behind a relay does not reach it now.
+        share the machine. Unless it `knows_all`, it connects to nobody before `connect` says so, and nobody is told of others.
+        Raises Unreachable if a node behind a relay does not reach it now.
         """
         self._identity, self._addresses = identity, addresses
         self._nodes, self._largest, self._insecure = nodes, largest, insecure
         self._mode: Mode = "router" if routes else "client" if addresses.relay else "peer"
         self._prefix = f"epidemic/{identity.cluster}"
         self._place = place_of(identity.name)
-        self._publishers: dict[int, zenoh.Publisher] = {}
-        self._matched: dict[int, float] = {}  # when somebody was there to take letters for a place
-        self._lock = threading.Lock()
-        self._declarations: list[Callable[[], Any]] = []  # how to declare everything once more
-        self._declared: list[Any] = []  # what Zenoh would drop when nobody holds it
+        self._knows_all = knows_all
+        self._lock = threading.RLock()
+        self._declarations: list[Declare] = []  # how to declare everything once more
+        self._wanted: set[str] = set()  # the addresses to which there is a line, or will be
+        self._opening = None if knows_all else ThreadPoolExecutor(2, "line")
         self._watches: dict[str, Watch] = {}  # by what is watched
         self._answering = ThreadPoolExecutor(4, "answer")
         enough_threads(nodes, here)
         zenoh.init_log_from_env_or("off")
         self.token = secrets.token_hex(8)
-        self._session = self._open()
+        self._main = Line(self._open_main())
+        self._lines: dict[str, Line] = {}  # further ones, by the addresses that they lead to
 
-    def _open(self) -> zenoh.Session:
+    def _open_main(self) -> zenoh.Session:
+        return self._open(self._addresses if self._knows_all else Addresses(self._addresses.listen))
+
+    def _open(self, addresses: Addresses) -> zenoh.Session:
         config = configuration(
             self._identity,
-            self._addresses,
+            addresses,
             mode=self._mode,
             nodes=self._nodes,
             largest=self._largest,
             insecure=self._insecure,
+            gossip=self._knows_all,
         )
-        if self._addresses.listen is not None:
-            check_free(self._addresses.listen)
+        if addresses.listen is not None:
+            check_free(addresses.listen)
         try:
             session = zenoh.open(config)
             session.info.declare_link_events_listener(no_lingering, history=True)
         except zenoh.ZError as problem:
-            raise worded(problem, self._addresses) from None
+            raise worded(problem, addresses) from None
         return session
 
-    def _declare(self, declare: Callable[[], Any]) -> None:
-        self._declarations.append(declare)
-        self._declared.append(declare())
+    def _declare(self, declare: Declare) -> None:
+        with self._lock:
+            self._declarations.append(declare)
+            for line in self._all():
+                line.declare(declare)
+
+    def _all(self) -> list[Line]:
+        with self._lock:
+            return [self._main, *self._lines.values()]
+
+    # -- lines to some of the others ----------------------------------------------------------------------------------
+
+    def connect(self, address: str) -> None:
+        """Have a line of its own to an address, soon; nothing happens if there is one. It is closed when nobody is in sight there for long."""
+        with self._lock:
+            if address in self._wanted or self._opening is None:
+                return
+            self._wanted.add(address)
+            self._opening.submit(self._open_line, address)
+
+    def _open_line(self, address: str) -> None:
+        try:
+            session = self._open(Addresses(None, (address,)))
+        except EpidemicError:
+            with self._lock:
+                self._wanted.discard(address)
+            return
+        line = Line(session)
+        with self._lock:
+            if address in self._wanted:
+                for declare in self._declarations:
+                    line.declare(declare)
+                self._lines[address] = line
+                return
+        line.close()  # it is no longer wanted
+
+    def disconnect(self, *addresses: str) -> None:
+        """Close the lines to these addresses."""
+        with self._lock:
+            self._wanted.difference_update(addresses)
+            closing = [line for address in addresses if (line := self._lines.pop(address, None)) is not None]
+        for line in closing:
+            if self._opening is not None:
+                self._opening.submit(self._close_line, line)
+
+    def _close_line(self, line: Line) -> None:
+        line.close()
+        for watch in self._watches.values():
+            watch.lost_sight(line.number)
+
+    def lines_to(self, place: int) -> list[str]:
+        """The addresses of lines at whose end a place is in sight."""
+        numbers = self._watches["alive"].lines_to(place)
+        with self._lock:
+            return sorted(address for address, line in self._lines.items() if line.number in numbers)
+
+    def let_go(self) -> None:
+        """Close lines at whose end nobody is in sight; call it now and then."""
+        late = time.monotonic() - NOBODY
+        with self._lock:
+            old = {address: line.number for address, line in self._lines.items() if line.opened < late}
+        self.disconnect(*(a for a, number in old.items() if not self._watches["alive"].at_end_of(number)))
+
+    def _line_to(self, place: int) -> Line:
+        """The line that leads to a place: one of its own if there is one."""
+        if self._lines:
+            for address in self.lines_to(place):
+                line = self._lines.get(address)
+                if line is not None:
+                    return line
+        return self._main
 
     # -- letters ------------------------------------------------------------------------------------------------------
 
@@ -119,7 +197,7 @@ class Transport:
                 take(sender, sample.payload.to_bytes(), self._places_in(sample.attachment))
 
         key = f"{self._prefix}/to/{self._place}/*"
-        self._declare(lambda: self._session.declare_subscriber(key, _direct(arrived)))
+        self._declare(lambda _, session: session.declare_subscriber(key, _direct(arrived)))
 
     def _place_in(self, text: str) -> int | None:
         """The place that a part of a key names, if it names one."""
@@ -140,23 +218,9 @@ class Transport:
 
     def send(self, place: int, payload: zenoh.ZBytes, places: tuple[int, ...] = ()) -> bool:
         """Send a letter, for these places of the process at `place`; False if nobody is there to take it. Blocks while the link is busy."""
-        try:
-            with self._lock:
-                publisher = self._publishers.get(place)
-                if publisher is None:
-                    key = f"{self._prefix}/to/{place}/{self._place}"
-                    publisher = self._session.declare_publisher(key, congestion_control=zenoh.CongestionControl.BLOCK)
-                    self._publishers[place] = publisher
-            # asking each time would take longer than sending
-            if time.monotonic() - self._matched.get(place, -math.inf) > 1.0:
-                status: Any = publisher.matching_status  # an object where the stubs say bool
-                if not getattr(status, "matching", status):
-                    return False
-                self._matched[place] = time.monotonic()
-            publisher.put(payload, attachment=None if places in ((), (place,)) else ",".join(map(str, places)))
-        except zenoh.ZError:
-            return False
-        return True
+        key = f"{self._prefix}/to/{place}/{self._place}"
+        attachment = None if places in ((), (place,)) else ",".join(map(str, places))
+        return self._line_to(place).put(key, payload, attachment)
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -196,7 +260,7 @@ class Transport:
                 room.release()
                 query.drop()  # type: ignore[no-untyped-call]
 
-        self._declare(lambda: self._session.declare_queryable(key, _direct(asked)))
+        self._declare(lambda _, session: session.declare_queryable(key, _direct(asked)))
 
     def ask(
         self,
@@ -219,7 +283,7 @@ class Transport:
                 answered(sample.payload.to_bytes())
 
         key = f"{self._prefix}/ask/{topic}/{place}"
-        self._get(key, question, timeout, replied, once.give_up)
+        self._get(self._line_to(place), key, question, timeout, replied, once.give_up)
 
     def ask_all(self, topic: str, question: bytes, timeout: float, largest: int) -> dict[int, bytes]:
         """What every place answers within so many seconds: at most one answer of each, of at most `largest` bytes, by its own link."""
@@ -236,13 +300,14 @@ class Transport:
             if place is not None and place not in found:
                 found[place] = sample.payload.to_bytes()
 
-        self._get(f"{prefix}*", question, timeout, replied, ended.set)
+        self._get(self._main, f"{prefix}*", question, timeout, replied, ended.set)
         ended.wait(timeout + 1.0)
         ended.set()
         return dict(sorted(found.items()))
 
+    @staticmethod
     def _get(
-        self,
+        line: Line,
         key: str,
         question: bytes,
         timeout: float,
@@ -250,7 +315,7 @@ class Transport:
         over: Callable[[], Any],
     ) -> None:
         try:
-            self._session.get(
+            line.session.get(
                 key,
                 Callback(replied, over, indirect=False),
                 payload=question,
@@ -266,31 +331,36 @@ class Transport:
 
     def appear(self, what: str, place: int) -> None:
         """Show the others that this place is taken (`alive`), or has finished (`done`)."""
-        self._declare(lambda: self._session.liveliness().declare_token(f"{self._prefix}/{what}/{place}/{self.token}"))
+        self._declare(
+            lambda _, session: session.liveliness().declare_token(f"{self._prefix}/{what}/{place}/{self.token}")
+        )
 
     def watch(self, what: str, changed: Presence) -> None:
         """Tell of every place that appears or disappears, those there already included."""
         watch = self._watches[what] = Watch(changed)
 
-        def noticed(sample: zenoh.Sample) -> None:
+        def noticed(line: int, sample: zenoh.Sample) -> None:
             _, text, token = str(sample.key_expr).rsplit("/", 2)
             place = self._place_in(text)
             if place is not None:
-                watch.noticed(place, token, sample.kind == zenoh.SampleKind.PUT)
+                watch.noticed(line, place, token, sample.kind == zenoh.SampleKind.PUT)
+
+        def declare(line: int, session: zenoh.Session) -> Any:
+            return session.liveliness().declare_subscriber(key, _direct(partial(noticed, line)), history=True)
 
         key = f"{self._prefix}/{what}/*/*"
-        self._declare(lambda: self._session.liveliness().declare_subscriber(key, _direct(noticed), history=True))
+        self._declare(declare)
 
     def links(self) -> int:
-        """How many others this one is connected to directly."""
-        return len(self._session.info.transports())
+        """How many links there are to others; one to the same place from each side counts twice."""
+        return sum(len(line.session.info.transports()) for line in self._all())
 
     def unseen(self) -> frozenset[int]:
         """The places with a direct link, by their certificates, that are not `alive` as far as this one sees; none if `insecure`.
 
         For a moment that is usual: a link is there before its other end shows itself. For long, it is a reason to renew; see Sight.
         """
-        names = (link.auth_identifier for link in self._session.info.links())
+        names = [link.auth_identifier for line in self._all() for link in line.session.info.links()]
         linked = {place for name in names if name is not None and (place := place_of(name)) is not None}
         return frozenset(linked - self._watches["alive"].places - {self._place})
 
@@ -300,21 +370,27 @@ class Transport:
         Call it when Sight says so, and when the list of revoked certificates has changed: access rules are read when the network is
         opened. Watchers are told that everyone is gone, then who is there. Raises Unreachable like the first time; call it again then.
         """
-        with suppress(zenoh.ZError):
-            self._session.close()  # type: ignore[no-untyped-call]
-        with self._lock:
-            self._publishers, self._matched = {}, {}
+        for line in self._all():
+            line.close()
         for watch in self._watches.values():
             watch.lost_sight()
         self.token = secrets.token_hex(8)
-        self._session = self._open()
-        self._declared = [declare() for declare in self._declarations]
+        main = Line(self._open_main())
+        with self._lock:
+            self._main = main
+            wanted, self._wanted, self._lines = self._wanted, set(), {}
+            for declare in self._declarations:
+                main.declare(declare)
+        for address in sorted(wanted):
+            self.connect(address)
 
     def close(self) -> None:
         """Leave."""
         self._answering.shutdown(wait=False, cancel_futures=True)
-        with suppress(zenoh.ZError):  # a link that is stuck; the process ends anyway
-            self._session.close()  # type: ignore[no-untyped-call]
+        if self._opening is not None:
+            self._opening.shutdown(wait=False, cancel_futures=True)
+        for line in self._all():
+            line.close()
 
 
 def _direct(call: Callable[[Any], None]) -> Any:

@@ -1,14 +1,17 @@
-"""Views: the rounds as the nodes of a process see them; each graph is drawn once for all of them."""
+"""Views: the rounds as the nodes of a process see them; each graph is drawn once for all of them, if there is one."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Protocol
 
 from epidemic.experiment import Experiment
 from epidemic.graph import Graph
 from epidemic.host.plan import View as Whole
 from epidemic.host.plan import intended_graph, view_of
+from epidemic.net.seat import RoundSeat
 from epidemic.protocol.rounds import View
 from epidemic.rng import Streams
 
@@ -16,8 +19,44 @@ REMEMBERED = 40
 """Rounds whose graphs are remembered."""
 
 
-class Views:
+class Views(Protocol):
     """What rounds have in store for each place."""
+
+    def __call__(self, place: int, round: int) -> View:
+        """What the protocol goes by."""
+        ...
+
+    def whole(self, place: int, round: int) -> Whole:
+        """What weights follow from."""
+        ...
+
+    def targets(self, place: int, round: int) -> tuple[int, ...]:
+        """Whom a place sends to."""
+        ...
+
+
+class ByAcquaintance:
+    """Where not everybody knows everybody, each place draws its targets from those it knows, when the round begins."""
+
+    def __init__(self, seats: Mapping[int, RoundSeat]) -> None:
+        self._seats = seats
+
+    def __call__(self, place: int, round: int) -> View:
+        """What the protocol goes by."""
+        return self._seats[place].member.view(round)
+
+    def whole(self, place: int, round: int) -> Whole:
+        """What weights follow from."""
+        view = self(place, round)
+        return Whole(round, None, view.graph, view.targets, None)
+
+    def targets(self, place: int, round: int) -> tuple[int, ...]:
+        """Whom a place sends to."""
+        return self(place, round).targets
+
+
+class ByGraph:
+    """Where rounds have graphs that all nodes, or each for itself, can draw."""
 
     def __init__(self, experiment: Experiment, streams: Streams, secrets: dict[int, Streams]) -> None:
         """`secrets`: with a private coin, the randomness of each place, which nobody else can know."""

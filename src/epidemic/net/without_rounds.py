@@ -79,7 +79,7 @@ class WithoutRounds:
         """Whether it was stopped in its final evaluation."""
         return extra is not None and extra.tallies.get("free.elapsed", 0) >= self._stop
 
-    def join(self, seat: FreeSeat, extra: Extra | None, addresses: Addresses, token: str) -> str:
+    def join(self, seat: FreeSeat, extra: Extra | None, addresses: Addresses, token: str, meeting: None) -> str:
         """Give a seat its decisions, from where it was; says where that is."""
         experiment, clock, n = self._experiment, self._clock, self._experiment.nodes
         network, checkpoint = experiment.network, experiment.checkpoint

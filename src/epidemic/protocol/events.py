@@ -150,6 +150,23 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
+class Approached:
+    """With views: somebody begins an exchange of entries, each signed by its own place."""
+
+    by: int
+    entries: tuple[tuple[int, int], ...]  # places and ages
+    reply: Any
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesCame:
+    """With views: the answer to an exchange that this node began; None: nothing intelligible in time."""
+
+    by: int
+    entries: tuple[tuple[int, int], ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Concluded:
     """The final test is done and written down."""
 
@@ -296,6 +313,43 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class Connect:
+    """With views: connect to a place whose entry this node has, and stay connected."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """With views: a connection of this node's own to a place is not needed any more."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seek:
+    """With views: connect to those whom the node was told of at first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """With views: begin an exchange of entries with somebody. Exactly one EntriesCame must follow."""
+
+    to: int
+    entries: tuple[tuple[int, int], ...]
+    patience: int  # microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerEntries:
+    """With views: answer an exchange that somebody began."""
+
+    reply: Any
+    to: int
+    entries: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Conclude:
     """All rounds are done: show it, test the model, write everything down."""
 
@@ -315,9 +369,9 @@ class Fail:
 
 Event = (
     Started | Renewed | Present | Introduced | Ungreeted | Void | Arrived | Trained | Mixed | Adopted | Asked | Answered
-    | Timer | Came | Learnt | Mended | Looked | Concluded
+    | Timer | Came | Learnt | Mended | Looked | Approached | EntriesCame | Concluded
 )  # fmt: skip
 Action = (
     Say | Greet | SetTimer | Train | Send | Mix | Ask | Answer | AnswerLetter | Give | Adopt | Forget | Learn | Post
-    | Withdraw | Compute | Look | Conclude | Leave | Fail
+    | Withdraw | Compute | Look | Connect | Disconnect | Seek | Exchange | AnswerEntries | Conclude | Leave | Fail
 )  # fmt: skip

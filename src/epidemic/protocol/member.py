@@ -17,6 +17,8 @@ from epidemic.protocol.events import (
     Adopted,
     Answer,
     Answered,
+    AnswerEntries,
+    Approached,
     Ask,
     Asked,
     Conclude,
@@ -77,7 +79,7 @@ class Member:
         """What to do about an event at this time."""
         self.now = now
         if self.phase in ("left", "failed"):
-            return [Answer(event.reply, NOTHING)] if isinstance(event, Asked) else []
+            return _last_answer(event)
         acts = self._acts = []
         self._on(event)
         self.people.tell()
@@ -156,6 +158,9 @@ class Member:
 
     def renewed(self) -> None:
         """The connections were opened anew."""
+
+    def met(self, place: int) -> None:
+        """Somebody introduced itself who does the same."""
 
     # -- what every part uses -----------------------------------------------------------------------------------------
 
@@ -252,3 +257,13 @@ class Member:
         if now - self._told_end > TELL_END:
             self._told_end = now
             self.act(Greet(None))
+
+
+def _last_answer(event: Event) -> list[Action]:
+    """Who asks gets an answer also from a node that has come to its end."""
+    match event:
+        case Asked():
+            return [Answer(event.reply, NOTHING)]
+        case Approached():
+            return [AnswerEntries(event.reply, event.by, ())]
+    return []

@@ -59,17 +59,22 @@ class People:
                 self._greeting.failed(place, node.now)
             else:
                 self._greeting.known(place, node.now)
+        if not hello.differs:
+            node.met(place)
         self.changed()
 
     def found(self, alive: frozenset[int]) -> None:
         """The search is over: these are there."""
-        self._node.say(f"{1 + len(alive)} of {self._node.rules.nodes} nodes are there")
+        if self._node.rules.partial:
+            self._node.say(f"{len(alive)} others of {self._node.rules.nodes - 1} are there that this node knows")
+        else:
+            self._node.say(f"{1 + len(alive)} of {self._node.rules.nodes} nodes are there")
         self._told = alive
 
     def tell(self) -> None:
-        """Tell who came and went, at most once a second: who flickers fills no log."""
+        """Tell who came and went, at most once a second: who flickers fills no log. Acquaintances come and go all the time."""
         node = self._node
-        if node.now < self._tell_from or node.phase in ("starting", "looking"):
+        if node.rules.partial or node.now < self._tell_from or node.phase in ("starting", "looking"):
             return
         alive = node.roster.alive(node.now)
         if alive is self._told:

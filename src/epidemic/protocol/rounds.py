@@ -11,9 +11,24 @@ How it begins and ends is in `member`, what it asks and answers in `questions` a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from epidemic.protocol.events import SECOND, Answered, Arrived, Asked, Event, Mix, Mixed, Send, Train, Trained
+from epidemic.protocol.events import (
+    SECOND,
+    Answered,
+    Approached,
+    Arrived,
+    Asked,
+    EntriesCame,
+    Event,
+    Mix,
+    Mixed,
+    Send,
+    Train,
+    Trained,
+)
+from epidemic.protocol.known import Known, Side
 from epidemic.protocol.mailbox import Mailbox, closed
 from epidemic.protocol.member import TICK, Member
 from epidemic.protocol.offers import Offers
@@ -21,7 +36,7 @@ from epidemic.protocol.pace import Pace
 from epidemic.protocol.questions import Questions
 from epidemic.protocol.rules import Count, Draw, Rules, View
 
-__all__ = ["Count", "Rounds", "Rules", "View"]
+__all__ = ["Acquaintance", "Count", "Rounds", "Rules", "View"]
 
 BEHIND = 3
 """So many rounds behind two others, a node goes on where they are."""
@@ -29,6 +44,15 @@ LEAD = 8
 """So many rounds ahead of everybody else, a node waits for as long as it may."""
 ASK_AGAIN = 2 * SECOND
 """So often a letter is asked for that was asked for in vain."""
+
+
+@dataclass(frozen=True)
+class Acquaintance:
+    """How a node comes to know some of the others, and to how many of them it sends."""
+
+    side: Side
+    s: int
+    cycles: int = 1
 
 
 class Rounds(Member):
@@ -39,7 +63,7 @@ class Rounds(Member):
     def __init__(
         self,
         rules: Rules,
-        view: Callable[[int], View],
+        view: Callable[[int], View] | Acquaintance,
         draw: Draw,
         token: str,
         *,
@@ -48,9 +72,13 @@ class Rounds(Member):
         tally: Mapping[str, int] | None = None,
         count: Count | None = None,
     ) -> None:
-        """`done` rounds are behind it; `kept` are the targets of letters sent before a restart, by round."""
+        """`done` rounds are behind it; `kept` are the targets of letters sent before a restart, by round.
+
+        `view`: what rounds have in store, or how the node comes to know others where it does not know everybody.
+        """
         super().__init__(rules, draw, token, done=done, count=count)
-        self.view = view
+        self.known = Known(self, view.side, view.s, view.cycles) if isinstance(view, Acquaintance) else None
+        self.view: Callable[[int], View] = view if self.known is None else self.known  # type: ignore[assignment]
         self.mailbox: Mailbox[tuple[Any, int]] = Mailbox(
             ahead=rules.ahead, room=max(64, 4 * rules.nodes), cap=rules.cap, tally=tally
         )
@@ -70,6 +98,20 @@ class Rounds(Member):
                 self._trained(event.round)
             case Mixed():
                 self._mixed(event.round)
+            case Approached() if self.known is not None:
+                self.known.approached(event)
+            case EntriesCame() if self.known is not None:
+                self.known.came(event)
+
+    def started(self) -> None:
+        """It has its place in the network."""
+        if self.known is not None:
+            self.known.started()
+
+    def met(self, place: int) -> None:
+        """Somebody introduced itself."""
+        if self.known is not None:
+            self.known.met(place)
 
     def waiting(self) -> None:
         """Look whether the round is over."""
@@ -102,6 +144,8 @@ class Rounds(Member):
 
     def _begin(self) -> View:
         self.round = self.done
+        if self.known is not None:
+            self.known.opened(self.round)
         view = self.view(self.round)
         self.mailbox.open(self.round, None if self.rules.cap is not None else view.expected)
         return view

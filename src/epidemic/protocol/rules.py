@@ -36,6 +36,7 @@ class Rules:
     adopt: bool = True  # whether a node that returns takes somebody's model
     cap: int | None = None  # letters taken a round; each is offered first
     retries: int = 0
+    partial: bool = False  # whether it knows a part of the others only
 
     @property
     def barrier(self) -> bool:
@@ -67,6 +68,7 @@ class Count:
     taken: int = 0  # rounds taken part in
     asked: int = 0  # control messages sent
     longest_wait: int = 0  # for letters, in microseconds
+    exchanges_refused: int = 0  # of views, that somebody began too often
     refused: Counter[str] = field(default_factory=Counter)  # letters that are in order and do not count, by reason
 
 

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from epidemic.errors import BadInput, require_choice, require_int
 from epidemic.graph import IntArray
 from epidemic.memory import require_memory
+from epidemic.protocol.known import Side
+from epidemic.protocol.rules import Draw
 from epidemic.rng import Stream, distinct
 
 Mask = NDArray[np.bool_]
@@ -98,6 +100,10 @@ class PeerSampling(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
 
     def unanswered(self, views: Views, p: IntArray, slot: IntArray, stream: Stream) -> IntArray:
         """What each p does whose partner is not there; gives how many entries it sent in vain.   # (m,)"""
+        raise NotImplementedError
+
+    def side(self, n: int, place: int, draw: Draw) -> Side:
+        """What one of n nodes does that is deployed, and sees its own view only; `draw` gives random whole numbers below its argument."""
         raise NotImplementedError
 
     def cycle(self, views: Views, stream: Stream, links: Links | None = None) -> Control:

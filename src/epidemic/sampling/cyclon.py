@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from epidemic.errors import BadInput, require_int
 from epidemic.graph import IntArray
+from epidemic.protocol.known import Entries, Side
+from epidemic.protocol.rules import Draw
 from epidemic.rng import Stream
 from epidemic.sampling.base import FREE, FixedSize, Mask, Views, equal, picked, shuffled
 
@@ -52,6 +56,67 @@ class Cyclon(FixedSize, frozen=True, tag="cyclon"):
         views.ids[p, slot] = FREE
         sent: IntArray = np.minimum(1 + (views.ids[p] != FREE).sum(axis=1), self.shuffle)
         return sent
+
+    def side(self, n: int, place: int, draw: Draw) -> Side:
+        """The same for one node that sees its own view only."""
+        return CyclonSide(place, draw, self.slots(n), self.shuffle)
+
+
+class CyclonSide(Side):
+    """One node's side of Cyclon. Between its question and the answer others may have changed its view."""
+
+    def __init__(self, place: int, draw: Draw, size: int, shuffle: int) -> None:
+        super().__init__(place, draw, shuffle)
+        self._size = size
+        self._sent: list[int] = []  # whom it sent in the exchange that it began
+
+    def ask(self, reachable: Iterable[int]) -> tuple[int, Entries] | None:
+        """With the oldest, which leaves the view."""
+        self.age()
+        partner = self.oldest(reachable)
+        if partner is None:
+            return None
+        self.drop(partner)
+        chosen = self.shuffled(self.entries)[: self.most - 1]
+        self._sent = [place for place, _ in chosen]
+        return partner, ((self.place, 0), *chosen)
+
+    def reply(self, by: int, got: Entries) -> Entries:
+        """As many random entries."""
+        chosen = self.shuffled(self.entries)[: self.most]
+        self._merge(got, [place for place, _ in chosen])
+        return tuple(chosen)
+
+    def take(self, partner: int, got: Entries) -> None:
+        """Take what is new; if nothing is, keep the partner, who has just answered."""
+        if not self._merge(got, self._sent):
+            self.meet(partner)
+
+    def _merge(self, got: Entries, sent: list[int]) -> bool:
+        """Put what is new into free slots, then into those of entries that were sent; whether anything was new."""
+        known = dict(self.entries)
+        old = [place for place in sent if place in known]
+        new = False
+        for place, age in self.of_others(got):
+            if place in known:
+                continue
+            if len(known) >= self._size:
+                if not old:
+                    break
+                del known[old.pop(0)]
+            known[place] = age
+            new = True
+        self.entries = list(known.items())
+        return new
+
+    def drop(self, place: int) -> None:
+        """It is gone from the view, and nothing else happens."""
+        self.entries = [entry for entry in self.entries if entry[0] != place]
+
+    def meet(self, place: int) -> None:
+        """It is known if there is room."""
+        if place not in self.places and place != self.place and len(self.entries) < self._size:
+            self.entries.append((place, 0))
 
 
 class _Chosen:

@@ -5,12 +5,15 @@ Whom a node asks, whether it is answered, and which entries it parts with when i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from epidemic.errors import BadInput, require_choice, require_int
 from epidemic.graph import IntArray
+from epidemic.protocol.known import Entries, Entry, Side
+from epidemic.protocol.rules import Draw
 from epidemic.rng import Stream
 from epidemic.sampling.base import FREE, FixedSize, Mask, Views, at_random, equal, oldest, picked, shuffled
 
@@ -85,6 +88,13 @@ class Jelasity(FixedSize, frozen=True, tag="jelasity"):
         sent: IntArray = 1 + np.minimum(known, _half(views.ids.shape[1]) - 1)
         return sent
 
+    def side(self, n: int, place: int, draw: Draw) -> Side:
+        """The same for one node that sees its own view only."""
+        width = self.slots(n)
+        return JelasitySide(
+            place, draw, width, *self._numbers(width), tail=self.select == "tail", pull=self.propagation == "pushpull"
+        )
+
     def _numbers(self, w: int) -> tuple[int, int]:
         """H and S for views of w slots."""
         half = _half(w)
@@ -96,6 +106,74 @@ class Jelasity(FixedSize, frozen=True, tag="jelasity"):
 
 def _half(w: int) -> int:
     return max(w // 2, 1)
+
+
+class JelasitySide(Side):
+    """One node's side of it. The list of the paper is: what was sent, the rest, what came."""
+
+    def __init__(self, place: int, draw: Draw, size: int, healing: int, swap: int, *, tail: bool, pull: bool) -> None:
+        super().__init__(place, draw, _half(size))
+        self._size, self._healing, self._swap = size, healing, swap
+        self._tail, self._pull = tail, pull
+        self._sent: set[int] = set()  # whom it sent in the exchange that it began
+
+    def ask(self, reachable: Iterable[int]) -> tuple[int, Entries] | None:
+        """With the oldest, or any."""
+        there = sorted(self.places & set(reachable))
+        if not there:
+            self.age()
+            return None
+        partner = self.oldest(there) if self._tail else there[self.draw(len(there))]
+        assert partner is not None
+        head = self._head()
+        self._sent = {place for place, _ in head}
+        if not self._pull:
+            self.age()
+        return partner, ((self.place, 0), *head)
+
+    def _head(self) -> list[Entry]:
+        """What it sends besides itself: random ones, the oldest `healing` of them last."""
+        order = self.shuffled(self.entries)
+        old = set(sorted(range(len(order)), key=lambda i: -order[i][1])[: self._healing])
+        order = [e for i, e in enumerate(order) if i not in old] + [e for i, e in enumerate(order) if i in old]
+        return order[: self.most - 1]
+
+    def reply(self, by: int, got: Entries) -> Entries:
+        """As much, unless nothing is asked for."""
+        head = self._head()
+        self._select(got, {place for place, _ in head})
+        return ((self.place, 0), *head) if self._pull else ()
+
+    def take(self, partner: int, got: Entries) -> None:
+        """Take the answer, if there is one."""
+        if self._pull:
+            self._select(got, self._sent)
+
+    def _select(self, got: Entries, sent: set[int]) -> None:
+        """Add what came, then part with entries until they fit: the oldest, those sent, any; all get older."""
+        listed = [e for e in self.entries if e[0] in sent] + [e for e in self.entries if e[0] not in sent]
+        youngest: dict[int, int] = {}
+        for place, age in [*listed, *self.of_others(got)]:
+            youngest[place] = min(age, youngest.get(place, age))
+        found = list(youngest.items())
+        excess = max(0, len(found) - self._size)
+        for _ in range(min(self._healing, excess)):
+            found.remove(max(self.shuffled(found), key=lambda entry: entry[1]))
+        excess = max(0, len(found) - self._size)
+        found = found[min(self._swap, excess) :]
+        while len(found) > self._size:
+            del found[self.draw(len(found))]
+        self.entries = found
+        self.age()
+
+    def drop(self, place: int) -> None:
+        """It is gone from the view."""
+        self.entries = [entry for entry in self.entries if entry[0] != place]
+
+    def meet(self, place: int) -> None:
+        """It is known if there is room."""
+        if place not in self.places and place != self.place and len(self.entries) < self._size:
+            self.entries.append((place, 0))
 
 
 class _Side:

@@ -6,12 +6,15 @@ A view is a multiset. Exchanges move arcs and never make or lose one, so their n
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
 from epidemic.errors import BadInput, require_int
 from epidemic.graph import IntArray
 from epidemic.memory import require_memory
+from epidemic.protocol.known import Entries, Entry, Side
+from epidemic.protocol.rules import Draw
 from epidemic.rng import Stream
 from epidemic.sampling.base import FREE, Control, Links, PeerSampling, Views, picked, shuffled
 
@@ -111,6 +114,10 @@ class Spray(PeerSampling, frozen=True, tag="spray"):
         sent: IntArray = (before + 1) // 2
         return sent
 
+    def side(self, n: int, place: int, draw: Draw) -> Side:
+        """The same for one node that sees its own view only."""
+        return SpraySide(place, draw, max(1, round(self.mean_size(n))))
+
     def cycle(self, views: Views, stream: Stream, links: Links | None = None) -> Control:
         """One exchange each; afterwards no more slots than the largest view needs."""
         done = super().cycle(views, stream, links)
@@ -120,7 +127,68 @@ class Spray(PeerSampling, frozen=True, tag="spray"):
         return done
 
 
-Entries = tuple[IntArray, IntArray]
+class SpraySide(Side):
+    """One node's side of Spray. What it has sent is no longer its own, unless the other one does not answer."""
+
+    def __init__(self, place: int, draw: Draw, usual: int) -> None:
+        """`usual`: how many arcs a node has on average; four times as many are the most that this one keeps."""
+        super().__init__(place, draw, 2 * usual)
+        self._usual = usual
+        self._partner: int | None = None  # with whom it began an exchange ...
+        self._sent: list[Entry] = []  # ... and what it parted with in it
+
+    def ask(self, reachable: Iterable[int]) -> tuple[int, Entries] | None:
+        """With the oldest: itself instead of an arc to that one, and random others, half of the arcs together."""
+        self.age()
+        partner = self.oldest(reachable)
+        if partner is None:
+            return None
+        half = (len(self.entries) + 1) // 2
+        arc = next(entry for entry in self.entries if entry[0] == partner)
+        self.entries.remove(arc)
+        chosen, self.entries = self._cut(half - 1)
+        self._partner, self._sent = partner, [arc, *chosen]
+        return partner, ((self.place, 0), *self._readdressed(chosen, partner))
+
+    def reply(self, by: int, got: Entries) -> Entries:
+        """Half of the arcs, at random."""
+        chosen, self.entries = self._cut((len(self.entries) + 1) // 2)
+        self._add(got)
+        return tuple(self._readdressed(chosen, by))
+
+    def take(self, partner: int, got: Entries) -> None:
+        """Take what the other one gives."""
+        self._partner, self._sent = None, []
+        self._add(got)
+
+    def _cut(self, count: int) -> tuple[list[Entry], list[Entry]]:
+        order = self.shuffled(self.entries)
+        count = min(count, self.most)
+        return order[:count], order[count:]
+
+    def _readdressed(self, entries: list[Entry], receiver: int) -> list[Entry]:
+        """Arcs to the receiver become arcs to the sender."""
+        return [(self.place, 0) if entry[0] == receiver else entry for entry in entries]
+
+    def _add(self, got: Entries) -> None:
+        self.entries = [*self.entries, *self.of_others(got)][: 4 * self._usual]
+
+    def drop(self, place: int) -> None:
+        """All arcs to it go; each is replaced by a second one to somebody else, but for one of as many as there were."""
+        if place == self._partner:
+            self.entries, self._partner, self._sent = self.entries + self._sent, None, []
+        before = len(self.entries)
+        left = [entry for entry in self.entries if entry[0] != place]
+        again = sum(self.draw(before) > 0 for _ in range(before - len(left))) if left else 0
+        self.entries = left + [left[self.draw(len(left))] for _ in range(again)]
+
+    def meet(self, place: int) -> None:
+        """It is known while there are fewer arcs than usual."""
+        if place not in self.places and place != self.place and len(self.entries) < self._usual:
+            self.entries.append((place, 0))
+
+
+Slots = tuple[IntArray, IntArray]
 """Ids and ages.   # (m, k) each"""
 
 
@@ -132,8 +200,8 @@ class _Cut:
         ids, ages = picked(ids, order), picked(ages, order)
         goes = np.arange(ids.shape[1]) < sent[:, None]
         most = int(sent.max())
-        self.kept: Entries = np.where(goes, FREE, ids), ages
-        self.sent: Entries = np.where(goes, ids, FREE)[:, :most], ages[:, :most]
+        self.kept: Slots = np.where(goes, FREE, ids), ages
+        self.sent: Slots = np.where(goes, ids, FREE)[:, :most], ages[:, :most]
 
     def readdress(self, receivers: IntArray, senders: IntArray) -> None:
         """Arcs to the receiver become arcs to the sender: nobody gets one to itself."""
@@ -150,7 +218,7 @@ def _as_views(known: list[list[int]]) -> Views:
     return Views(ids, np.zeros_like(ids))
 
 
-def _store(views: Views, rows: IntArray, parts: list[Entries]) -> None:
+def _store(views: Views, rows: IntArray, parts: list[Slots]) -> None:
     """Make these entries the views of the rows, in more slots if that is necessary."""
     ids, ages = (np.concatenate([part[i] for part in parts], axis=1) for i in (0, 1))
     order = np.argsort(ids == FREE, axis=1, kind="stable")

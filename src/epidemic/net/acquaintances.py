@@ -1,0 +1,111 @@
+"""Acquaintances: connections to some of the others, and exchanges of whom one knows (topology.view). Decides nothing; see `protocol/known.py`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from epidemic.errors import BadInput
+from epidemic.experiment import Experiment
+from epidemic.net.addresses import Addresses
+from epidemic.net.contacts import LARGEST_EXCHANGE, Book, seal_contact
+from epidemic.net.desk import Desk
+from epidemic.net.keyring import Keyring
+from epidemic.net.keys import Identity
+from epidemic.net.seat import RoundSeat
+from epidemic.net.transport import Transport
+from epidemic.net.wire import Refused
+from epidemic.protocol import events as e
+from epidemic.topology import peer_sampling
+
+TOPIC = "exchange"
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """How a node meets others that it does not know: where they are, and the addresses of those whom it was told of at first."""
+
+    book: Book
+    first: tuple[str, ...]
+
+
+def meeting_of(experiment: Experiment, identity: Identity, addresses: Addresses) -> Meeting | None:
+    """That of a node; None where everybody knows everybody."""
+    if peer_sampling(experiment.topology) is None:
+        return None
+    if addresses.relay:
+        raise BadInput("node.toml: topology.view is for nodes that connect to each other, not for those behind a relay")
+    own = seal_contact(identity, addresses.told, int(time.time()))
+    return Meeting(Book(identity, own, experiment.nodes), addresses.connect)
+
+
+class Acquaintances:
+    """Whom the one node of a process knows."""
+
+    def __init__(self, seat: RoundSeat, meeting: Meeting, keyring: Keyring, desk: Desk, transport: Transport) -> None:
+        self._seat = seat
+        self._book = meeting.book
+        self._keyring = keyring
+        self._desk = desk
+        self._transport = transport
+        self._first = meeting.first
+        transport.answer(TOPIC, self._approached)
+
+    def carry_out(self, action: e.Action) -> bool:
+        """Do what is about acquaintances; False if it is not."""
+        match action:
+            case e.Connect():
+                contact = self._book.get(action.place)
+                if contact is not None:
+                    self._transport.connect(contact.address)
+            case e.Disconnect():
+                self._disconnect(action.place)
+            case e.Seek():
+                for address in self._first:
+                    self._transport.connect(address)
+            case e.Exchange():
+                self._exchange(action)
+            case e.AnswerEntries():
+                action.reply(self._sealed(action.to, action.entries))
+            case _:
+                return False
+        return True
+
+    def _disconnect(self, place: int) -> None:
+        contact = self._book.get(place)
+        told = () if contact is None else (contact.address,)
+        self._transport.disconnect(*told, *self._transport.lines_to(place))
+
+    def _sealed(self, to: int, entries: tuple[tuple[int, int], ...]) -> bytes:
+        seat = self._seat
+        found = self._book.seal(self._keyring.run, seat.place, to, entries, seat.identity.key)
+        seat.told(len(found))
+        return found
+
+    def _exchange(self, action: e.Exchange) -> None:
+        partner = action.to
+
+        def answered(raw: bytes | None) -> None:
+            entries = None
+            if raw is not None:
+                opened = self._opened(raw)
+                entries = opened[1] if opened is not None and opened[0] == partner else None
+            self._desk.put(self._seat.place, e.EntriesCame(partner, entries))
+
+        question = self._sealed(partner, action.entries)
+        self._transport.ask(TOPIC, partner, question, action.patience / e.SECOND, answered, LARGEST_EXCHANGE)
+
+    def _approached(self, question: bytes, respond: Callable[[bytes], None]) -> None:
+        opened = self._opened(question)
+        if opened is None:
+            respond(b"")
+        else:
+            self._desk.put(self._seat.place, e.Approached(*opened, respond))
+
+    def _opened(self, raw: bytes) -> tuple[int, tuple[tuple[int, int], ...]] | None:
+        try:
+            return self._book.open(raw, self._keyring.run, self._seat.place, self._keyring.key_of)
+        except Refused as refusal:
+            self._book.refuse(refusal.reason)
+            return None

@@ -1,0 +1,147 @@
+"""One node's side of a peer sampling service: played against each other, sides obey the laws of the services (ALGORITHMS.md, section 5)."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epidemic.rng import Streams
+from epidemic.sampling import Cyclon, Jelasity, Spray
+
+KINDS = {
+    "cyclon": Cyclon(size=8, shuffle=4),
+    "swapper": Jelasity(size=8),
+    "healer": Jelasity(size=8, discard="healer"),
+    "blind": Jelasity(size=8, discard="blind", select="rand"),
+    "push": Jelasity(size=8, discard=(2, 1), propagation="push"),
+    "spray": Spray(a=2),
+}
+
+
+def sides_of(service, n, seed=1, ring=False):
+    random = Random(seed)
+    sides = [service.side(n, i, random.randrange) for i in range(n)]
+    views = service.start(n, Streams(seed)("views-start"))
+    for i, side in enumerate(sides):
+        ids = (
+            [(i + 1 + k) % n for k in range(views.ids.shape[1])]
+            if ring
+            else [j for j in views.ids[i].tolist() if j >= 0]
+        )
+        side.entries = [(j, 0) for j in ids]
+    return sides
+
+
+def cycle(sides, random, alive=None):
+    """Everybody starts an exchange, one after the other; the dead do not answer."""
+    for i in random.sample(range(len(sides)), len(sides)):
+        if alive is not None and i not in alive:
+            continue
+        begun = sides[i].ask(sides[i].places)
+        if begun is None:
+            continue
+        partner, entries = begun
+        if alive is not None and partner not in alive:
+            sides[i].drop(partner)
+        else:
+            sides[i].take(partner, sides[partner].reply(i, entries))
+
+
+def in_degrees(sides, n):
+    return np.bincount([j for side in sides for j, _ in side.entries], minlength=n)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=15)
+@given(n=st.integers(3, 40), seed=st.integers(0, 10**6))
+def test_views_never_have_oneself_and_keep_their_size(kind, n, seed):
+    service, random = KINDS[kind], Random(seed)
+    sides = sides_of(service, n, seed)
+    arcs = sum(len(side.entries) for side in sides)
+    for _ in range(6):
+        cycle(sides, random)
+        for i, side in enumerate(sides):
+            assert i not in side.places
+            assert all(0 <= j < n and age >= 0 for j, age in side.entries)
+            if kind != "spray":
+                assert len(side.places) == len(side.entries) <= min(8, n - 1)
+    if kind in ("cyclon", "spray", "swapper"):  # nothing is made or lost
+        assert sum(len(side.entries) for side in sides) == arcs
+
+
+def test_cyclon_evens_out_in_degrees_and_stays_full():
+    """Spec 5.1: n = 500, c = 20, l = 8, from a ring: sd 3.0 after 60 cycles, where random graphs have 4.38."""
+    n, random = 500, Random(3)
+    sides = sides_of(Cyclon(size=20, shuffle=8), n, ring=True)
+    for _ in range(60):
+        cycle(sides, random)
+    degrees = in_degrees(sides, n)
+    assert degrees.mean() == 20
+    assert 2.6 < degrees.std() < 3.4
+    assert degrees.min() >= 9
+    assert degrees.max() <= 38
+
+
+def test_swapper_is_more_even_than_healer_and_healer_than_blind():
+    """Spec 5.2: in-degree sd swapper 3.2, healer 7.4, blind 11.7 for n = 500, c = 20."""
+    n, sd = 200, {}
+    for discard in ("swapper", "healer", "blind"):
+        sides, random, found = sides_of(Jelasity(size=20, discard=discard), n), Random(5), []
+        for _ in range(20):
+            cycle(sides, random)
+            found.append(in_degrees(sides, n).std())
+        sd[discard] = np.mean(found[10:])
+    assert sd["swapper"] < 0.7 * sd["healer"] < 0.7 * sd["blind"]
+
+
+def test_spray_evens_out_the_sizes_of_views():
+    """Spec 5.3: views of floor or ceil of the mean, here about ln 96 = 4.56."""
+    n, random = 96, Random(2)
+    sides = sides_of(Spray(), n, seed=3)
+    arcs = sum(len(side.entries) for side in sides)
+    for _ in range(30):
+        cycle(sides, random)
+    sizes = [len(side.entries) for side in sides]
+    assert sum(sizes) == arcs
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k != "blind"])
+def test_the_dead_are_forgotten(kind):
+    """Spec 5.1 and 5.2: who does not answer is dropped, in every variant."""
+    n, random = 100, Random(4)
+    sides = sides_of(KINDS[kind], n)
+    for _ in range(5):
+        cycle(sides, random)
+    alive = set(random.sample(range(n), n // 2))
+    for _ in range(60):
+        cycle(sides, random, alive)
+    assert sum(j not in alive for i in alive for j, _ in sides[i].entries) == 0
+    assert all(sides[i].entries for i in alive)
+
+
+def test_an_exchange_brings_no_more_than_the_service_sends():
+    """A member that sends a thousand entries fills no more of a view than anybody else."""
+    side = Cyclon(size=20, shuffle=8).side(1000, 0, Random(1).randrange)
+    side.entries = [(i, 0) for i in range(1, 21)]
+    side.reply(500, tuple((i, 0) for i in range(100, 900)))
+    assert len(side.entries) == 20
+    assert sum(place >= 100 for place in side.places) == 8
+    side = Spray().side(1000, 0, Random(1).randrange)
+    for _ in range(20):
+        side.reply(500, tuple((i, 0) for i in range(100, 900)))
+    assert len(side.entries) <= 28
+
+
+def test_spray_takes_back_what_nobody_answered_for():
+    side = Spray(a=3).side(100, 0, Random(1).randrange)
+    side.entries = [(i, 0) for i in range(1, 13)]
+    partner, _ = side.ask(side.places)
+    other = next(iter(side.places))
+    side.drop(other)  # somebody else is gone meanwhile
+    before = len(side.entries)
+    side.drop(partner)
+    assert len(side.entries) >= before + 5  # half of twelve, but for the arc to the partner
+    assert not {partner, other} & side.places
