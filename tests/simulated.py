@@ -267,7 +267,7 @@ class World:
         founders = frozenset(i for i in range(w.n) if i != place and i not in w.late)
         rules = Rules(
             place, w.n, w.rounds, close=w.close, deadline=w.deadline, patience=w.patience, founders=founders,
-            adopt=self.random.random() < 0.7, cap=w.cap, retries=self.random.choice([0, 1, 5]),
+            adopt=self.random.random() < 0.7, cap=w.cap, retries=self.random.choice([0, 1, 5]), blind=w.private,
         )  # fmt: skip
         secret = Random(self.random.random())
         drawing = {}

@@ -224,9 +224,11 @@ def test_where_views_have_no_meaning_they_are_refused(changes, message):
         as_experiment(experiment(VIEWS["cyclon"], **changes))
 
 
-def test_deployed_nodes_refuse_views():
-    with pytest.raises(BadInput, match=r"topology\.view is for simulations"):
+def test_deployed_nodes_with_views_draw_by_themselves():
+    with pytest.raises(BadInput, match=r"topology\.view: .* network\.coin=private"):
         check_deployable(as_experiment(experiment(VIEWS["cyclon"])))
+    for view in VIEWS.values():
+        check_deployable(as_experiment(experiment(view, network={"coin": "private"})))
 
 
 def test_what_is_worth_knowing_about_views_is_said():

@@ -67,6 +67,7 @@ class InRounds:
             adopt=faults.on_return == "adopt",
             cap=faults.cap_of(n),
             retries=n if faults.max_retries == "unlimited" else faults.max_retries,
+            blind=network.coin == "private",
             partial=meeting is not None,
         )
         tally, count, kept = seat.restored(extra, partial(self._views.targets, seat.place))

@@ -34,13 +34,13 @@ Entries = tuple[Entry, ...]
 
 MOST_ENTRIES = 64
 """Entries of an exchange."""
-PAUSE = SECOND
+PAUSE = 2 * SECOND
 """A node starts no exchanges more often than this, however short its rounds are: every one of them leads to new connections."""
 ANSWER = 5 * SECOND
 """So long an answer is waited for."""
 REACHED = 10 * SECOND
 """Who is in the view and is not there for so long is dropped from it."""
-LINGER = 5 * SECOND
+LINGER = 4 * SECOND
 """So long the connection to one who is no longer in the view is kept: letters may be on their way."""
 SEEK = 10 * SECOND
 """So often a node that knows nobody looks for those it was told of at first."""

@@ -1,7 +1,9 @@
 """Pace: how long to wait for letters, learnt from what rounds really take. It is told times, in microseconds.
 
 The limit is the median of what a round took up to the wait, plus three times the median of how long letters let themselves be waited
-for, plus a little for the network; never more than the deadline. Until enough has been seen, the deadline itself counts.
+for, plus a little for the network; never more than the deadline. Until enough has been seen, the deadline itself counts; but where nobody
+knows whom to expect every round would last that long, so then it is a few times what the round's work took: letters that come too late
+are seen as well, and correct it.
 
 Waiting spreads: who waits for a slow node is waited for in the next round. If a share f of the nodes is held up so in a round, at most
 f (1 - f) <= 1/4 of all letters are late for that reason, so the median does not see it, and waits do not feed on themselves. Letters
@@ -20,13 +22,17 @@ WARM_UP = 12
 """Letters to see before trusting what was seen."""
 SLACK = SECOND // 4
 """Time that is always granted."""
+AT_FIRST = 2 * SECOND
+"""Time that is granted at first where nobody knows whom to expect, or eight times as long as the work of a round takes."""
 
 
 class Pace:
     """What the last rounds took."""
 
-    def __init__(self, deadline: int) -> None:
+    def __init__(self, deadline: int, *, blind: bool = False) -> None:
+        """`blind`: nobody knows whom to expect."""
         self.deadline = deadline
+        self._blind = blind
         self._work: deque[int] = deque(maxlen=15)
         self._waits: deque[int] = deque(maxlen=128)
         self._limit: int | None = None  # worked out, until something is told
@@ -45,6 +51,8 @@ class Pace:
     def limit(self) -> int:
         """How long to wait for letters before closing a round."""
         if self._limit is None:
+            if self._blind and self._work and len(self._waits) < WARM_UP:
+                return min(self.deadline, max(AT_FIRST, int(8 * median(self._work))))
             if len(self._waits) < WARM_UP or not self._work:
                 return self.deadline
             self._limit = min(self.deadline, int(SLACK + median(self._work) + 3 * median_low(self._waits)))

@@ -82,7 +82,7 @@ class Rounds(Member):
         self.mailbox: Mailbox[tuple[Any, int]] = Mailbox(
             ahead=rules.ahead, room=max(64, 4 * rules.nodes), cap=rules.cap, tally=tally
         )
-        self.pace = Pace(rules.deadline)
+        self.pace = Pace(rules.deadline, blind=rules.blind)
         self.questions = Questions(self, kept or {})
         self.offers = Offers(self)
         self.mailbox.begin_with(done)

@@ -36,6 +36,7 @@ class Rules:
     adopt: bool = True  # whether a node that returns takes somebody's model
     cap: int | None = None  # letters taken a round; each is offered first
     retries: int = 0
+    blind: bool = False  # whether nobody knows whom to expect, because everybody draws its targets by itself
     partial: bool = False  # whether it knows a part of the others only
 
     @property

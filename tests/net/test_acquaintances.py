@@ -1,0 +1,134 @@
+"""Real processes of which each knows a part of the others (topology.view): they meet, learn, survive, and are not misled."""
+
+import re
+import time
+
+import msgspec
+import numpy as np
+import pytest
+
+import epidemic as ep
+from conftest import experiment
+from epidemic.errors import BadInput
+from epidemic.net.acquaintances import TOPIC
+from epidemic.net.addresses import read_addresses
+from epidemic.net.contacts import Book, seal_contact
+from epidemic.net.folders import make_cluster
+from epidemic.net.keys import Identity
+from epidemic.net.transport import Transport
+
+PRIVATE = ep.Network(coin="private", deadline=2.0, patience=30.0)
+
+
+def views(service, **changed):
+    common = {
+        "nodes": 10,
+        "rounds": 60,
+        "topology": ep.ELLocal(2, view=service),
+        "network": PRIVATE,
+        "data": ep.Digits(),
+        "model": ep.Logistic(),
+        "algorithm": ep.LocalSGD(lr=0.05, local_steps=10),
+    }
+    return experiment(**{**common, **changed})
+
+
+@pytest.mark.parametrize(
+    "service", [ep.Cyclon(size=3, shuffle=2), ep.Jelasity(size=4), ep.Spray(a=2)], ids=["cyclon", "jelasity", "spray"]
+)
+def test_nodes_that_know_few_others_learn_like_the_simulated_ones(deploy, service):
+    what = views(service)
+    there = deploy(what)
+    told = [read_addresses(folder / "node.toml") for folder in there.folders]
+    assert all(len(one.connect) <= 6 for one in told)  # nobody is told of everybody
+    there.start().finish()
+    assert there.cluster.problems() == {}
+    simulated = ep.simulate(what).seeds[0].summary.final_accuracy
+    final = [there.summary(i)["final_accuracy"]["mean"] for i in range(10)]
+    assert simulated.mean > 0.8
+    assert abs(np.mean(final) - simulated.mean) < 0.08
+    for i in range(10):
+        node = there.node(i)
+        assert node["refusals"] == {}
+        assert node["bytes"]["control"] > 1000  # exchanges, with their signatures
+        assert node["letters"]["counted"] > 20
+
+
+def test_the_dead_are_forgotten_and_who_comes_back_goes_on_with_its_view(deploy):
+    saving = ep.Checkpoint(rounds=5)
+    what = views(ep.Cyclon(size=4, shuffle=2), rounds=130, eval=ep.Eval(every=130, samples=100), checkpoint=saving)
+    there = deploy(what).start()
+    there.until_round(12, range(10))
+    dead = (3, 7, 8)
+    for place in dead:
+        there.cluster.children[place].process.kill()
+    there.until(lambda found: all(found[p].round >= 60 for p in range(10) if p not in dead and p in found), 90)
+    there.start([there.folders[3]])
+    again = there.until(lambda found: 3 in found and found[3].round > 60, 60)
+    assert again[3].known >= 1
+    assert there.cluster.wait(120)
+    assert (there.run(3) / "summary.json").exists()
+    assert any("going on after round" in line for line in there.log(3))
+
+
+def test_a_member_cannot_mislead_a_node_by_exchanges(deploy, tmp_path):
+    """Certified, and malicious: forged contacts, floods, nonsense. Nobody is connected to a place that did not sign where it is."""
+    what = views(ep.Cyclon(size=3, shuffle=2), nodes=6, rounds=300, eval=ep.Eval(every=300, samples=100))
+    there = deploy(what)
+    liar = Identity.load(there.folders[5])
+    there.start(there.folders[:5])
+    there.until_round(5)
+    victim = read_addresses(there.folders[0] / "node.toml").listen
+    there.statuses()
+    transport = Transport(liar, read_addresses(there.folders[5] / "node.toml"), nodes=6, knows_all=False)
+    try:
+        seen = []
+        transport.watch("alive", lambda place, token, shown: seen.append(place))
+        transport.connect(victim)
+        end = time.monotonic() + 20
+        while 0 not in seen and time.monotonic() < end:
+            time.sleep(0.05)
+        assert 0 in seen
+        book = Book(liar, seal_contact(liar, "127.0.0.1:9", 2**52), 6)
+        answers = []
+        forged = msgspec.msgpack.encode([5, 0, [[1, 0]], [b"nobody"]])
+        for raw in (b"", b"\xc1" * 100, forged, book.seal(bytes(16), 5, 0, ((5, 0),), liar.key), b"\0" * 2**17):
+            for _ in range(20):
+                transport.ask(TOPIC, 0, raw, 5.0, answers.append, 2**18)
+        end = time.monotonic() + 20
+        while len(answers) < 100 and time.monotonic() < end:
+            time.sleep(0.05)
+        assert set(answers) <= {b"", None}  # nobody was answered anything
+    finally:
+        transport.close()
+    found = there.until_round(30, range(5), 90)
+    assert found[0].refusals["malformed"] > 0
+    assert found[0].known <= 3
+    there.cluster.stop()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"network": ep.Network()}, "network.coin=private"),
+        ({"topology": ep.ELLocal(2, view=ep.Jelasity(size=300)), "nodes": 400}, "use smaller views"),
+    ],
+    ids=["coin", "size"],
+)
+def test_what_cannot_be_deployed_with_views_is_said_before_anything_is_made(tmp_path, changed, said):
+    with pytest.raises(BadInput, match=re.escape(said)):
+        make_cluster(views(ep.Cyclon(size=3, shuffle=2), **changed), ["127.0.0.1:1"], tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+def test_views_and_a_relay_are_refused(tmp_path):
+    with pytest.raises(BadInput, match="goes through a relay"):
+        make_cluster(views(ep.Cyclon(size=3, shuffle=2)), ["h:1"], tmp_path / "made", relay="h:2")
+
+
+def test_several_nodes_with_views_in_one_process_are_refused(deploy):
+    from epidemic.net.node import run_node
+
+    there = deploy(views(ep.Cyclon(size=3, shuffle=2)))
+    with pytest.raises(BadInput, match="cannot share a process"):
+        run_node(there.folders[:2])

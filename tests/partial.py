@@ -1,0 +1,170 @@
+"""Simulated schedules of nodes that know a part of the others: those of `simulated`, where who is not linked neither sees nor hears each other.
+
+A link is there while one of the two has a line to the other. A line to somebody who is not there waits, as a real one does. Besides the laws of
+`simulated`:
+
+  views        nobody knows itself or somebody twice, nor more than its service allows; a liar's exchanges change no more than anybody else's
+  connections  a node has lines to those in its view, those that just left it and those of the beginning, and to nobody else
+"""
+
+import gc
+from dataclasses import replace
+
+import simulated
+from epidemic.protocol import events as e
+from epidemic.protocol.known import LINGER, PAUSE, Known
+from epidemic.protocol.rounds import Acquaintance, Rounds
+from epidemic.sampling import Cyclon, Jelasity, Spray
+
+SERVICES = (
+    Cyclon(size=3, shuffle=2),
+    Cyclon(size=5, shuffle=3, cycles=2),
+    Jelasity(size=4),
+    Jelasity(size=4, propagation="push"),
+    Spray(a=2),
+)
+
+
+class World(simulated.World):
+    """Time, nodes, and lines between some of them."""
+
+    def __init__(self, schedule, service, protocol=Rounds):
+        super().__init__(schedule, self._made)
+        self.service, self.kind = service, protocol
+        self.lines = {i: set() for i in range(schedule.n)}
+        self.views = {}  # of nodes when they were saved
+        self.exchanges = 0
+        self.do |= {
+            e.Connect: self.on_connect, e.Disconnect: self.on_disconnect, e.Seek: self.on_seek,
+            e.Exchange: self.on_exchange, e.AnswerEntries: self.on_entries,
+        }  # fmt: skip
+
+    def first(self, place):
+        """Whom a node is told of."""
+        n, late = self.what.n, self.what.late
+        others = [(place + k) % n for k in range(1, n)]
+        return frozenset([i for i in others if i not in late][:2])
+
+    def _made(self, rules, view, draw, token, **kept):
+        side = self.service.side(rules.nodes, rules.place, draw)
+        if kept["done"]:
+            side.entries = list(self.views.get(rules.place, []))
+        rules = replace(rules, founders=self.first(rules.place), partial=True)
+        known = Acquaintance(side, self.what.s, self.service.cycles)
+        return self.kind(rules, known, draw, token, **kept)
+
+    def save(self, node):
+        super().save(node)
+        self.views[node.place] = list(node.protocol.known.side.entries)
+
+    def end(self, node, outcome, noticed=0):
+        self.check_view(node)
+        self.lines[node.place] = set()
+        super().end(node, outcome, noticed)
+
+    def step(self, node, event):
+        super().step(node, event)
+        if node.running:
+            self.check_view(node)
+
+    # -- links --------------------------------------------------------------------------------------------------------
+
+    def open(self, a, b):
+        return super().open(a, b) and (b in self.lines[a] or a in self.lines[b])
+
+    def link(self, node, place):
+        if place != node.place and place not in self.lines[node.place]:
+            self.lines[node.place].add(place)
+            other = self.nodes[place]
+            if other.running:
+                self.show(node, other)
+                self.show(other, node)
+
+    def on_connect(self, node, action):
+        self.link(node, action.place)
+
+    def on_seek(self, node, action):
+        for place in self.first(node.place):
+            self.link(node, place)
+
+    def on_disconnect(self, node, action):
+        self.lines[node.place].discard(action.place)
+        other = self.nodes[action.place]
+        if not self.open(node.place, action.place):
+            self.hide(node, other.place, other.token, 0)
+            self.hide(other, node.place, node.token, self.delay())
+
+    # -- exchanges ----------------------------------------------------------------------------------------------------
+
+    def on_exchange(self, node, action):
+        self.exchanges += 1
+        to = action.to
+
+        def reach(other, reply):
+            self.step(
+                other, e.Approached(node.place, action.entries, lambda entries: reply(e.EntriesCame(to, entries)))
+            )
+
+        self.question(node, to, action.patience, reach, e.EntriesCame(to, None))
+
+    def on_entries(self, node, action):
+        action.reply(action.entries)
+
+    def lie(self):
+        liar = self.nodes[self.what.liar]
+        victim = self.nodes[self.random.randrange(self.what.n)]
+        if liar.running and victim.running and victim is not liar and self.random.random() < 0.5:
+            self.link(liar, victim.place)
+            before = victim.protocol.known.side.places
+            for _ in range(10):
+                entries = tuple((self.random.randrange(self.what.n), self.random.choice([0, 10**9])) for _ in range(40))
+                self.step(victim, e.Approached(liar.place, entries, lambda _: None))
+                if not victim.running:
+                    return
+            new = victim.protocol.known.side.places - before
+            most = 2 * self.service.cycles * victim.protocol.known.side.most
+            assert len(new) <= most, f"a liar brought {len(new)} entries into a view"
+        super().lie()
+
+    # -- laws ---------------------------------------------------------------------------------------------------------
+
+    def check_view(self, node):
+        known: Known = node.protocol.known
+        places = [place for place, _ in known.side.entries]
+        assert node.place not in places, f"node {node.place} knows itself"
+        assert all(0 <= place < self.what.n for place in places)
+        if not isinstance(self.service, Spray):
+            assert len(places) == len(set(places)) <= min(self.service.size, self.what.n - 1)
+        lately = set(known._leaving) | set(known._linked)
+        assert node.place == self.what.liar or self.lines[node.place] <= set(places) | lately | self.first(
+            node.place
+        ), "a line to somebody who is not known"
+        assert len(known._targets) <= 40
+
+    def limit(self):
+        return super().limit() + 10 * (PAUSE + LINGER)
+
+
+def drawn(seed):
+    """A schedule of nodes that know a part of the others, and their service."""
+    schedule = simulated.drawn(seed)
+    service = SERVICES[seed % len(SERVICES)]
+    close = "deadline" if schedule.close == "barrier" else schedule.close
+    n = max(4, schedule.n)
+    compute = (schedule.compute * 2)[:n]
+    s = min(schedule.s, 3, n - 1)
+    return replace(schedule, n=n, compute=compute, topology="el-local", private=True, close=close, s=s), service
+
+
+def run(seed, protocol=Rounds):
+    """Play the schedule of a seed and check the laws; what came out."""
+    gc.disable()
+    try:
+        schedule, service = drawn(seed)
+        world = World(schedule, service, protocol).play()
+        world.check()
+        if schedule.honest_but_one:
+            world.check_liar(World(replace(schedule, liar=None), service, protocol).play())
+        return world
+    finally:
+        gc.enable()

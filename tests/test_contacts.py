@@ -1,0 +1,174 @@
+"""Contacts: nobody can say of another where it is; what is not in order is refused, bounded and counted."""
+
+import msgspec
+import pytest
+
+from epidemic.errors import BadInput
+from epidemic.net.addresses import Addresses
+from epidemic.net.contacts import CHECKED, LARGEST_EXCHANGE, SPARE, Book, Contact, seal_contact
+from epidemic.net.keys import Authority, Identity
+from epidemic.net.wire import Refused
+
+RUN = bytes(range(16))
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    root = tmp_path_factory.mktemp("keys")
+    authority = Authority.create(root)
+    return [Identity.load(authority.issue(f"node-{i}", ["127.0.0.1"])) for i in range(6)]
+
+
+@pytest.fixture(scope="module")
+def strangers(tmp_path_factory):
+    root = tmp_path_factory.mktemp("others")
+    authority = Authority.create(root)
+    return [Identity.load(authority.issue(f"node-{i}", ["127.0.0.1"])) for i in range(2)]
+
+
+def where(identity, port=None, since=1):
+    return seal_contact(identity, f"10.0.0.{identity.place}:{port or 7447}", since)
+
+
+@pytest.fixture
+def book(people):
+    return Book(people[0], where(people[0]), 6)
+
+
+def keys(people):
+    return lambda place: people[place].key.public_key() if place < len(people) else None
+
+
+def test_a_contact_says_where_its_own_place_is(book, people):
+    assert book.learn(where(people[3])).address == "10.0.0.3:7447"
+    assert book.get(3).address == "10.0.0.3:7447"
+    assert book.get(2) is None
+
+
+def test_the_newer_of_two_contacts_counts_whichever_comes_first(book, people):
+    book.learn(where(people[3], 9001, since=5))
+    book.learn(where(people[3], 9002, since=4))
+    assert book.get(3).address.endswith(":9001")
+    book.learn(where(people[3], 9003, since=6))
+    assert book.get(3).address.endswith(":9003")
+
+
+def test_nobody_speaks_for_another_place_or_authority(book, people, strangers):
+    with pytest.raises(Refused, match="unknown-sender"):
+        book.learn(where(strangers[1]))
+    good = msgspec.msgpack.decode(where(people[3]))
+    contact = msgspec.msgpack.decode(good[0])
+    for changed in ([2, *contact[1:]], [3, "6.6.6.6:1", *contact[2:]], [*contact[:3], people[2].encoded]):
+        content = msgspec.msgpack.encode(changed)
+        for signature in (good[1], people[2].key.sign(b"epidemic contact\0" + content)):
+            with pytest.raises(Refused, match="wrong-signature"):
+                book.learn(msgspec.msgpack.encode([content, signature]))
+    assert book.get(3) is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\xc1",
+        b"\x93" * 2000,
+        b"\x00" * 5000,
+        msgspec.msgpack.encode([b"x", b"y"]),
+        msgspec.msgpack.encode([1, 2]),
+    ],
+    ids=["empty", "not-msgpack", "nested", "long", "no-contact", "numbers"],
+)
+def test_nonsense_is_refused(book, raw):
+    with pytest.raises(Refused):
+        book.learn(raw)
+    with pytest.raises(Refused):
+        book.open(raw, RUN, 0, lambda _: None)
+
+
+@pytest.mark.parametrize("address", ["", "nowhere", "host:0", "host:99999", "a b:1", "x" * 400 + ":1"])
+def test_an_address_that_is_none_is_refused(book, people, address):
+    with pytest.raises(Refused, match="malformed"):
+        book.learn(seal_contact(people[3], address, 1))
+
+
+def test_who_was_revoked_is_not_kept(people):
+    me = people[0]
+    book = Book(me, where(me), 6)
+    book.learn(where(people[3]))
+    revoked = me.revoked
+    try:
+        me.revoked = msgspec.structs.replace(revoked, names=["node-3"])
+        assert book.get(3) is None
+        with pytest.raises(Refused, match="revoked"):
+            book.learn(where(people[3]))
+    finally:
+        me.revoked = revoked
+
+
+def test_an_exchange_arrives_with_its_contacts(book, people):
+    other = Book(people[1], where(people[1]), 6)
+    for i in (2, 3):
+        other.learn(where(people[i]))
+    raw = other.seal(RUN, 1, 0, ((1, 0), (2, 4), (3, 7), (5, 1)), people[1].key)  # nobody knows where 5 is
+    assert book.open(raw, RUN, 0, keys(people)) == (1, ((1, 0), (2, 4), (3, 7)))
+    assert {book.get(i).address for i in (1, 2, 3)} == {f"10.0.0.{i}:7447" for i in (1, 2, 3)}
+    assert not book.refused
+
+
+def test_an_exchange_for_somebody_else_or_by_somebody_else_is_refused(book, people):
+    other = Book(people[1], where(people[1]), 6)
+    good = other.seal(RUN, 1, 0, ((1, 0),), people[1].key)
+    for raw, run, receiver, reason in (
+        (good, bytes(16), 0, "wrong-run"),
+        (good, RUN, 2, "malformed"),
+        (other.seal(RUN, 1, 0, ((1, 0),), people[2].key), RUN, 0, "wrong-signature"),
+        (other.seal(RUN, 9, 0, (), people[1].key), RUN, 0, "unknown-sender"),
+        (good + b"\0" * LARGEST_EXCHANGE, RUN, 0, "oversized"),
+    ):
+        with pytest.raises(Refused, match=reason):
+            book.open(raw, run, receiver, keys(people))
+
+
+def test_a_contact_for_another_entry_is_left_out_and_counted(book, people):
+    """Who passes on node 3's contact as node 4's gains nothing."""
+    content = msgspec.msgpack.encode([RUN, 1, 0, [[4, 0], [1, 0]], [where(people[3]), where(people[1])]])
+    raw = msgspec.msgpack.encode([content, people[1].key.sign(b"epidemic exchange\0" + content)])
+    assert book.open(raw, RUN, 0, keys(people)) == (1, ())
+    assert book.refused == {"wrong-signature": 1}
+    assert book.get(4) is None
+
+
+def test_nobody_keeps_a_list_of_everybody(tmp_path):
+    authority = Authority.create(tmp_path)
+    me, other = (Identity.load(authority.issue(f"node-{i}", ["127.0.0.1"])) for i in (0, 1))
+    book = Book(me, where(me), 10**6)
+    book.pinned = lambda: {1}
+    book.learn(where(other))
+    # certificates of a thousand places take a while to make
+    book._check = lambda raw: Contact(int(raw), "10.0.0.1:1", 1, f"node-{int(raw)}", raw)
+    for place in range(2, 2 + 2 * CHECKED):
+        book.learn(str(place).encode())
+    assert len(book._known) == 1 + SPARE
+    assert len(book._checked) <= CHECKED
+    assert book.get(1) is not None
+
+
+def test_a_view_is_kept_over_a_restart_but_for_those_revoked(book, people):
+    for i in (2, 3, 4):
+        book.learn(where(people[i]))
+    saved = book.saved([(2, 0), (3, 5), (4, 1), (5, 1)])
+    again = Book(people[0], where(people[0]), 6)
+    before = people[0].revoked
+    try:
+        people[0].revoked = msgspec.structs.replace(before, names=["node-4"])
+        assert again.restored(saved) == [(2, 0), (3, 5)]
+    finally:
+        people[0].revoked = before
+
+
+def test_where_others_are_told_to_find_a_node():
+    assert Addresses("127.0.0.1:7447").told == "127.0.0.1:7447"
+    assert Addresses("0.0.0.0:7447", reach="hospital.example:7447").told == "hospital.example:7447"
+    for address in ("0.0.0.0:7447", "[::]:7447"):
+        with pytest.raises(BadInput, match='reach = "HOST:PORT"'):
+            _ = Addresses(address).told
