@@ -22,6 +22,7 @@ from epidemic.reproduce.learning import FIG1, FIG4, FIG5, FIG6, FIG7, FIG8, TABL
 from epidemic.reproduce.rivals import RIVALS_ITEM
 from epidemic.reproduce.structure import FIG2_ITEM, FIG3_ITEM, TABLE1_ITEM, TABLE3_ITEM
 from epidemic.reproduce.studies import REAL_DATA, real_data
+from epidemic.sharded import run_sharded
 
 PAPER = (TABLE1_ITEM, TABLE2_ITEM, TABLE3_ITEM, FIG1, FIG2_ITEM, FIG3_ITEM, FIG4, FIG5, FIG6, FIG7, FIG8)
 BEYOND = (CONTRACTION, DRIFT, CAP, SPECTRA, ASYNC, RIVALS_ITEM)
@@ -59,12 +60,14 @@ def _each_once(jobs: Iterable[Job]) -> list[Job]:
     return list({job.path: job for job in jobs}.values())
 
 
-def run_jobs(jobs: list[Job], data: Path | None, watcher: Watcher | None = None) -> dict[str, str]:
-    """Run what is not finished, one data set after the other; why some failed, by name."""
+def run_jobs(jobs: list[Job], data: Path | None, watcher: Watcher | None = None, ranks: int = 1) -> dict[str, str]:
+    """Run what is not finished, one data set after the other, each on so many ranks; why some failed, by name."""
     failed: dict[str, str] = {}
     for job in jobs:
         job.check()  # also the finished ones: they may be of another scale
     todo = [job for job in jobs if not job.finished]
+    if ranks > 1:  # which load it themselves
+        return run_sharded(todo, ranks, watcher, data_settings(todo, data)).failed
     kinds = dict.fromkeys(map(_data_wanted, todo))
     loaded = {want: _load(*want, data) for want in kinds if want[0] in REAL_DATA}  # before the first one runs
     for want in kinds:
