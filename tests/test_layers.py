@@ -44,7 +44,7 @@ LAYERS = [
     ["methods"],
     ["commands"],
     ["batch"],
-    ["sharded"],
+    ["batch_ranks"],
     ["grid"],
     ["slurm"],
     ["workload"],

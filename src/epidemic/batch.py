@@ -1,7 +1,7 @@
 """Many experiments, one after the other or side by side in processes of their own.
 
 What is finished is skipped, an interrupted batch goes on when it is run again, and a run that fails, even one whose process
-dies, does not stop the others. `sharded.py` has those of which each is itself shared among several processes.
+dies, does not stop the others. `batch_ranks.py` has those of which each is itself shared among several processes.
 """
 
 from __future__ import annotations

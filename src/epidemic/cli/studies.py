@@ -81,9 +81,9 @@ def sweep_command(
         raise BadInput("give an experiment FILE to sweep over, or --status DIR")
     from epidemic.api.progress import BatchDisplay
     from epidemic.batch import run_batch
+    from epidemic.batch_ranks import run_sharded
     from epidemic.experiment import read_table
     from epidemic.grid import grid_jobs, parse_grid
-    from epidemic.sharded import run_sharded
 
     require_int("--jobs", jobs, 1, MAX_JOBS)
     elsewhere = wants_slurm(on, slurm)

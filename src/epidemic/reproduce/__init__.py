@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from epidemic.batch import Job, Watcher, run_batch
+from epidemic.batch_ranks import run_sharded
 from epidemic.data.base import Dataset, find_directory
 from epidemic.errors import BadInput, require_choice, suggestion
 from epidemic.experiment import to_toml
@@ -22,7 +23,6 @@ from epidemic.reproduce.learning import FIG1, FIG4, FIG5, FIG6, FIG7, FIG8, TABL
 from epidemic.reproduce.rivals import RIVALS_ITEM
 from epidemic.reproduce.structure import FIG2_ITEM, FIG3_ITEM, TABLE1_ITEM, TABLE3_ITEM
 from epidemic.reproduce.studies import REAL_DATA, real_data
-from epidemic.sharded import run_sharded
 
 PAPER = (TABLE1_ITEM, TABLE2_ITEM, TABLE3_ITEM, FIG1, FIG2_ITEM, FIG3_ITEM, FIG4, FIG5, FIG6, FIG7, FIG8)
 BEYOND = (CONTRACTION, DRIFT, CAP, SPECTRA, ASYNC, RIVALS_ITEM)

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 
 from epidemic.batch import Job
+from epidemic.batch_ranks import check_ranks
 from epidemic.commands import going_on
 from epidemic.errors import BadInput
 from epidemic.files import directory_name, write_bytes
 from epidemic.host.store import Store
-from epidemic.sharded import check_ranks
 from epidemic.slurm.options import Options
 from epidemic.slurm.queue import ask, check_shared, largest_array, seen
 from epidemic.slurm.status import FOLDER, TASKS, RunStatus, status_of_run, tasks_of
