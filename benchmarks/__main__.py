@@ -12,6 +12,7 @@ ALL = [
     "views",
     "compression",
     "scaling",
+    "scale",
     "clock",
     "memory",
     "loading",

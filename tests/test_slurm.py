@@ -322,3 +322,67 @@ def test_a_run_ends_with_its_task(tmp_path):
     while child.exists() and child.read_bytes() and time.monotonic() < end:
         time.sleep(0.05)
     assert not child.exists() or not child.read_bytes()
+
+
+# -- runs on ranks ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_on_ranks_gets_a_processor_for_each_and_is_the_same_command(place, slurm, capsys):
+    assert sweep("--on", "slurm", "--ranks", "2", "--json") == 0
+    assert list(json.loads(capsys.readouterr().out)["submitted"]) == ["s=1", "s=2", "s=3"]
+    assert "#SBATCH --cpus-per-task=2" in (slurm / "script").read_text()
+    task = submitit.core.utils.DelayedSubmission.load(Path("out/.slurm/77_1_submitted.pkl")).function
+    run = str(place / "out" / "s=2")
+    assert task.command == [sys.executable, "-m", "epidemic", "run", "--resume", run, "--quiet", "--ranks", "2", "--set", "runtime.threads=1"]  # fmt: skip
+    assert parse_options(["cpus-per-task=8"], ranks=4).parameters("name", 1)["cpus_per_task"] == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--ranks", "5"), "s=1: --ranks 5 must be at most nodes = 4"),
+        (("--ranks", "0"), "--ranks = 0 must be at least 1"),
+        (("--ranks", "2", "--set", "compression.kind=int8"), "s=1: [compression]: compressed letters cannot be mixed"),
+        (("--ranks", "2", "--set", "model.kind=small-cnn"), 'use --set runtime.strategy="per-node"'),
+        (("--ranks", "2", "--set", 'callbacks=["mine:Mine"]'), "callback Mine wants to be told of all nodes' models"),
+        (("--ranks", "2", "--slurm", "cpus-per-task=3"), "must be a multiple of --ranks 2, for example 4"),
+        (("--ranks", "2", "--slurm", "gpus-per-node=1"), "gpus-per-node=1 must be --ranks 2"),
+        (("--jobs", "2", "--ranks", "2"), "on Slurm, 2 at once are --slurm array=2"),
+    ],
+)
+def test_what_ranks_cannot_do_is_refused_before_anything_is_submitted(
+    words, message, place, slurm, monkeypatch, capsys
+):
+    Path("mine.py").write_text(
+        "import epidemic as ep\nclass Mine(ep.Callback):\n    def advanced(self, rounds_done, x): pass\n"
+    )
+    monkeypatch.syspath_prepend(str(place))
+    assert sweep("--on", "slurm", *words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not Path("out").exists()
+    assert not (slurm / "script").exists()
+
+
+def test_what_ranks_cannot_do_is_refused_here_too(place, capsys):
+    assert sweep("--ranks", "2", "--jobs", "2") == 2
+    assert "leave out --jobs" in capsys.readouterr().err
+    assert sweep("--ranks", "2", "--set", 'topology.kind="fragments"', "--set", "topology.count=2") == 2
+    capsys.readouterr()
+    assert main(["reproduce", "async", "--out", "out", "--ranks", "2"]) == 2
+    assert "simulated clock cannot run on 2 ranks" in capsys.readouterr().err
+    assert main(["reproduce", "table1", "--out", "out", "--ranks", "2"]) == 2
+    assert "leave out --ranks" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_items_and_methods_on_ranks_are_submitted_too(place, slurm, capsys):
+    assert (
+        main(["reproduce", "table2", "--seeds", "1", "--out", "paper", "--ranks", "2", "--on", "slurm", "--json"]) == 0
+    )
+    assert len(json.loads(capsys.readouterr().out)["submitted"]) == 5
+    assert main(["compare", "--out", "demo", "--ranks", "3", "--on", "slurm", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["submitted"]) == 6
+    task = submitit.core.utils.DelayedSubmission.load(Path("demo/.slurm/77_0_submitted.pkl")).function
+    assert task.command[7:9] == ["--ranks", "3"]

@@ -1,7 +1,7 @@
 """Many experiments, one after the other or side by side in processes of their own.
 
 What is finished is skipped, an interrupted batch goes on when it is run again, and a run that fails, even one whose process
-dies, does not stop the others.
+dies, does not stop the others. `batch_ranks.py` has those of which each is itself shared among several processes.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ def run_batch(
     skipped = [job for job in jobs if job.finished]
     todo = [job for job in jobs if job not in skipped]
     workers = min(workers, len(todo))
-    with _directories({job.path.parent for job in todo}), _sigterm_interrupts():
+    with directories({job.path.parent for job in todo}), sigterm_interrupts():
         failed = _Processes(todo, workers, watcher).run() if workers > 1 else _in_turn(todo, watcher, data, told)
     return Outcome([job for job in todo if job.name not in failed], skipped, failed)
 
 
 @contextmanager
-def _directories(places: Collection[Path]) -> Iterator[None]:
+def directories(places: Collection[Path]) -> Iterator[None]:
     """Make directories; those that are empty because the input is bad are taken away again."""
     new = sorted({one for place in places for one in (place, *place.parents) if not one.exists()})
     try:
@@ -138,7 +138,7 @@ def _directories(places: Collection[Path]) -> Iterator[None]:
 
 
 @contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
+def sigterm_interrupts() -> Iterator[None]:
     """SIGTERM is as good as Ctrl-C."""
 
     def interrupt(*_: Any) -> None:
@@ -192,7 +192,7 @@ def _run(job: Job, tell: Tell, data: Dataset | None, callbacks: Sequence[Callbac
     return None
 
 
-class _Loaded:
+class Loaded:
     """The data of the last job, kept for the next one if it is the same."""
 
     def __init__(self) -> None:
@@ -200,6 +200,7 @@ class _Loaded:
         self._data: Dataset | None = None
 
     def of(self, experiment: Experiment) -> Dataset:
+        """The data of an experiment."""
         source = _source(experiment)
         if self._data is None or source != self._source:
             self._data, self._source = experiment.load_data(), source
@@ -217,7 +218,7 @@ def _same_data(jobs: Sequence[Job]) -> bool:
 
 def _in_turn(jobs: Sequence[Job], watcher: Watcher, data: Dataset | None, told: Callbacks) -> dict[str, str]:
     failed: dict[str, str] = {}
-    loaded = _Loaded()
+    loaded = Loaded()
     for done, job in enumerate(jobs):
         watcher.began(job)
         try:
@@ -334,7 +335,7 @@ def _worker(connection: Any, threads: int) -> None:
     """The life of a process: one job after the other, until there is none or the parent is gone."""
     with suppress(AttributeError, PermissionError):
         os.setsid()
-    loaded = _Loaded()
+    loaded = Loaded()
 
     def tell(rounds: int, found: str) -> None:
         try:

@@ -38,7 +38,7 @@ SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=1
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 KillWait=2
-NodeName={host} NodeAddr=127.0.0.1 CPUs=4 RealMemory=1000 State=UNKNOWN
+NodeName={host} NodeAddr=127.0.0.1 CPUs=6 RealMemory=1000 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -115,6 +115,17 @@ def processes(*words):
             given = file.read_bytes().decode(errors="replace").split("\0")
             if all(word in given for word in words):
                 found.append(int(file.parent.name))
+    return found
+
+
+def children(parent):
+    """The ranks that a process has started."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(file.read_text().rpartition(")")[2].split()[1]) == parent:
+                ranks = b"spawn_main" in (file.parent / "cmdline").read_bytes()
+                found += [int(file.parent.name)] if ranks else []
     return found
 
 

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from cluster import cluster, processes, says, until
+from cluster import children, cluster, processes, says, until
 
 from epidemic.cli import main
 
@@ -19,7 +19,7 @@ data = {kind = "digits"}
 model = {kind = "logistic"}
 topology = {kind = "el-local", s = 2}
 algorithm = {local_steps = 1, batch_size = 4}
-eval = {every = 20, samples = 50}
+eval = {every = 2, samples = 50}
 checkpoint = {rounds = 5}
 """
 HOLDING = """
@@ -28,10 +28,10 @@ from pathlib import Path
 import epidemic as ep
 
 class Hold(ep.Callback):
-    '''Runs whose names are in the directory `held` take half a second a round.'''
+    '''Runs whose names are in the directory `held` take half a second for an evaluation.'''
     def started(self, setup, learner, rounds_done):
         self.name = setup.experiment.name
-    def advanced(self, rounds_done, x):
+    def recorded(self, record):
         if (Path(__file__).parent / "held" / self.name).exists():
             time.sleep(0.5)
 """
@@ -101,9 +101,7 @@ def test_a_sweep_with_tasks_killed_and_one_over_its_time_limit_ends_with_the_byt
     assert states(capsys, "out")[LATE]["state"] == "queued"
     for name in (KILLED, LOST, LATE):
         Path("held", name).unlink()
-    says(
-        "scontrol", "update", f"JobId={task}", "StartTime=now"
-    )  # Slurm lets those who are requeued wait for two minutes
+    soon(task)
 
     left = {KILLED, LOST}
     until(
@@ -126,6 +124,61 @@ def test_a_sweep_with_tasks_killed_and_one_over_its_time_limit_ends_with_the_byt
     for name in names:
         for file in WHAT_COMES_OUT:
             assert Path("out", name, "seed-1", file).read_bytes() == Path("local", name, "seed-1", file).read_bytes()
+
+
+def test_runs_on_two_ranks_killed_cancelled_and_over_their_limit_end_with_the_bytes_of_one_process(place, capsys):
+    grid = ("--grid", "topology.s=2,3,4")
+    assert epidemic(capsys, "sweep", "held.toml", *grid, "--out", "local", "--quiet")[0] == 0
+    killed, cancelled, late = names = ["s=2", "s=3", "s=4"]
+    for name in names:
+        Path("held", name).touch()
+    command = (
+        "sweep",
+        "held.toml",
+        *grid,
+        "--out",
+        "out",
+        "--ranks",
+        "2",
+        "--on",
+        "slurm",
+        "--slurm",
+        "time=10m",
+        "--json",
+    )
+    tasks = epidemic(capsys, *command)[1]["submitted"]
+    assert says("squeue", "-h", "-r", "-o", "%C %D").split("\n") == ["2 1"] * 3  # two processors each, on one machine
+    for name in names:
+        until(f"{name} has saved", (place / "out" / name / "seed-1" / "checkpoint.safetensors").exists, patience=180)
+
+    says("scontrol", "update", f"JobId={tasks[late]}", "TimeLimit=1")
+    says("scancel", tasks[cancelled])
+    [run] = processes("--resume", str(place / "out" / killed))
+    os.kill(max(children(run)), signal.SIGKILL)
+    over = {killed, cancelled}
+    until("two are over", lambda: all(states(capsys, "out")[name]["state"] in ("failed", "stopped") for name in over))
+    found = states(capsys, "out")
+    assert (found[killed]["state"], found[cancelled]["state"]) == ("failed", "stopped")
+    assert "ended without a word (signal 9)" in found[killed]["why"]
+    assert "interrupted at seed 1, after round" in found[cancelled]["why"]
+    until("the late one has saved before its limit", lambda: stopped(place / "out" / late / "seed-1"), patience=120)
+    until("it is requeued", lambda: says("squeue", "-h", "-j", tasks[late], "-o", "%T") == "PENDING")
+    for name in names:
+        Path("held", name).unlink()
+    soon(tasks[late])
+
+    assert set(epidemic(capsys, *command)[1]["submitted"]) == over
+    until("all are done", lambda: all(one["state"] == "done" for one in states(capsys, "out").values()), patience=180)
+    assert len(epidemic(capsys, *command)[1]["runs"]) == 3
+    for name in names:
+        assert json.loads(Path("out", name, "seed-1", "run.json").read_text())["ranks"]["count"] == 2
+        for file in WHAT_COMES_OUT:
+            assert Path("out", name, "seed-1", file).read_bytes() == Path("local", name, "seed-1", file).read_bytes()
+
+
+def soon(task):
+    """Have a task that was requeued begin, with time enough; Slurm lets such tasks wait for two minutes."""
+    says("scontrol", "update", f"JobId={task}", "TimeLimit=10", "StartTime=now")
 
 
 def stopped(seed):

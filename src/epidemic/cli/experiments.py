@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epidemic.cli.slurm import HERE, On, SlurmOptions, hand_over, wants_slurm, with_slurm
+from epidemic.cli.slurm import HERE, On, SlurmOptions, hand_over, rank_count, wants_slurm, with_slurm
 from epidemic.errors import BadInput, Interrupted
 from epidemic.files import directory_name, own_directory
 
@@ -183,6 +183,7 @@ def compare_command(
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on: skip what is finished in DIR.")] = False,
+    ranks: RankCount = None,
     on: On = HERE,
     slurm: SlurmOptions = None,
     seeds: Seeds = None,
@@ -217,6 +218,11 @@ def compare_command(
     if target is not None and not 0 <= target <= 1:
         raise BadInput(f"--target {target:g} must be between 0 and 1, for example 0.7 for 70 %")
     elsewhere = wants_slurm(on, slurm)
+    count = rank_count(ranks)
+    if count > 1 and not elsewhere:
+        raise BadInput(
+            f"--ranks {count}: methods are compared on ranks with --on slurm, each a task; leave it out here"
+        )
     settings = settings if seeds is None else numbered_seeds(seeds, settings or [])
     whole = comparing.DEMO if file is None else read_table(file)
     comparing.refuse_idle_settings(whole, settings or [])
@@ -227,10 +233,11 @@ def compare_command(
     words = ["epidemic", "compare", *([str(file)] if file else []), "--out", str(where)]
     words += [word for setting in settings or [] for word in ("--set", setting)]
     words += [] if target is None else ["--target", str(target)]
+    words += ["--ranks", str(count)] if count > 1 else []
     if elsewhere:
         comparing.load_classes(methods)
         jobs = [Job(where / directory_name(name), experiment) for name, experiment in methods.items()]
-        if hand_over(jobs, where, slurm, with_slurm(words, slurm), as_json=as_json):
+        if hand_over(jobs, where, slurm, with_slurm(words, slurm), as_json=as_json, ranks=count):
             return
         resume = True  # all are finished: they are read back
     try:

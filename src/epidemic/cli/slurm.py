@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epidemic.errors import BadInput, require_choice
+from epidemic.cli.ranks import MOST
+from epidemic.errors import BadInput, require_choice, require_int
 
 if TYPE_CHECKING:
     from epidemic.batch import Job
@@ -38,6 +39,12 @@ def wants_slurm(on: str, texts: list[str] | None) -> bool:
     return on == SLURM
 
 
+def rank_count(ranks: int | None) -> int:
+    """Of each run of a batch; 1: a process alone."""
+    require_int("--ranks", 1 if ranks is None else ranks, 1, MOST)
+    return ranks or 1
+
+
 def with_slurm(words: Sequence[str], texts: list[str] | None) -> list[str]:
     """The words of a command that hands its runs over."""
     return [*words, "--on", SLURM, *(word for text in texts or [] for word in ("--slurm", text))]
@@ -50,13 +57,14 @@ def hand_over(
     again: Sequence[str],
     *,
     as_json: bool,
+    ranks: int = 1,
     settings: Mapping[Path, Sequence[str]] | None = None,
 ) -> bool:
     """Submit what is missing and say so; False if nothing is: then there are results to be shown. `again`: the words of this command."""
     from epidemic.slurm.options import parse_options
     from epidemic.slurm.submit import submit
 
-    options = parse_options(texts or [])
+    options = parse_options(texts or [], ranks)
     if all(job.finished for job in jobs):
         return False
     found = submit(jobs, where, options, settings)

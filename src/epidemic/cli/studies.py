@@ -10,8 +10,8 @@ import typer
 
 from epidemic.cli.completion import items as items_begun
 from epidemic.cli.completion import scales
-from epidemic.cli.experiments import Json, Quiet, Settings
-from epidemic.cli.slurm import HERE, On, SlurmOptions, hand_over, print_status, wants_slurm, with_slurm
+from epidemic.cli.experiments import Json, Quiet, RankCount, Settings
+from epidemic.cli.slurm import HERE, On, SlurmOptions, hand_over, print_status, rank_count, wants_slurm, with_slurm
 from epidemic.errors import BadInput, Interrupted, RunFailed, require_choice, require_int
 from epidemic.files import directory_name, own_directory
 
@@ -43,6 +43,7 @@ def sweep_command(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where results go.", show_default="runs/NAME-sweep")
     ] = None,
+    ranks: RankCount = None,
     on: On = HERE,
     slurm: SlurmOptions = None,
     status: Annotated[
@@ -72,20 +73,25 @@ def sweep_command(
       epidemic sweep --status runs/kinds
     """
     if status is not None:
-        if file is not None or grid or seeds is not None or out is not None or settings or slurm or on != HERE:
+        given = (file, grid, seeds, ranks, out, settings, slurm)
+        if any(one is not None for one in given) or on != HERE or jobs != 1:
             raise BadInput("--status DIR lists the runs of a directory and runs nothing; leave out everything else")
         return print_status(status, as_json=as_json)
     if file is None:
         raise BadInput("give an experiment FILE to sweep over, or --status DIR")
     from epidemic.api.progress import BatchDisplay
     from epidemic.batch import run_batch
+    from epidemic.batch_ranks import run_sharded
     from epidemic.experiment import read_table
     from epidemic.grid import grid_jobs, parse_grid
 
     require_int("--jobs", jobs, 1, MAX_JOBS)
     elsewhere = wants_slurm(on, slurm)
+    count = rank_count(ranks)
     if elsewhere and jobs > 1:
         raise BadInput(f"--jobs {jobs} is for runs on this machine; on Slurm, {jobs} at once are --slurm array={jobs}")
+    if count > 1 and jobs > 1:
+        raise BadInput(f"--jobs {jobs} and --ranks {count}: runs on several ranks run in turn here; leave out --jobs")
     values = parse_grid(grid or [])
     table = read_table(file)
     where = (
@@ -98,12 +104,13 @@ def sweep_command(
     words += [w for text in settings or [] for w in ("--set", text)]
     words += ["--seeds", str(seeds)] if seeds is not None else []
     words += ["--jobs", str(jobs)] if jobs > 1 else []
+    words += ["--ranks", str(count)] if count > 1 else []
     words += ["--out", str(where)]
-    if elsewhere and hand_over(planned, where, slurm, with_slurm(words, slurm), as_json=as_json):
+    if elsewhere and hand_over(planned, where, slurm, with_slurm(words, slurm), as_json=as_json, ranks=count):
         return None
     try:
         with BatchDisplay(planned, quiet=quiet) as display:
-            outcome = run_batch(planned, jobs, display)
+            outcome = run_sharded(planned, count, display) if count > 1 else run_batch(planned, jobs, display)
     except Interrupted as stop:
         raise Interrupted(f"{stop}; go on with: {shlex.join(words)}") from None
     return _print_sweep(planned, outcome, where, as_json=as_json)
@@ -181,6 +188,7 @@ def reproduce_command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would run, with an estimate of time and bytes.")
     ] = False,
+    ranks: RankCount = None,
     on: On = HERE,
     slurm: SlurmOptions = None,
     quiet: Quiet = False,
@@ -208,12 +216,15 @@ def reproduce_command(
 
     require_choice("--scale", scale, reproducing.SCALES)
     elsewhere = wants_slurm(on, slurm)
+    count = rank_count(ranks)
     items = reproducing.items_named(item)
     where = Path("runs") / f"reproduce-{scale}" if out is None else own_directory(out)
     request = reproducing.Request(scale, where, seeds)  # type: ignore[arg-type]
     jobs = reproducing.planned(items, request)
     if not jobs and (seeds is not None or data is not None):
         raise BadInput(f"{item} trains nothing; leave out {'--seeds' if seeds is not None else '--data'}")
+    if not jobs and count > 1:
+        raise BadInput(f"{item} trains nothing that ranks could share; leave out --ranks")
     if scale == "smoke" and data is not None:
         raise BadInput("--scale smoke uses the embedded data; leave out --data or choose --scale laptop")
     if data is not None and not data.is_dir():
@@ -226,6 +237,7 @@ def reproduce_command(
     words = ["epidemic", "reproduce", item, "--scale", scale, "--out", str(where)]
     words += ["--seeds", str(seeds)] if seeds is not None else []
     words += ["--data", str(data)] if data is not None else []
+    words += ["--ranks", str(count)] if count > 1 else []
     if elsewhere and not jobs:
         raise BadInput(f"{item} trains nothing, so there is nothing for Slurm to run; leave out --on slurm")
     if elsewhere and hand_over(
@@ -234,6 +246,7 @@ def reproduce_command(
         slurm,
         with_slurm(words, slurm),
         as_json=as_json,
+        ranks=count,
         settings=reproducing.data_settings(jobs, data),
     ):
         return None
@@ -241,7 +254,7 @@ def reproduce_command(
     try:
         for stage in reproducing.stages(items, request):
             with BatchDisplay(stage, quiet=quiet) as display:
-                failed |= reproducing.run_jobs(stage, data, display)
+                failed |= reproducing.run_jobs(stage, data, display, count)
     except Interrupted as stop:
         raise Interrupted(f"{stop}; go on with: {shlex.join(words)}") from None
     found: dict[str, Finding] = {}

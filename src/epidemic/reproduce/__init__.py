@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from epidemic.batch import Job, Watcher, run_batch
+from epidemic.batch_ranks import run_sharded
 from epidemic.data.base import Dataset, find_directory
 from epidemic.errors import BadInput, require_choice, suggestion
 from epidemic.experiment import to_toml
@@ -59,12 +60,14 @@ def _each_once(jobs: Iterable[Job]) -> list[Job]:
     return list({job.path: job for job in jobs}.values())
 
 
-def run_jobs(jobs: list[Job], data: Path | None, watcher: Watcher | None = None) -> dict[str, str]:
-    """Run what is not finished, one data set after the other; why some failed, by name."""
+def run_jobs(jobs: list[Job], data: Path | None, watcher: Watcher | None = None, ranks: int = 1) -> dict[str, str]:
+    """Run what is not finished, one data set after the other, each on so many ranks; why some failed, by name."""
     failed: dict[str, str] = {}
     for job in jobs:
         job.check()  # also the finished ones: they may be of another scale
     todo = [job for job in jobs if not job.finished]
+    if ranks > 1:  # which load it themselves
+        return run_sharded(todo, ranks, watcher, data_settings(todo, data)).failed
     kinds = dict.fromkeys(map(_data_wanted, todo))
     loaded = {want: _load(*want, data) for want in kinds if want[0] in REAL_DATA}  # before the first one runs
     for want in kinds:

@@ -30,7 +30,8 @@ class Options:
     minutes: int = MINUTES
     signal: int = SIGNAL  # seconds before the limit at which a run is told to save
     at_once: int = AT_ONCE
-    cpus: int = 1
+    cpus: int = 1  # of all ranks of a run together
+    ranks: int = 1  # processes that share the nodes of a run, on one machine
     more: Mapping[str, Any] = field(default_factory=dict)  # by submitit's names
 
     def parameters(self, name: str, at_once: int) -> dict[str, Any]:
@@ -47,8 +48,8 @@ class Options:
         }
 
 
-def parse_options(texts: Sequence[str]) -> Options:
-    """The options of one or several `--slurm`."""
+def parse_options(texts: Sequence[str], ranks: int = 1) -> Options:
+    """The options of one or several `--slurm`, for runs on so many ranks."""
     given: dict[str, str] = {}
     for text in texts:
         for part in split_at_commas(text):
@@ -71,10 +72,19 @@ def parse_options(texts: Sequence[str]) -> Options:
         raise BadInput(
             f"--slurm signal={given['signal']} must be at least {EARLY} s less than the time, {minutes} min: Slurm may be early by as much"
         )
-    at_once, cpus = read.pop("array", AT_ONCE), read.pop("cpus-per-task", 1)
+    at_once, cpus = read.pop("array", AT_ONCE), read.pop("cpus-per-task", ranks)
+    if cpus % ranks:
+        raise BadInput(
+            f"--slurm cpus-per-task={cpus} must be a multiple of --ranks {ranks}, for example {ranks * math.ceil(cpus / ranks)}:"
+            " all ranks of a task have as many"
+        )
+    if ranks > 1 and read.get("gpus-per-node", ranks) != ranks:
+        raise BadInput(f"--slurm gpus-per-node={read['gpus-per-node']} must be --ranks {ranks}: one rank a GPU")
     apart = {key: read.pop(key) for key in ("reservation",) if key in read}  # what submitit has no parameter for
     more = {key.replace("-", "_"): value for key, value in read.items()}
-    return Options(minutes, signal, at_once, cpus, {**more, **({"additional_parameters": apart} if apart else {})})
+    return Options(
+        minutes, signal, at_once, cpus, ranks, {**more, **({"additional_parameters": apart} if apart else {})}
+    )
 
 
 def _text(shown: str, value: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from typing import Any
 import msgspec
 
 from epidemic.batch import Job
+from epidemic.batch_ranks import check_ranks
+from epidemic.commands import going_on
 from epidemic.errors import BadInput
 from epidemic.files import directory_name, write_bytes
 from epidemic.host.store import Store
@@ -41,7 +42,8 @@ def submit(
     """Submit what is not finished and not under way; `settings` (key=value) by a run's directory are given to its command.
 
     Raises:
-        BadInput: A directory holds something else or is not shared, there is no Slurm or submitit, or Slurm refuses.
+        BadInput: A directory holds something else or is not shared, a run cannot be shared among ranks, there is no
+            Slurm or submitit, or Slurm refuses.
             Nothing has been submitted then.
     """
     submitit = _submitit()
@@ -51,6 +53,7 @@ def submit(
     check_shared(where)
     for job in jobs:
         job.check()
+    check_ranks([job for job in jobs if not job.finished], options.ranks)
     with _alone(where):
         tasks, listed = tasks_of(where), seen()
         before = {job.path: status_of_run(where, job.path, tasks, listed) for job in jobs}
@@ -92,11 +95,9 @@ def _busy(status: RunStatus) -> bool:
 
 
 def _task(job: Job, options: Options, settings: Sequence[str]) -> Task:
-    """The command that goes on with a run, on as many threads as the task has processors."""
-    threads = [f"runtime.threads={options.cpus}"] if job.experiment.runtime.threads == 0 else []
-    words = [word for setting in (*threads, *settings) for word in ("--set", setting)]
-    run = str(job.path.resolve())
-    return Task([sys.executable, "-m", "epidemic", "run", "--resume", run, "--quiet", *words], run)
+    """The command that goes on with a run, on as many threads as the task has processors, in all its ranks together."""
+    threads = [f"runtime.threads={options.cpus // options.ranks}"] if job.experiment.runtime.threads == 0 else []
+    return Task(going_on(job.path, options.ranks, [*threads, *settings]), str(job.path.resolve()))
 
 
 def _array(submitit: Any, where: Path, parameters: Mapping[str, Any], tasks: Sequence[Task]) -> list[str]:

@@ -6,7 +6,6 @@ nothing that could not be read, a task is a command line and two lines of text: 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from epidemic.commands import INTERRUPTED, ended_with_us, last_line, reason
 from epidemic.errors import RunFailed
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 ENDED = "task.json"
 """In the directory of a run: why its task ended before the run did."""
-INTERRUPTED = 130
-_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux, where Slurm is
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -52,7 +50,7 @@ class Task:
         code = self._wait()
         os.close(self._pipe)
         if code:
-            raise RunFailed(self._tell(_reason(code, self._last), stopped=code == INTERRUPTED))
+            raise RunFailed(self._tell(reason(code, self._last), stopped=code == INTERRUPTED))
 
     def checkpoint(self) -> DelayedSubmission | None:
         """Have the run save and end, before the time limit; submitit requeues the task that this returns, and fails at None.
@@ -68,7 +66,7 @@ class Task:
         code = self._wait()
         words = f"{code}: {self._last}"
         if code not in (0, INTERRUPTED, -signal.SIGTERM):
-            self._tell(_reason(code, self._last))
+            self._tell(reason(code, self._last))
         elif code and words == self.before:  # it would go on like that for ever
             self._tell("it came no further in its time than the time before; give it more, for example --slurm time=8h")
         else:
@@ -77,7 +75,6 @@ class Task:
 
     def _start(self) -> None:
         reading, writing = os.pipe()
-        library = ctypes.CDLL(None)
         # Slurm's signal before the limit goes to all processes of the task. It is this one that answers it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2})
         try:
@@ -86,7 +83,7 @@ class Task:
                 stdin=subprocess.DEVNULL,
                 stderr=writing,
                 # The run saves and ends if this process is killed, even where Slurm loses sight of it.
-                preexec_fn=lambda: library.prctl(_DIES_WITH_PARENT, signal.SIGTERM),
+                preexec_fn=ended_with_us(),
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -110,17 +107,8 @@ class Task:
     @property
     def _last(self) -> str:
         """The last line that the run has said."""
-        lines = self._said.decode(errors="replace").strip().splitlines()
-        return lines[-1].strip() if lines else ""
+        return last_line(self._said)
 
     def _tell(self, why: str, *, stopped: bool = False) -> str:
         (Path(self.run) / ENDED).write_bytes(msgspec.json.encode(Ended(why, stopped)) + b"\n")
         return why
-
-
-def _reason(code: int, last: str) -> str:
-    """Why a run ended early, in one line."""
-    if code < 0:
-        lack = ", perhaps for lack of memory" if code == -signal.SIGKILL else ""
-        return f"its process was killed by {signal.Signals(-code).name}{lack}"
-    return last.removeprefix("error: ") or f"its process ended with exit code {code}"

@@ -1,0 +1,152 @@
+"""How cost grows: in the nodes, in s, in the parameters, up to what fits here; every row in a process of its own, which gives its peak memory.
+
+Times are of the fastest round of a few. On a shared machine only their ratios say something.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import epidemic as ep
+from benchmarks.memory import peak_gigabytes
+from benchmarks.timing import best, interleaved, verdict
+from epidemic.data import Dataset, Samples
+from epidemic.host.mixture import mix
+from epidemic.host.plan import plan_round
+from epidemic.topology import Topology
+from epidemic.workers import Workers
+
+GN_LENET = 89_834
+"""Parameters."""
+KINDS: dict[str, Callable[[int], Topology]] = {"el-local": ep.ELLocal, "el-oracle": ep.ELOracle}
+
+
+def run() -> bool:
+    reached = [_growth("el-local"), _growth("el-oracle"), _directions(), _models()]
+    return all(reached)
+
+
+def _growth(kind: str) -> bool:
+    """A graph drawn and rows of 8 numbers mixed, from a thousand nodes to a million."""
+    print(f"{kind}, s = 7, rows of 8 numbers, one thread: seconds of a round, and what a round adds to the memory")
+    print(f"{'nodes':>10} {'draw':>9} {'mix':>9} {'both, per node, relative':>26} {'memory, bytes per node':>24}")
+    first = 0.0
+    for n in (10_000, 100_000, 1_000_000):
+        found = _apart("mixed", kind, n, 7, 8)
+        each = (found["draw"] + found["mix"]) / n
+        first = first or each
+        print(
+            f"{n:>10,} {found['draw']:>9.4f} {found['mix']:>9.4f} {each / first:>26.2f} {found['gigabytes'] * 1e9 / n:>24,.0f}"
+        )
+    return verdict(
+        f"{kind}: a node's share of a round, 1,000,000 nodes relative to 10,000", each / first, 6, at_most=True
+    )
+
+
+def _directions() -> bool:
+    """Doubling one of n, s and d at a time."""
+    base = {"n": 2_000, "s": 7, "d": 2_000}
+    print(f"mixing, one thread, relative to n = {base['n']:,}, s = {base['s']}, d = {base['d']:,}, side by side")
+    workers, reached = Workers(1), []
+    for name, steps in {"n": (2_000, 4_000, 8_000), "s": (7, 14, 28), "d": (2_000, 4_000, 8_000)}.items():
+        works = [_mixing({**base, name: step}, workers) for step in steps]
+        times = interleaved(*works, repeat=5)
+        shown = ", ".join(
+            f"{name} = {step:,}: {seconds / times[0]:.2f}" for step, seconds in zip(steps, times, strict=True)
+        )
+        print(f"  {shown}")
+        reached.append(verdict(f"four times {name}: mixing", times[2] / times[0], 8, at_most=True))
+    workers.close()
+    return all(reached)
+
+
+def _mixing(size: dict[str, int], workers: Workers) -> Callable[[], object]:
+    n, s, d = size["n"], size["s"], size["d"]
+    weights = plan_round(ep.Experiment(nodes=n, topology=ep.ELLocal(s)), ep.Streams(1), 0).weights
+    x = torch.ones(n, d)
+    out = torch.empty_like(x)
+    return lambda: mix(weights, x, workers, out)
+
+
+def _models() -> bool:
+    """GN-LeNets: a local step, a round's mixing, and memory beside what the rows themselves take."""
+    print("GN-LeNet, EL-Local s = 7, one local step of 8 samples, all cores: seconds of a round, and peak memory")
+    print(
+        f"{'nodes':>6} {'train':>8} {'rest':>8} {'rest / train':>13} {'train per node, relative':>25} {'GB':>6} {'rows GB':>8}"
+    )
+    first, reached = 0.0, True
+    for n in (125, 250, 500, 1_000):
+        found = _apart("trained", n)
+        each, rows = (
+            found["train"] / n,
+            3 * 4 * GN_LENET * n / 1e9,
+        )  # before and after averaging, and a copy to be saved
+        first = first or each
+        print(
+            f"{n:>6,} {found['train']:>8.2f} {found['rest']:>8.3f} {found['rest'] / found['train']:>13.3f} {each / first:>25.2f}"
+            f" {found['gigabytes']:>6.2f} {rows:>8.2f}"
+        )
+        program = found["gigabytes"] - rows
+        reached &= verdict(f"{n:,} nodes: GB besides the rows", program, 1.0, at_most=True)
+    return reached
+
+
+# -- in a process of its own ------------------------------------------------------------------------------------------
+
+
+def _apart(what: str, *arguments: object) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.scale", what, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def mixed(kind: str, n: str, s: str, d: str) -> dict[str, float]:
+    """Seconds of drawing and of mixing, and what both and the rows have added to the memory."""
+    experiment = ep.Experiment(nodes=int(n), topology=KINDS[kind](int(s)))
+    streams, workers = ep.Streams(1), Workers(1)
+    before = peak_gigabytes()
+    x = torch.ones(int(n), int(d))
+    out = torch.empty_like(x)
+    draws = []
+    for t in range(4):
+        begin = time.perf_counter()
+        plan = plan_round(experiment, streams, t)
+        draws.append(time.perf_counter() - begin)
+    mixing = best(lambda: mix(plan.weights, x, workers, out), 4)
+    workers.close()
+    return {"draw": min(draws), "mix": mixing, "gigabytes": peak_gigabytes() - before}
+
+
+def trained(n: str) -> dict[str, float]:
+    """Seconds of training and of the rest of a round, and the peak of the memory."""
+    nodes = int(n)
+    noise = torch.Generator().manual_seed(1)
+
+    def some(size: int) -> Samples:
+        inputs = torch.randint(0, 256, (size, 3, 32, 32), dtype=torch.uint8, generator=noise)
+        return Samples(inputs.numpy(), torch.arange(size).numpy() % 10)
+
+    data = Dataset(some(8 * nodes), some(50), tuple(map(str, range(10))), 2 / 255, -1.0)
+    experiment = ep.Experiment(
+        nodes=nodes, topology=ep.ELLocal(7), data=data, partition=ep.IID(), model=ep.GNLeNet(),
+        algorithm=ep.LocalSGD(0.05, 1, 8), eval=ep.Eval(every=1, samples=10), rounds=3,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as where:
+        ep.simulate(experiment, where, progress=False)
+        lines = (Path(where) / "seed-1" / "timings.jsonl").read_text().splitlines()
+    rounds = [json.loads(line)["seconds"] for line in lines[1:]]
+    rest = min(one.get("plan", 0.0) + one.get("mix", 0.0) for one in rounds)
+    return {"train": min(one["train"] for one in rounds), "rest": rest, "gigabytes": peak_gigabytes()}
+
+
+if __name__ == "__main__":
+    print(json.dumps({"mixed": mixed, "trained": trained}[sys.argv[1]](*sys.argv[2:])))
