@@ -102,7 +102,12 @@ class World(simulated.World):
 
         def reach(other, reply):
             self.step(
-                other, e.Approached(node.place, action.entries, lambda entries: reply(e.EntriesCame(to, entries)))
+                other,
+                e.Approached(
+                    node.place,
+                    action.entries,
+                    lambda entries: reply(e.EntriesCame(to, entries, refused=entries is None)),
+                ),
             )
 
         self.question(node, to, action.patience, reach, e.EntriesCame(to, None))
@@ -122,7 +127,7 @@ class World(simulated.World):
                 if not victim.running:
                     return
             new = victim.protocol.known.side.places - before
-            most = 2 * self.service.cycles * victim.protocol.known.side.most
+            most = self.service.cycles * victim.protocol.known.side.most
             assert len(new) <= most, f"a liar brought {len(new)} entries into a view"
         super().lie()
 

@@ -1,5 +1,8 @@
 """Contacts: nobody can say of another where it is; what is not in order is refused, bounded and counted."""
 
+import dataclasses
+import time
+
 import msgspec
 import pytest
 
@@ -8,6 +11,7 @@ from epidemic.net.addresses import Addresses
 from epidemic.net.contacts import CHECKED, LARGEST_EXCHANGE, SPARE, Book, Contact, seal_contact
 from epidemic.net.keys import Authority, Identity
 from epidemic.net.wire import Refused
+from epidemic.sampling import Cyclon, Jelasity, Spray
 
 RUN = bytes(range(16))
 
@@ -105,6 +109,70 @@ def test_who_was_revoked_is_not_kept(people):
         me.revoked = revoked
 
 
+def test_a_certificate_that_was_taken_back_makes_room_for_its_successor(people):
+    """Also if the old one has signed the latest time there is."""
+    me = people[0]
+    book = Book(me, where(me), 6)
+    book.learn(where(people[3], 9001, since=int(time.time()) + 80_000))
+    before = me.revoked
+    try:
+        me.revoked = msgspec.structs.replace(before, names=["node-3"])
+        old = book._known[3]
+        book._checked[b"new"] = dataclasses.replace(old, name="node-3.1", since=5, address="10.0.0.3:9002", raw=b"new")
+        book.learn(b"new")
+        assert book.get(3).address == "10.0.0.3:9002"
+    finally:
+        me.revoked = before
+
+
+def test_nobody_is_from_the_future_or_at_others_own_doors(book, people):
+    with pytest.raises(Refused, match="implausible"):
+        book.learn(where(people[3], since=2**52))
+    with pytest.raises(Refused, match="malformed"):
+        book.learn(seal_contact(people[3], "127.0.0.1:22", 1))
+    here = Book(people[0], seal_contact(people[0], "127.0.0.1:7447", 1), 6)
+    assert here.learn(seal_contact(people[3], "127.0.0.1:7448", 1)).place == 3
+
+
+def test_ages_as_large_as_anybody_says_pass_through_honest_nodes(people):
+    """A member that sends huge ages must not make honest nodes' exchanges be refused."""
+    for service in (Cyclon(size=4, shuffle=2), Jelasity(size=4), Spray(a=3)):
+        side = service.side(6, 1, lambda _: 0)
+        side.reply(4, ((2, 2**31), (3, 2**31)))
+        for _ in range(3):
+            side.age()
+        mine, other = (Book(people[i], where(people[i]), 6) for i in (0, 1))
+        for i in (2, 3):
+            other.learn(where(people[i]))
+        raw = other.seal(RUN, 1, 0, tuple(side.entries), people[1].key)
+        assert {place for place, _ in mine.open(raw, RUN, 0, keys(people))[1]} >= {2, 3}
+
+
+def test_one_entry_that_was_revoked_does_not_cost_the_others(people):
+    other = Book(people[1], where(people[1]), 6)
+    for i in (2, 3):
+        other.learn(where(people[i]))
+    raw = other.seal(RUN, 1, 0, ((2, 0), (3, 0)), people[1].key)
+    me = people[0]
+    before = me.revoked
+    try:
+        me.revoked = msgspec.structs.replace(before, names=["node-2"])
+        book = Book(me, where(me), 6)
+        assert book.open(raw, RUN, 0, keys(people)) == (1, ((3, 0),))
+        assert book.refused == {"revoked": 1}
+    finally:
+        me.revoked = before
+
+
+def test_an_exchange_of_more_entries_than_the_service_has_is_refused_unread(people):
+    other = Book(people[1], where(people[1]), 6)
+    for i in (2, 3):
+        other.learn(where(people[i]))
+    raw = other.seal(RUN, 1, 0, ((1, 0), (2, 0), (3, 0)), people[1].key)
+    with pytest.raises(Refused, match="oversized"):
+        Book(people[0], where(people[0]), 6, most=2).open(raw, RUN, 0, keys(people))
+
+
 def test_an_exchange_arrives_with_its_contacts(book, people):
     other = Book(people[1], where(people[1]), 6)
     for i in (2, 3):
@@ -145,7 +213,7 @@ def test_nobody_keeps_a_list_of_everybody(tmp_path):
     book.pinned = lambda: {1}
     book.learn(where(other))
     # certificates of a thousand places take a while to make
-    book._check = lambda raw: Contact(int(raw), "10.0.0.1:1", 1, f"node-{int(raw)}", raw)
+    book._check = lambda raw: Contact(int(raw), "10.0.0.1:1", 1, f"node-{int(raw)}", 2e18, raw)
     for place in range(2, 2 + 2 * CHECKED):
         book.learn(str(place).encode())
     assert len(book._known) == 1 + SPARE

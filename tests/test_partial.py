@@ -1,11 +1,15 @@
 """Nodes that know a part of the others keep the laws of the round protocol, and those of views: simulated schedules."""
 
+from dataclasses import replace
+
 import pytest
 
 import partial
+from epidemic.protocol import events as e
 from epidemic.protocol import known as k
-from epidemic.protocol.events import AnswerEntries, Disconnect, Seek
-from epidemic.protocol.rounds import Acquaintance, Rounds
+from epidemic.protocol.events import SECOND, AnswerEntries, Disconnect, Seek
+from epidemic.protocol.rounds import Acquaintance, Rounds, Rules
+from epidemic.sampling import Cyclon
 
 CHUNKS, EACH = 8, 50
 
@@ -62,6 +66,47 @@ def test_a_broken_protocol_is_found_out(broken):
 
     with pytest.raises(AssertionError):
         play()
+
+
+def test_a_network_that_was_cut_for_long_grows_together_again():
+    """Forty seconds are enough for both halves to forget each other; those of the beginning are looked for all the same."""
+    schedule = replace(
+        partial.drawn(0)[0], n=10, rounds=450, s=2, close="deadline", cap=None, deadline=2 * SECOND, patience=20 * SECOND,
+        compute=[40_000] * 10, delay=(1_000, 2_000), loss=0.0, doubling=0.0, late={}, liar=None, amnesia=0.0,
+        faults=[(5 * SECOND, "split", frozenset(range(5)), 40 * SECOND)],
+    )  # fmt: skip
+    world, across = partial.World(schedule, Cyclon(size=4, shuffle=2)), {}
+
+    def count(when):
+        views = [(node.place, node.protocol.known.side.places) for node in world.nodes if node.running]
+        across[when] = sum((i < 5) != (j < 5) for i, places in views for j in places)
+
+    for when in (4, 44, 115):
+        world.at(when * SECOND, count, when)
+    world.play()
+    assert across[4] > 0
+    assert across[44] == 0
+    assert across[115] > 5
+
+
+def test_who_returns_to_a_view_has_time_to_be_reached():
+    """It was known before, and gone since: what counts is since when it is in the view again."""
+    node = Rounds(
+        Rules(0, 6, 5, blind=True, partial=True), Acquaintance(Cyclon(size=3, shuffle=2).side(6, 0, lambda _: 0), 2), lambda _: 0, "me"
+    )  # fmt: skip
+    node.step(e.Started(), 0)
+    node.step(e.Present(4, "four", True), SECOND)
+    node.step(e.Introduced(4, 4, "four", -1, 0), SECOND)
+    node.step(e.Present(4, "four", False), 2 * SECOND)
+    node.known.side.entries = []
+    node.now = 100 * SECOND
+    node.known._linked, node.known._leaving, node.known._partner = {}, {}, None
+    node.known.side.meet(4)
+    node.known._connect()
+    for now, there in ((101, True), (109, True), (111, False)):
+        node.now = now * SECOND
+        node.known._let_go()
+        assert (4 in node.known.side.places) == there
 
 
 def test_who_knows_nobody_any_more_looks_for_those_of_the_beginning():

@@ -135,6 +135,39 @@ def test_an_exchange_brings_no_more_than_the_service_sends():
     assert len(side.entries) <= 28
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_partner_that_wants_no_exchange_now_costs_nothing(kind):
+    sides = sides_of(KINDS[kind], 30)
+    before = len(sides[0].entries)
+    partner, _ = sides[0].ask(sides[0].places)
+    assert len(sides[0].saved) >= before - 1
+    sides[0].refused(partner)
+    assert len(sides[0].entries) == before
+    assert partner in sides[0].places
+    again, _ = sides[0].ask(sides[0].places)
+    if kind != "blind":  # which asks anybody
+        assert again != partner
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_is_admitted_is_known_and_takes_the_place_of_one(kind):
+    side = sides_of(KINDS[kind], 40)[0]
+    before = len(side.entries)
+    stranger = next(i for i in range(1, 40) if i not in side.places)
+    side.admit(stranger)
+    assert stranger in side.places
+    assert len(side.entries) <= before + 1
+
+
+def test_jelasity_keeps_the_younger_of_two_entries_where_it_came():
+    """Section 5.2: what came is at the end of the list, so a swapper does not part with it."""
+    side = Jelasity(size=2).side(10, 0, lambda _: 0)
+    side.entries = [(1, 9), (2, 9)]
+    side._sent = {1}
+    side.take(5, ((1, 0), (3, 0)))
+    assert (1, 1) in side.entries
+
+
 def test_spray_takes_back_what_nobody_answered_for():
     side = Spray(a=3).side(100, 0, Random(1).randrange)
     side.entries = [(i, 0) for i in range(1, 13)]

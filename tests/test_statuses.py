@@ -91,9 +91,14 @@ def test_a_place_that_is_linked_and_not_in_sight_is_a_reason_to_start_anew_ever_
     gaps = [b - a for a, b in zip([0.0, *when], when, strict=False)]
     assert gaps[0] == BLIND
     assert all(later >= 2 * gap - 1 for gap, later in pairwise(gaps))
-    sight.saw(4)
+    tries = len(when)
+    sight.saw(4, now)  # who blinks is not trusted again
     assert not sight.lost({4}, now)
-    assert sight.lost({4}, now + BLIND)
+    assert not sight.lost({4}, now + BLIND * 2 ** (tries - 1))
+    for second in range(301):
+        sight.saw(4, now + second)
+    assert not sight.lost({4}, now + 301)
+    assert sight.lost({4}, now + 301 + BLIND)
 
 
 def test_of_two_that_do_not_see_each_other_one_starts_anew_first():

@@ -44,7 +44,7 @@ class Carrier:
         sight = Sight(self.place)
         while True:
             for place in self.seen():
-                sight.saw(place)
+                sight.saw(place, time.monotonic())
             if sight.lost(self.transport.unseen(), time.monotonic()):
                 self.transport.renew()
             time.sleep(1)

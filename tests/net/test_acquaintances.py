@@ -10,11 +10,14 @@ import pytest
 import epidemic as ep
 from conftest import experiment
 from epidemic.errors import BadInput
+from epidemic.host.setup import prepare
 from epidemic.net.acquaintances import TOPIC
 from epidemic.net.addresses import read_addresses
 from epidemic.net.contacts import Book, seal_contact
 from epidemic.net.folders import make_cluster
+from epidemic.net.hello import Hello, seal_hellos
 from epidemic.net.keys import Identity
+from epidemic.net.terms import terms_of
 from epidemic.net.transport import Transport
 
 PRIVATE = ep.Network(coin="private", deadline=2.0, patience=30.0)
@@ -84,12 +87,12 @@ def test_a_member_cannot_mislead_a_node_by_exchanges(deploy, tmp_path):
     try:
         seen = []
         transport.watch("alive", lambda place, token, shown: seen.append(place))
-        transport.connect(victim)
+        transport.connect("victim", victim)
         end = time.monotonic() + 20
         while 0 not in seen and time.monotonic() < end:
             time.sleep(0.05)
         assert 0 in seen
-        book = Book(liar, seal_contact(liar, "127.0.0.1:9", 2**52), 6)
+        book = Book(liar, seal_contact(liar, "127.0.0.1:9", 1), 6)
         answers = []
         forged = msgspec.msgpack.encode([5, 0, [[1, 0]], [b"nobody"]])
         for raw in (b"", b"\xc1" * 100, forged, book.seal(bytes(16), 5, 0, ((5, 0),), liar.key), b"\0" * 2**17):
@@ -99,12 +102,34 @@ def test_a_member_cannot_mislead_a_node_by_exchanges(deploy, tmp_path):
         while len(answers) < 100 and time.monotonic() < end:
             time.sleep(0.05)
         assert set(answers) <= {b"", None}  # nobody was answered anything
+        run, hellos = member(what, liar, transport, there)
+        for contact, raw in hellos:
+            transport.ask("hello", 0, raw, 5.0, lambda _: None, 2**20)
+            time.sleep(0.3)
+            book = Book(liar, contact, 6)
+            for _ in range(30):
+                said = book.seal(run, 5, 0, ((5, 2**31), (5, 0)), liar.key)
+                transport.ask(TOPIC, 0, said, 5.0, answers.append, 2**18)
+        time.sleep(6)  # longer than connections linger
     finally:
         transport.close()
     found = there.until_round(30, range(5), 90)
     assert found[0].refusals["malformed"] > 0
     assert found[0].known <= 3
+    assert found[0].alive >= 3  # whoever says to be at others' addresses cuts nobody off
     there.cluster.stop()
+
+
+def member(what, liar, transport, there):
+    """What names the run, and hellos in order, by which a member says to be where others are, one address after the other."""
+    terms = terms_of(prepare(what, 1, what.load_data(), [liar.place]))
+    transport.appear("alive", liar.place)
+    found = []
+    for i, place in enumerate((1, 2, 3, 4)):
+        contact = seal_contact(liar, read_addresses(there.folders[place] / "node.toml").listen, int(time.time()) + i)
+        hello = Hello(5, 5, transport.token, liar.encoded, terms.run, 0, 0, False, False, contact)
+        found.append((contact, seal_hellos([(hello, liar)], terms)))
+    return terms.run, found
 
 
 @pytest.mark.parametrize(

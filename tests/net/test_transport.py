@@ -206,3 +206,81 @@ def test_every_pair_is_together_again_after_most_of_them_stood_still(tmp_path):
         there.until(lambda: not there.strangers("hears"))
     finally:
         there.close()
+
+
+@pytest.fixture
+def acquaintances(tmp_path):
+    """Nodes 0, 1 and 2, which connect to nobody by themselves, with their addresses."""
+    authority = Authority.create(tmp_path / "keys")
+    hosts = free_addresses(3)
+    made = []
+    for i, host in enumerate(hosts):
+        identity = Identity.load(authority.issue(f"node-{i}", ["127.0.0.1"]))
+        made.append(Transport(identity, Addresses(host), nodes=4, largest=2**20, knows_all=False))
+        made[-1].watch("alive", lambda place, token, there: None)
+        made[-1].appear("alive", i)
+    yield made, hosts
+    for one in made:
+        one.close()
+
+
+def test_lines_lead_to_those_who_are_asked_for_and_nobody_sees_further(acquaintances):
+    (a, b, c), hosts = acquaintances
+    a.connect("node-1", hosts[1])
+    b.connect("node-2", hosts[2])
+    until(lambda: a.ends() == {"node-1": {1}} and b.ends() == {"node-2": {2}})
+    time.sleep(0.5)
+    assert a._watches["alive"].places - {0} == {1}  # b passes on nothing
+    assert b._watches["alive"].places - {1} == {0, 2}
+    got = []
+    for one in (a, b, c):
+        one.receive(lambda sender, raw, places: got.append((sender, places)), lambda _: None, 2**20)
+    until(lambda: a.send(1, a.payload(b"x")) and b.send(0, b.payload(b"x")) and b.send(2, b.payload(b"x")))
+    assert not a.send(2, a.payload(b"x"))  # nobody is there whom it could go to
+    until(lambda: {(0, (1,)), (1, (0,)), (1, (2,))} <= set(got))
+
+
+def test_who_says_to_be_at_another_ones_address_does_not_cut_its_line(acquaintances):
+    (a, _, _), hosts = acquaintances
+    a.connect("node-1", hosts[1])
+    a.connect("node-3", hosts[1])  # place 3 lies about where it is
+    until(lambda: a.ends() == {"node-1": {1}, "node-3": {1}})
+    a.disconnect("node-3")
+    until(lambda: a.ends() == {"node-1": {1}})
+    assert 1 in a._watches["alive"].places
+
+
+def test_lines_at_whose_end_nobody_is_are_let_go_and_others_are_not(acquaintances, monkeypatch):
+    (a, _, _), hosts = acquaintances
+    (dead,) = free_addresses(1)
+    a.connect("first 1", hosts[1])
+    a.connect("first dead", dead)
+    a.connect("node-3", dead)
+    until(lambda: set(a.ends()) == {"first 1", "first dead", "node-3"} and a.ends()["first 1"] == {1})
+    monkeypatch.setattr("epidemic.net.transport.NOBODY", 0.2)
+    time.sleep(0.3)
+    a.let_go("first ")
+    assert a.ends() == {"first 1": {1}, "node-3": set()}  # the protocol decides about places
+
+
+def test_lines_are_opened_again_with_the_network_and_tell_everything_once(acquaintances):
+    (a, b, _), hosts = acquaintances
+    told = []
+    b.watch("done", lambda place, token, there: told.append((place, token, there)))
+    a.connect("node-1", hosts[1])
+    a.appear("done", 0)
+    until(lambda: a.ends() == {"node-1": {1}} and told)
+    old = a.token
+    a.renew()
+    until(lambda: a.ends() == {"node-1": {1}} and (0, a.token, True) in told and (0, old, False) in told)
+    a.disconnect("node-1")
+    until(lambda: a.ends() == {} and (0, a.token, False) in told)
+    assert a._watches["alive"].places <= {0}
+
+
+def test_there_are_never_more_lines_than_a_process_can_have(acquaintances, monkeypatch):
+    (a, _, _), _ = acquaintances
+    monkeypatch.setattr("epidemic.net.transport.MOST_LINES", 5)
+    for i, address in enumerate(free_addresses(9)):
+        a.connect(f"node-{i}", address)
+    assert len(a._wanted) == 5

@@ -20,6 +20,8 @@ from epidemic.protocol import events as e
 from epidemic.topology import peer_sampling
 
 TOPIC = "exchange"
+FIRST = "first "
+"""How the names of lines begin that lead to addresses of node.toml; those to places in the view are called as these are."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,14 @@ class Meeting:
 
 def meeting_of(experiment: Experiment, identity: Identity, addresses: Addresses) -> Meeting | None:
     """That of a node; None where everybody knows everybody."""
-    if peer_sampling(experiment.topology) is None:
+    service = peer_sampling(experiment.topology)
+    if service is None:
         return None
     if addresses.relay:
         raise BadInput("node.toml: topology.view is for nodes that connect to each other, not for those behind a relay")
     own = seal_contact(identity, addresses.told, int(time.time()))
-    return Meeting(Book(identity, own, experiment.nodes), addresses.connect)
+    most = service.side(experiment.nodes, identity.place, lambda _: 0).most
+    return Meeting(Book(identity, own, experiment.nodes, most), addresses.connect)
 
 
 class Acquaintances:
@@ -57,25 +61,29 @@ class Acquaintances:
         match action:
             case e.Connect():
                 contact = self._book.get(action.place)
-                if contact is not None:
-                    self._transport.connect(contact.address)
+                if contact is not None:  # a line of its own, whoever else says to be at that address
+                    self._transport.connect(f"node-{action.place}", contact.address)
             case e.Disconnect():
                 self._disconnect(action.place)
             case e.Seek():
                 for address in self._first:
-                    self._transport.connect(address)
+                    self._transport.connect(FIRST + address, address)
             case e.Exchange():
                 self._exchange(action)
             case e.AnswerEntries():
-                action.reply(self._sealed(action.to, action.entries))
+                action.reply(b"" if action.entries is None else self._sealed(action.to, action.entries))
             case _:
                 return False
         return True
 
     def _disconnect(self, place: int) -> None:
-        contact = self._book.get(place)
-        told = () if contact is None else (contact.address,)
-        self._transport.disconnect(*told, *self._transport.lines_to(place))
+        ends = self._transport.ends()
+        first = [name for name, there in ends.items() if name.startswith(FIRST) and place in there]
+        self._transport.disconnect(f"node-{place}", *first)
+
+    def housekeeping(self) -> None:
+        """About once a second: those whom it was told of and who are not there are not waited for."""
+        self._transport.let_go(FIRST)
 
     def _sealed(self, to: int, entries: tuple[tuple[int, int], ...]) -> bytes:
         seat = self._seat
@@ -87,11 +95,9 @@ class Acquaintances:
         partner = action.to
 
         def answered(raw: bytes | None) -> None:
-            entries = None
-            if raw is not None:
-                opened = self._opened(raw)
-                entries = opened[1] if opened is not None and opened[0] == partner else None
-            self._desk.put(self._seat.place, e.EntriesCame(partner, entries))
+            opened = self._opened(raw) if raw else None
+            entries = opened[1] if opened is not None and opened[0] == partner else None
+            self._desk.put(self._seat.place, e.EntriesCame(partner, entries, refused=raw == b""))
 
         question = self._sealed(partner, action.entries)
         self._transport.ask(TOPIC, partner, question, action.patience / e.SECOND, answered, LARGEST_EXCHANGE)

@@ -8,6 +8,7 @@ what is not in order raises Refused or is left out and counted.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Meta
 
 from epidemic.errors import BadInput
-from epidemic.net.addresses import split_address
+from epidemic.net.addresses import is_loopback, split_address
 from epidemic.net.keys import Identity, place_of
 from epidemic.net.wire import KeyOf, Refused
 from epidemic.protocol.known import MOST_ENTRIES, Entries, Entry
@@ -29,6 +30,8 @@ LARGEST_CONTACT = 2**11
 LARGEST_EXCHANGE = MOST_ENTRIES * LARGEST_CONTACT
 SPARE = 64
 """Contacts that are kept besides those of the view: of those who may soon be in it."""
+TOMORROW = 86400
+"""Seconds by which clocks may differ; nobody is from further in the future."""
 CHECKED = 1024
 """Contacts whose signatures are remembered as good."""
 
@@ -69,7 +72,8 @@ class Contact:
     place: int
     address: str
     since: int
-    name: str  # of its certificate
+    name: str  # of its certificate ...
+    expires: float  # ... and when that ends, in seconds
     raw: bytes
 
 
@@ -82,11 +86,13 @@ def seal_contact(identity: Identity, address: str, since: int) -> bytes:
 class Book:
     """The contacts that a process has: of those in its view, and of few others. Asked by all threads."""
 
-    def __init__(self, identity: Identity, own: bytes, nodes: int) -> None:
-        """`own`: what this node says of where it is."""
+    def __init__(self, identity: Identity, own: bytes, nodes: int, most: int = MOST_ENTRIES) -> None:
+        """`own`: what this node says of where it is; `most`: entries of an exchange that may come."""
         self._identity = identity
         self.own = own
         self._nodes = nodes
+        self._most = most
+        self._here = is_loopback(_CONTACTS.decode(_SIGNED.decode(own).content).address)
         self.pinned: Callable[[], Iterable[int]] = tuple  # the places whose contacts must be kept
         self._known: OrderedDict[int, Contact] = OrderedDict()  # by place, the last used last
         self._checked: OrderedDict[bytes, Contact] = OrderedDict()
@@ -99,7 +105,7 @@ class Book:
             found = self._checked.get(raw)
         if found is None:
             found = self._check(raw)
-        if found.name in self._identity.revoked.names:
+        if not self._counts(found):
             raise Refused("revoked")
         with self._lock:
             self._checked[raw] = found
@@ -107,11 +113,15 @@ class Book:
             while len(self._checked) > CHECKED:
                 self._checked.popitem(last=False)
             before = self._known.get(found.place)
-            if before is None or before.since <= found.since:
+            if before is None or before.since <= found.since or not self._counts(before):
                 self._known[found.place] = found
             self._known.move_to_end(found.place)
         self._forget()
         return found
+
+    def _counts(self, contact: Contact) -> bool:
+        """Whether its certificate is still good."""
+        return contact.name not in self._identity.revoked.names and contact.expires > time.time()
 
     def _check(self, raw: bytes) -> Contact:
         if len(raw) > LARGEST_CONTACT:
@@ -122,14 +132,18 @@ class Book:
             split_address(said.address)
         except (msgspec.MsgspecError, ValueError, RecursionError, BadInput):
             raise Refused("malformed") from None
-        name, key, _ = self._identity.recognise(said.certificate)
+        if is_loopback(said.address) and not self._here:  # nobody makes others knock at their own doors
+            raise Refused("malformed")
+        if said.since > time.time() + TOMORROW:
+            raise Refused("implausible")
+        name, key, expires = self._identity.recognise(said.certificate)
         try:
             key.verify(signed.signature, _PLACE + signed.content)
         except InvalidSignature:
             raise Refused("wrong-signature") from None
         if place_of(name) != said.place or said.place >= self._nodes:
             raise Refused("wrong-signature")
-        return Contact(said.place, said.address, said.since, name, raw)
+        return Contact(said.place, said.address, said.since, name, expires.timestamp(), raw)
 
     def _forget(self) -> None:
         """Nobody keeps a list of everybody."""
@@ -143,7 +157,7 @@ class Book:
         """Where a place is, if that is known and its certificate still counts."""
         with self._lock:
             found = self._known.get(place)
-        return None if found is None or found.name in self._identity.revoked.names else found
+        return found if found is not None and self._counts(found) else None
 
     def refuse(self, reason: str) -> None:
         """Count what is not in order."""
@@ -201,6 +215,8 @@ class Book:
             raise Refused("wrong-run")
         if said.receiver != receiver or len(said.entries) != len(said.contacts):
             raise Refused("malformed")
+        if len(said.entries) > self._most:
+            raise Refused("oversized")
         key = key_of(said.sender)
         if key is None:
             raise Refused("unknown-sender")
@@ -217,6 +233,8 @@ class Book:
                     raise Refused("wrong-signature")
             except Refused as refusal:
                 self.refuse(refusal.reason)
+                if refusal.reason == "revoked":  # the list may not have reached everybody yet
+                    continue
                 break  # no honest node passes such a one on, so the rest is not worth the time that checking it takes
             found.append((place, age))
         return said.sender, tuple(found)

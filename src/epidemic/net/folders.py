@@ -108,9 +108,14 @@ def _node_addresses(
         return Addresses("0.0.0.0:7447", others, False, founders), comments
     if is_loopback(own):
         return Addresses(own, others, False, founders), comments
-    host, port = split_address(own)
-    comments.append(f"Others look for it at {host}:{port}.")
-    return Addresses(f"0.0.0.0:{port}", others, False, founders), comments
+    comments.append(f"Others look for it at {own}.")
+    return Addresses(_everywhere(own), others, False, founders), comments
+
+
+def _everywhere(address: str) -> str:
+    """All addresses of the machine that this one leads to."""
+    host, port = split_address(address)
+    return f"[::]:{port}" if ":" in host else f"0.0.0.0:{port}"
 
 
 def first_known(experiment: Experiment, hosts: int) -> list[tuple[int, ...]] | None:
@@ -121,8 +126,8 @@ def first_known(experiment: Experiment, hosts: int) -> list[tuple[int, ...]] | N
     views = service.start(experiment.nodes, Streams(experiment.seeds[0])("views-start"))
     found = []
     for place, row in enumerate(views.ids.tolist()):
-        told = sorted({other for other in row if 0 <= other < hosts})
-        found.append(tuple(told) or ((place + 1) % hosts,))
+        next_one = (place + 1) % hosts  # so that nobody is on an island
+        found.append(tuple(sorted({next_one, *(other for other in row if 0 <= other < hosts)} - {place})))
     return found
 
 
@@ -138,12 +143,12 @@ def _first_addresses(own: str | None, hosts: Sequence[str], known: tuple[int, ..
         return Addresses("0.0.0.0:7447", others, False, known), comments
     if is_loopback(own):
         return Addresses(own, others, False, known), comments
-    return Addresses(f"0.0.0.0:{split_address(own)[1]}", others, False, known, own), comments
+    return Addresses(_everywhere(own), others, False, known, own), comments
 
 
 def _relay_addresses(relay: str, experiment: Experiment) -> tuple[Addresses, list[str]]:
     """Where a relay listens, and the largest letter that it takes, if the data is here that the model's size may follow from."""
-    listen = relay if is_loopback(relay) else f"0.0.0.0:{split_address(relay)[1]}"
+    listen = relay if is_loopback(relay) else _everywhere(relay)
     comments = [
         "Where the relay listens, and the bytes of a letter, which is a model with its header: more is not taken."
     ]

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 Presence = Callable[[int, str, bool], None]
-"""A place, the token of one start of it, whether it is there."""
+"""A place, the token of one start of it, whether it is there. Called under a lock: it must return at once."""
 
 
 class Once:
@@ -62,8 +62,8 @@ class Watch:
             changed = before != bool(lines)
             if not lines:
                 del self._seen[place, token]
-        if changed or there:
-            self._changed(place, token, there)
+            if changed or there:  # under the lock, so that what is told last is how it is
+                self._changed(place, token, there)
 
     def lost_sight(self, line: int | None = None) -> None:
         """Nobody is in sight any more over this line, or over any."""

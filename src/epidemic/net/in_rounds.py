@@ -95,7 +95,7 @@ class InRounds:
         if extra is not None and KNOWN in extra.tensors:
             side.entries = book.restored(extra.tensors[KNOWN].numpy().tobytes())
         book.pinned = lambda: side.places
-        seat.remembers = lambda: book.saved(side.entries)
+        seat.remembers = lambda: book.saved(side.saved)
         return Acquaintance(side, self._experiment.table()["topology"]["s"], service.cycles)
 
     def letters(

@@ -28,7 +28,7 @@ class Line:
     def __init__(self, session: zenoh.Session) -> None:
         self.session = session
         self.number = next(_numbers)  # no two lines of a process ever have the same
-        self.opened = time.monotonic()
+        self.seen = time.monotonic()  # when somebody was last in sight at its end, or it was opened
         self._declared: list[Any] = []
         self._publishers: dict[str, zenoh.Publisher] = {}
         self._matched: dict[str, float] = {}  # when somebody was there to take what is put under a key

@@ -349,9 +349,9 @@ class Process:
                 return
         self._desk.put_all(e.Void(self._keyring.void(dt.datetime.now(dt.UTC))))
         if self._acquaintances is not None:
-            self._transport.let_go()
+            self._acquaintances.housekeeping()
         for carrier in self._keyring.present():
-            self._sight.saw(carrier)
+            self._sight.saw(carrier, time.monotonic())
         if self._sight.lost(self._transport.unseen(), time.monotonic()):
             self._say("a connection is there on which nothing comes: opening the network again")
             self._renew()

@@ -14,6 +14,10 @@ BLIND = 10.0
 """Seconds for which a link may be there without the token of its other end; twice as long for the higher place of the two."""
 
 
+CALM = 300.0
+"""Seconds in sight after which it is forgotten how often that did not help."""
+
+
 class Sight:
     """Which places are linked and not in sight, and since when."""
 
@@ -21,6 +25,7 @@ class Sight:
         self._own = own
         self._since: dict[int, float] = {}
         self._tries: dict[int, int] = {}
+        self._shown: dict[int, float] = {}  # since when a place is in sight
 
     def lost(self, unseen: Set[int], now: float) -> bool:
         """Whether to open the network again, given the places that are linked and not in sight now; ask it about once a second.
@@ -28,6 +33,7 @@ class Sight:
         A place for which that did not help is given twice as long each time: who holds a link and never shows itself harms little.
         """
         self._since = {place: self._since.get(place, now) for place in unseen}
+        self._shown = {place: since for place, since in self._shown.items() if place not in unseen}
         due = [place for place, since in self._since.items() if now - since >= self._patience(place)]
         for place in due:
             self._tries[place] = self._tries.get(place, 0) + 1
@@ -35,9 +41,10 @@ class Sight:
             self._since = {}
         return bool(due)
 
-    def saw(self, place: int) -> None:
-        """A place is in sight."""
-        self._tries.pop(place, None)
+    def saw(self, place: int, now: float) -> None:
+        """A place is in sight; only who has been so for long is trusted again: who blinks must not make others open their networks anew."""
+        if now - self._shown.setdefault(place, now) >= CALM:
+            self._tries.pop(place, None)
         self._since.pop(place, None)
 
     def _patience(self, place: int) -> float:

@@ -20,7 +20,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
@@ -42,6 +42,10 @@ LARGEST_QUESTION = 2**18
 """Bytes of a question; longer ones get no answer."""
 NOBODY = 30.0
 """Seconds after which a line is closed at whose end nobody is in sight."""
+LEAVING = 10.0
+"""Seconds that the end of connections is waited for, when a process leaves."""
+MOST_LINES = 512
+"""Lines of a process, besides the one that listens."""
 
 
 class Transport:
@@ -73,32 +77,34 @@ class Transport:
         self._knows_all = knows_all
         self._lock = threading.RLock()
         self._declarations: list[Declare] = []  # how to declare everything once more
-        self._wanted: set[str] = set()  # the addresses to which there is a line, or will be
-        self._opening = None if knows_all else ThreadPoolExecutor(2, "line")
+        self._wanted: dict[str, str] = {}  # the addresses to which there is a line, or will be, by the names of lines
+        self._generation = 0  # how often the network was opened anew
+        self._opening = ThreadPoolExecutor(2, "line")
+        self._closing = ThreadPoolExecutor(8, "closing")
         self._watches: dict[str, Watch] = {}  # by what is watched
         self._answering = ThreadPoolExecutor(4, "answer")
         enough_threads(nodes, here)
         zenoh.init_log_from_env_or("off")
         self.token = secrets.token_hex(8)
         self._main = Line(self._open_main())
-        self._lines: dict[str, Line] = {}  # further ones, by the addresses that they lead to
+        self._lines: dict[str, Line] = {}  # further ones, by name
 
     def _open_main(self) -> zenoh.Session:
         return self._open(self._addresses if self._knows_all else Addresses(self._addresses.listen))
 
     def _open(self, addresses: Addresses) -> zenoh.Session:
-        config = configuration(
-            self._identity,
-            addresses,
-            mode=self._mode,
-            nodes=self._nodes,
-            largest=self._largest,
-            insecure=self._insecure,
-            gossip=self._knows_all,
-        )
         if addresses.listen is not None:
             check_free(addresses.listen)
         try:
+            config = configuration(
+                self._identity,
+                addresses,
+                mode=self._mode,
+                nodes=self._nodes,
+                largest=self._largest,
+                insecure=self._insecure,
+                gossip=self._knows_all,
+            )
             session = zenoh.open(config)
             session.info.declare_link_events_listener(no_lingering, history=True)
         except zenoh.ZError as problem:
@@ -117,64 +123,74 @@ class Transport:
 
     # -- lines to some of the others ----------------------------------------------------------------------------------
 
-    def connect(self, address: str) -> None:
-        """Have a line of its own to an address, soon; nothing happens if there is one. It is closed when nobody is in sight there for long."""
+    def connect(self, name: str, address: str) -> None:
+        """Have a line of this name to an address, soon; nothing happens if there is one, or if there are too many."""
         with self._lock:
-            if address in self._wanted or self._opening is None:
+            if self._knows_all or name in self._wanted or len(self._wanted) >= MOST_LINES:
                 return
-            self._wanted.add(address)
-            self._opening.submit(self._open_line, address)
+            self._wanted[name] = address
+            self._opening.submit(self._open_line, name, address, self._generation)
 
-    def _open_line(self, address: str) -> None:
+    def _open_line(self, name: str, address: str, generation: int) -> None:
         try:
             session = self._open(Addresses(None, (address,)))
         except EpidemicError:
             with self._lock:
-                self._wanted.discard(address)
+                if self._generation == generation:
+                    self._wanted.pop(name, None)
             return
         line = Line(session)
         with self._lock:
-            if address in self._wanted:
+            if self._generation == generation and self._wanted.get(name) == address and name not in self._lines:
                 for declare in self._declarations:
                     line.declare(declare)
-                self._lines[address] = line
+                self._lines[name] = line
                 return
         line.close()  # it is no longer wanted
 
-    def disconnect(self, *addresses: str) -> None:
-        """Close the lines to these addresses."""
+    def disconnect(self, *names: str) -> None:
+        """Close the lines of these names."""
         with self._lock:
-            self._wanted.difference_update(addresses)
-            closing = [line for address in addresses if (line := self._lines.pop(address, None)) is not None]
+            for name in names:
+                self._wanted.pop(name, None)
+            closing = [line for name in names if (line := self._lines.pop(name, None)) is not None]
         for line in closing:
-            if self._opening is not None:
-                self._opening.submit(self._close_line, line)
+            self._closing.submit(self._close_line, line)
 
     def _close_line(self, line: Line) -> None:
-        line.close()
+        for watch in self._watches.values():
+            watch.lost_sight(line.number)
+        line.close()  # takes seconds where the other end says nothing
         for watch in self._watches.values():
             watch.lost_sight(line.number)
 
-    def lines_to(self, place: int) -> list[str]:
-        """The addresses of lines at whose end a place is in sight."""
-        numbers = self._watches["alive"].lines_to(place)
+    def ends(self) -> dict[str, set[int]]:
+        """Who is in sight at the end of each line, by the names of the lines."""
         with self._lock:
-            return sorted(address for address, line in self._lines.items() if line.number in numbers)
+            numbers = {name: line.number for name, line in self._lines.items()}
+        watch = self._watches["alive"]
+        return {name: watch.at_end_of(number) - {self._place} for name, number in numbers.items()}
 
-    def let_go(self) -> None:
-        """Close lines at whose end nobody is in sight; call it now and then."""
-        late = time.monotonic() - NOBODY
-        with self._lock:
-            old = {address: line.number for address, line in self._lines.items() if line.opened < late}
-        self.disconnect(*(a for a, number in old.items() if not self._watches["alive"].at_end_of(number)))
+    def let_go(self, prefix: str) -> None:
+        """Close lines with names that begin so at whose end nobody has been in sight for long; call it about once a second."""
+        now, late = time.monotonic(), []
+        for name, there in self.ends().items():
+            line = self._lines.get(name)
+            if line is None or there:
+                if line is not None:
+                    line.seen = now
+            elif name.startswith(prefix) and now - line.seen > NOBODY:
+                late.append(name)
+        self.disconnect(*late)
 
     def _line_to(self, place: int) -> Line:
         """The line that leads to a place: one of its own if there is one."""
         if self._lines:
-            for address in self.lines_to(place):
-                line = self._lines.get(address)
-                if line is not None:
-                    return line
+            numbers = self._watches["alive"].lines_to(place)
+            with self._lock:
+                for line in self._lines.values():
+                    if line.number in numbers:
+                        return line
         return self._main
 
     # -- letters ------------------------------------------------------------------------------------------------------
@@ -370,27 +386,30 @@ class Transport:
         Call it when Sight says so, and when the list of revoked certificates has changed: access rules are read when the network is
         opened. Watchers are told that everyone is gone, then who is there. Raises Unreachable like the first time; call it again then.
         """
-        for line in self._all():
-            line.close()
+        with self._lock:
+            self._generation += 1
+            lines, self._lines = list(self._lines.values()), {}
+        for line in lines:
+            self._closing.submit(self._close_line, line)
+        self._main.close()
         for watch in self._watches.values():
             watch.lost_sight()
         self.token = secrets.token_hex(8)
         main = Line(self._open_main())
         with self._lock:
             self._main = main
-            wanted, self._wanted, self._lines = self._wanted, set(), {}
+            wanted, self._wanted = self._wanted, {}
             for declare in self._declarations:
                 main.declare(declare)
-        for address in sorted(wanted):
-            self.connect(address)
+        for name, address in wanted.items():
+            self.connect(name, address)
 
     def close(self) -> None:
         """Leave."""
-        self._answering.shutdown(wait=False, cancel_futures=True)
-        if self._opening is not None:
-            self._opening.shutdown(wait=False, cancel_futures=True)
-        for line in self._all():
-            line.close()
+        for pool in (self._answering, self._opening):
+            pool.shutdown(wait=False, cancel_futures=True)
+        wait([self._closing.submit(line.close) for line in self._all()], LEAVING)
+        self._closing.shutdown(wait=False, cancel_futures=True)
 
 
 def _direct(call: Callable[[Any], None]) -> Any:

@@ -160,10 +160,11 @@ class Approached:
 
 @dataclass(frozen=True, slots=True)
 class EntriesCame:
-    """With views: the answer to an exchange that this node began; None: nothing intelligible in time."""
+    """With views: the answer to an exchange that this node began; None: nothing intelligible in time, or it is `refused`."""
 
     by: int
     entries: tuple[tuple[int, int], ...] | None
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,11 +343,11 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class AnswerEntries:
-    """With views: answer an exchange that somebody began."""
+    """With views: answer an exchange that somebody began; None: refuse it."""
 
     reply: Any
     to: int
-    entries: tuple[tuple[int, int], ...]
+    entries: tuple[tuple[int, int], ...] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ A node has entries of others, its view, and exchanges some of them with one of t
 those in its view and to nobody else, and draws the targets of a round from those of them that are there. What an exchange does to a view is its
 service's matter (`Side`; see `sampling`).
 
-What a single member can do here: fill the few entries of an exchange with places of its choice, and not more often than `MOST_ANSWERED`
-times a second. It cannot invent places, addresses or certificates: whoever drives this checks that each entry is signed by its own place.
+What a single member can do here: fill the few entries of an exchange with places of its choice, as often as an honest one begins exchanges.
+It cannot invent places, addresses or certificates: whoever drives this checks that each entry is signed by its own place.
 """
 
 from __future__ import annotations
@@ -38,14 +38,18 @@ PAUSE = 2 * SECOND
 """A node starts no exchanges more often than this, however short its rounds are: every one of them leads to new connections."""
 ANSWER = 5 * SECOND
 """So long an answer is waited for."""
+TRIED = 3 * SECOND
+"""So long after a connection was wanted its other end should be there."""
 REACHED = 10 * SECOND
 """Who is in the view and is not there for so long is dropped from it."""
 LINGER = 4 * SECOND
 """So long the connection to one who is no longer in the view is kept: letters may be on their way."""
 SEEK = 10 * SECOND
 """So often a node that knows nobody looks for those it was told of at first."""
-MOST_ANSWERED = 2
-"""Exchanges of one member that are answered in a second, for each that a node starts in a round."""
+LOOK_BACK = 60 * SECOND
+"""So often every node looks for those of them who are not there, and knows one again who is: a network that was cut in two grows together."""
+MOST_AGE = 2**20
+"""Nobody is older; a member could otherwise make entries that others refuse to take on."""
 REMEMBERED = 40
 """Rounds whose targets are remembered."""
 
@@ -76,9 +80,25 @@ class Side:
         """Somebody cannot be reached, perhaps the partner of the exchange that was begun."""
         raise NotImplementedError
 
-    def meet(self, place: int) -> None:
-        """Somebody is there whom this node may know, as when it first came."""
+    def refused(self, partner: int) -> None:
+        """The partner of the exchange that was begun is there and wants none now."""
         raise NotImplementedError
+
+    def meet(self, place: int) -> None:
+        """Somebody is there whom this node may know, as when it first came, if there is room."""
+        raise NotImplementedError
+
+    @property
+    def saved(self) -> list[Entry]:
+        """What is kept over a restart."""
+        return self.entries
+
+    def admit(self, place: int) -> None:
+        """Know somebody, instead of the oldest one if there is no room."""
+        self.meet(place)
+        if place not in self.places and self.entries:
+            oldest = max(self.entries, key=lambda entry: entry[1])
+            self.entries = [(place, 0) if entry is oldest else entry for entry in self.entries]
 
     # -- what services share ------------------------------------------------------------------------------------------
 
@@ -89,7 +109,7 @@ class Side:
 
     def age(self) -> None:
         """A cycle has passed."""
-        self.entries = [(place, age + 1) for place, age in self.entries]
+        self.entries = [(place, min(age + 1, MOST_AGE)) for place, age in self.entries]
 
     def shuffled(self, entries: Iterable[Entry]) -> list[Entry]:
         """These in random order."""
@@ -109,7 +129,7 @@ class Side:
 
     def of_others(self, got: Entries) -> list[Entry]:
         """What may be taken of what came."""
-        return [entry for entry in got[: self.most] if entry[0] != self.place]
+        return [(place, min(age, MOST_AGE)) for place, age in got[: self.most] if place != self.place]
 
 
 class Known:
@@ -125,6 +145,8 @@ class Known:
         self._left = 0  # exchanges still to be started
         self._next = 0  # not before then
         self._sought = 0  # when those of the beginning were looked for last
+        self._missed: frozenset[int] = frozenset()  # who of them was not there then
+        self._waits = False  # whether they still have time to be found
         self._linked: dict[int, int] = {}  # since when a connection to somebody is wanted
         self._leaving: dict[int, int] = {}  # since when it is no longer
         self._answered: dict[int, tuple[int, int]] = {}  # by whom: since when, how often
@@ -138,9 +160,13 @@ class Known:
 
     def started(self) -> None:
         """The node has its place in the network."""
-        self._sought = self._node.now
-        self._node.act(Seek())
+        self._look_back()
         self._connect()
+
+    def looking(self) -> None:
+        """The node has not found enough others yet."""
+        if self._node.now - self._sought > SEEK:
+            self._look_back()
 
     def opened(self, round: int) -> None:
         """A round begins: draw its targets, and start its exchanges."""
@@ -165,13 +191,17 @@ class Known:
     # -- exchanges ----------------------------------------------------------------------------------------------------
 
     def _exchange(self) -> None:
-        """Start one, with somebody who is there."""
+        """Start one. Who could have been reached by now and is not there is asked in vain, and dropped: so the dead, who grow old, are forgotten."""
         node = self._node
+        alive = node.roster.alive(node.now)
+        tried = alive | {place for place, since in self._linked.items() if node.now - since > TRIED}
         while self._left and self._partner is None:
             self._left -= 1
-            begun = self.side.ask(self.side.places & node.roster.alive(node.now))
+            begun = self.side.ask(self.side.places & tried)
             if begun is None:
                 self._left = 0
+            elif begun[0] not in alive:
+                self.side.drop(begun[0])
             else:
                 self._partner, entries = begun
                 node.act(Exchange(self._partner, entries, ANSWER))
@@ -181,7 +211,9 @@ class Known:
         if event.by != self._partner:
             return
         self._partner = None
-        if event.entries is None:
+        if event.refused:
+            self.side.refused(event.by)
+        elif event.entries is None:
             self.side.drop(event.by)
         else:
             self.side.take(event.by, event.entries)
@@ -192,12 +224,12 @@ class Known:
         """Somebody begins an exchange with this node."""
         node = self._node
         since, often = self._answered.get(event.by, (node.now, 0))
-        if node.now - since >= SECOND:
+        if node.now - since >= PAUSE:
             since, often = node.now, 0
         self._answered[event.by] = since, often + 1
-        if often >= MOST_ANSWERED * self._cycles or event.by not in node.roster.alive(node.now):
+        if often >= self._cycles or event.by not in node.roster.alive(node.now):
             node.count.exchanges_refused += 1
-            node.act(AnswerEntries(event.reply, event.by, ()))
+            node.act(AnswerEntries(event.reply, event.by, None))
             return
         node.act(AnswerEntries(event.reply, event.by, self.side.reply(event.by, event.entries)))
         self._connect()
@@ -226,7 +258,8 @@ class Known:
         """Forget who is not there, and end connections to those who are no longer known."""
         node = self._node
         for place in sorted(self.side.places - {self._partner}):
-            if node.roster.away(place, node.now, self._linked.get(place, node.now)) > REACHED:
+            linked = self._linked.get(place, node.now)
+            if min(node.roster.away(place, node.now, linked), node.now - linked) > REACHED:
                 self.side.drop(place)
         self._connect()
         for place in [place for place, since in self._leaving.items() if node.now - since > LINGER]:
@@ -235,12 +268,35 @@ class Known:
             node.act(Disconnect(place))
 
     def _seek(self) -> None:
-        """Who knows nobody looks for those it was told of at first."""
+        """Look for those of the beginning: soon if nobody is known, otherwise now and then."""
         node = self._node
-        if not self.side.entries and self._partner is None and node.now - self._sought > SEEK:
-            self._sought = node.now
+        self._found()
+        nobody = not self.side.entries and self._partner is None
+        if node.now - self._sought <= (SEEK if nobody else LOOK_BACK):
+            return
+        self._look_back()
+        if nobody:
             node.say("knows nobody any more: looking for those that node.toml names")
-            node.act(Seek())
             for place in sorted(node.roster.alive(node.now)):
                 self.side.meet(place)
             self._connect()
+
+    def _look_back(self) -> None:
+        node = self._node
+        self._sought = node.now
+        self._missed = node.rules.founders - node.roster.alive(node.now)
+        self._waits = True
+        node.act(Seek())
+
+    def _found(self) -> None:
+        """Those of the beginning had time to be found: one who was not there before is known now, and nobody else is needed."""
+        node = self._node
+        if not self._waits or node.now - self._sought <= TRIED:
+            return
+        self._waits = False
+        back = sorted((self._missed & node.roster.alive(node.now)) - self.side.places)
+        if back:
+            self.side.admit(back[node.draw(len(back))])
+            self._connect()
+        for place in sorted(node.rules.founders - self.side.places):
+            self._leaving.setdefault(place, node.now)

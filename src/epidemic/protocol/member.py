@@ -265,5 +265,5 @@ def _last_answer(event: Event) -> list[Action]:
         case Asked():
             return [Answer(event.reply, NOTHING)]
         case Approached():
-            return [AnswerEntries(event.reply, event.by, ())]
+            return [AnswerEntries(event.reply, event.by, None)]
     return []

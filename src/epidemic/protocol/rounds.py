@@ -108,6 +108,12 @@ class Rounds(Member):
         if self.known is not None:
             self.known.started()
 
+    def settle(self) -> None:
+        """Look whether what is waited for has come."""
+        super().settle()
+        if self.known is not None and self.phase == "looking":
+            self.known.looking()
+
     def met(self, place: int) -> None:
         """Somebody introduced itself."""
         if self.known is not None:

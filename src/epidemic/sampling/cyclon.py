@@ -109,6 +109,10 @@ class CyclonSide(Side):
         self.entries = list(known.items())
         return new
 
+    def refused(self, partner: int) -> None:
+        """It stays known, and others are asked before it."""
+        self.admit(partner)
+
     def drop(self, place: int) -> None:
         """It is gone from the view, and nothing else happens."""
         self.entries = [entry for entry in self.entries if entry[0] != place]

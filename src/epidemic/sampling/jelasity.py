@@ -115,7 +115,8 @@ class JelasitySide(Side):
         super().__init__(place, draw, _half(size))
         self._size, self._healing, self._swap = size, healing, swap
         self._tail, self._pull = tail, pull
-        self._sent: set[int] = set()  # whom it sent in the exchange that it began
+        self._sent: set[int] = set()  # whom it sent in the exchange that it began ...
+        self._partner: int | None = None  # ... and with whom
 
     def ask(self, reachable: Iterable[int]) -> tuple[int, Entries] | None:
         """With the oldest, or any."""
@@ -126,7 +127,7 @@ class JelasitySide(Side):
         partner = self.oldest(there) if self._tail else there[self.draw(len(there))]
         assert partner is not None
         head = self._head()
-        self._sent = {place for place, _ in head}
+        self._sent, self._partner = {place for place, _ in head}, partner
         if not self._pull:
             self.age()
         return partner, ((self.place, 0), *head)
@@ -152,9 +153,11 @@ class JelasitySide(Side):
     def _select(self, got: Entries, sent: set[int]) -> None:
         """Add what came, then part with entries until they fit: the oldest, those sent, any; all get older."""
         listed = [e for e in self.entries if e[0] in sent] + [e for e in self.entries if e[0] not in sent]
-        youngest: dict[int, int] = {}
-        for place, age in [*listed, *self.of_others(got)]:
-            youngest[place] = min(age, youngest.get(place, age))
+        youngest = dict(listed)
+        for place, age in self.of_others(got):
+            if age < youngest.get(place, age + 1):  # the younger of two counts, where it stands
+                youngest.pop(place, None)
+                youngest[place] = age
         found = list(youngest.items())
         excess = max(0, len(found) - self._size)
         for _ in range(min(self._healing, excess)):
@@ -166,9 +169,18 @@ class JelasitySide(Side):
         self.entries = found
         self.age()
 
+    def refused(self, partner: int) -> None:
+        """A cycle has passed."""
+        self.entries = [(place, 0 if place == partner else age) for place, age in self.entries]
+        self._partner = None
+        self.age()
+
     def drop(self, place: int) -> None:
         """It is gone from the view."""
         self.entries = [entry for entry in self.entries if entry[0] != place]
+        if place == self._partner and self._pull:
+            self._partner = None
+            self.age()
 
     def meet(self, place: int) -> None:
         """It is known if there is room."""

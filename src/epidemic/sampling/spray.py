@@ -6,6 +6,7 @@ A view is a multiset. Exchanges move arcs and never make or lose one, so their n
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -171,7 +172,21 @@ class SpraySide(Side):
         return [(self.place, 0) if entry[0] == receiver else entry for entry in entries]
 
     def _add(self, got: Entries) -> None:
-        self.entries = [*self.entries, *self.of_others(got)][: 4 * self._usual]
+        taken = Counter[int]()
+        for place, age in self.of_others(got):
+            taken[place] += 1
+            if taken[place] <= self._usual and len(self.entries) < 4 * self._usual:
+                self.entries.append((place, age))
+
+    def refused(self, partner: int) -> None:
+        """Everything stays as it was, and others are asked before the partner."""
+        self.entries = [(place, 0 if place == partner else age) for place, age in self.entries + self._sent]
+        self._partner, self._sent = None, []
+
+    @property
+    def saved(self) -> list[Entry]:
+        """With what is on its way."""
+        return self.entries + self._sent
 
     def drop(self, place: int) -> None:
         """All arcs to it go; each is replaced by a second one to somebody else, but for one of as many as there were."""
