@@ -386,3 +386,37 @@ def test_items_and_methods_on_ranks_are_submitted_too(place, slurm, capsys):
     assert len(json.loads(capsys.readouterr().out)["submitted"]) == 6
     task = submitit.core.utils.DelayedSubmission.load(Path("demo/.slurm/77_0_submitted.pkl")).function
     assert task.command[7:9] == ["--ranks", "3"]
+
+
+# -- a full disk ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["experiment.toml", "tasks.json"])
+def test_a_full_disk_leaves_neither_directories_nor_tasks_behind(name, place, slurm, monkeypatch, capsys):
+    cancelled = slurm.parent / "cancelled"
+    (slurm.parent / "bin" / "scancel").write_text(f'#!/bin/sh\necho "$@" > {cancelled}\n')
+    (slurm.parent / "bin" / "scancel").chmod(stat.S_IRWXU)
+    write = Path.write_bytes
+
+    def fails(path, content):
+        if path.name == f"{name}.part":
+            raise OSError(28, "No space left on device", str(path))
+        return write(path, content)
+
+    with monkeypatch.context() as while_full:
+        while_full.setattr(Path, "write_bytes", fails)
+        assert sweep("--on", "slurm") == 1
+    error = capsys.readouterr().err
+    assert "No space left on device" in error
+    assert error.count("\n") == 1
+    assert cancelled.exists() == (name == "tasks.json")
+    assert not cancelled.exists() or cancelled.read_text() == "77\n"
+    assert Path("out").exists() == (name == "tasks.json")  # what the cancelled ones have
+    assert sweep("--on", "slurm", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["submitted"]) == 3
+
+
+def test_a_task_ends_with_the_reason_even_if_that_cannot_be_written_down(tmp_path):
+    task = task_of(tmp_path / "gone", "import sys; sys.exit('error: records.jsonl cannot be written')")
+    with pytest.raises(RunFailed, match=r"records\.jsonl cannot be written"):
+        task()
