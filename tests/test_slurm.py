@@ -224,6 +224,12 @@ def test_status_tells_queued_running_done_stopped_and_failed_with_the_reason(pla
     assert by_name[names[2]][0] == "failed"
     assert "signal=5m" in by_name[names[2]][1]
 
+    (slurm / "queue").write_text(
+        "77|1|COMPLETED|None\n77|N/A|CANCELLED|Priority\n"
+    )  # as Slurm lists those who never began
+    by_name = found()
+    assert by_name[names[0]] == by_name[names[2]] == ("stopped", "it was cancelled")
+
     (slurm / "queue").write_text("")  # Slurm has forgotten them
     Path("out", names[0], ENDED).write_text('{"why":"topology.s is too large"}')
     Path("out", names[1], ENDED).write_text('{"why":"interrupted","stopped":true}')
@@ -231,6 +237,11 @@ def test_status_tells_queued_running_done_stopped_and_failed_with_the_reason(pla
     assert by_name[names[0]] == ("failed", "topology.s is too large")
     assert by_name[names[1]] == ("stopped", "interrupted")
     assert "disk that all machines of the cluster share" in by_name[names[2]][1]
+    log = Path("out/.slurm/77_2_0_log.err")
+    log.touch()
+    assert "full?" in found()[names[2]][1]
+    log.write_text("srun: error: no such machine")
+    assert found()[names[2]][1] == f"its task ended before it began; its log is {log}"
     assert main(["sweep", "--status", "out"]) == 0
     assert "1 done, 2 failed, 1 stopped" in capsys.readouterr().out
 
