@@ -1,6 +1,7 @@
 """How cost grows: in the nodes, in s, in the parameters, up to what fits here; every row in a process of its own, which gives its peak memory.
 
-Times are of the fastest round of a few. On a shared machine only their ratios say something.
+Times are of the fastest round of a few. On a shared machine only their ratios say something; where one size takes longer than others are kept
+waiting, it is the time of the processor that is taken.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 
 import epidemic as ep
 from benchmarks.memory import peak_gigabytes
-from benchmarks.timing import best, interleaved, verdict
+from benchmarks.timing import verdict
 from epidemic.data import Dataset, Samples
 from epidemic.host.mixture import mix
 from epidemic.host.plan import plan_round
@@ -30,13 +32,15 @@ KINDS: dict[str, Callable[[int], Topology]] = {"el-local": ep.ELLocal, "el-oracl
 
 
 def run() -> bool:
-    reached = [_growth("el-local"), _growth("el-oracle"), _directions(), _models()]
+    reached = [_growth("el-local"), _growth("el-oracle"), _directions(), _models(), _million()]
     return all(reached)
 
 
 def _growth(kind: str) -> bool:
     """A graph drawn and rows of 8 numbers mixed, from a thousand nodes to a million."""
-    print(f"{kind}, s = 7, rows of 8 numbers, one thread: seconds of a round, and what a round adds to the memory")
+    print(
+        f"{kind}, s = 7, rows of 8 numbers, one thread: seconds of a processor in a round, and what it adds to the memory"
+    )
     print(f"{'nodes':>10} {'draw':>9} {'mix':>9} {'both, per node, relative':>26} {'memory, bytes per node':>24}")
     first = 0.0
     for n in (10_000, 100_000, 1_000_000):
@@ -54,11 +58,13 @@ def _growth(kind: str) -> bool:
 def _directions() -> bool:
     """Doubling one of n, s and d at a time."""
     base = {"n": 2_000, "s": 7, "d": 2_000}
-    print(f"mixing, one thread, relative to n = {base['n']:,}, s = {base['s']}, d = {base['d']:,}, side by side")
+    print(
+        f"mixing, one thread, relative to n = {base['n']:,}, s = {base['s']}, d = {base['d']:,}, time of the processor"
+    )
     workers, reached = Workers(1), []
     for name, steps in {"n": (2_000, 4_000, 8_000), "s": (7, 14, 28), "d": (2_000, 4_000, 8_000)}.items():
         works = [_mixing({**base, name: step}, workers) for step in steps]
-        times = interleaved(*works, repeat=5)
+        times = [min(_processor(work) for _ in range(5)) for work in works]
         shown = ", ".join(
             f"{name} = {step:,}: {seconds / times[0]:.2f}" for step, seconds in zip(steps, times, strict=True)
         )
@@ -66,6 +72,13 @@ def _directions() -> bool:
         reached.append(verdict(f"four times {name}: mixing", times[2] / times[0], 8, at_most=True))
     workers.close()
     return all(reached)
+
+
+def _processor(work: Callable[[], object]) -> float:
+    """Seconds of a processor that it takes, however many others want it."""
+    begin = time.process_time()
+    work()
+    return time.process_time() - begin
 
 
 def _mixing(size: dict[str, int], workers: Workers) -> Callable[[], object]:
@@ -99,6 +112,23 @@ def _models() -> bool:
     return reached
 
 
+def _million() -> bool:
+    """Whole rounds of a million nodes, with the same of a hundred thousand beside them."""
+    print(
+        "logistic regression of 18 parameters, EL-Local s = 7, one local step of 1 sample: microseconds a node, and peak memory"
+    )
+    shares = []
+    for n in (100_000, 1_000_000):
+        found = _apart("trained", n, "logistic")
+        shares.append((found["train"] + found["rest"]) / n)
+        print(
+            f"{n:>10,} nodes: train {found['train'] / n * 1e6:.2f}, rest {found['rest'] / n * 1e6:.2f}, {found['gigabytes']:.2f} GB"
+        )
+    return verdict(
+        "a node's share of a round, 1,000,000 nodes relative to 100,000", shares[1] / shares[0], 4, at_most=True
+    )
+
+
 # -- in a process of its own ------------------------------------------------------------------------------------------
 
 
@@ -110,35 +140,34 @@ def _apart(what: str, *arguments: object) -> dict[str, float]:
 
 
 def mixed(kind: str, n: str, s: str, d: str) -> dict[str, float]:
-    """Seconds of drawing and of mixing, and what both and the rows have added to the memory."""
+    """Seconds of a processor for drawing and for mixing, and what both and the rows have added to the memory."""
     experiment = ep.Experiment(nodes=int(n), topology=KINDS[kind](int(s)))
     streams, workers = ep.Streams(1), Workers(1)
     before = peak_gigabytes()
     x = torch.ones(int(n), int(d))
     out = torch.empty_like(x)
-    draws = []
-    for t in range(4):
-        begin = time.perf_counter()
-        plan = plan_round(experiment, streams, t)
-        draws.append(time.perf_counter() - begin)
-    mixing = best(lambda: mix(plan.weights, x, workers, out), 4)
+    drawing = min(_processor(partial(plan_round, experiment, streams, t)) for t in range(4))
+    plan = plan_round(experiment, streams, 0)
+    mixing = min(_processor(lambda: mix(plan.weights, x, workers, out)) for _ in range(4))
     workers.close()
-    return {"draw": min(draws), "mix": mixing, "gigabytes": peak_gigabytes() - before}
+    return {"draw": drawing, "mix": mixing, "gigabytes": peak_gigabytes() - before}
 
 
-def trained(n: str) -> dict[str, float]:
-    """Seconds of training and of the rest of a round, and the peak of the memory."""
-    nodes = int(n)
+def trained(n: str, kind: str = "gn-lenet") -> dict[str, float]:
+    """Seconds of training and of the rest of a round, and the peak of the memory, of a run with its directory."""
+    nodes, small = int(n), kind == "logistic"
     noise = torch.Generator().manual_seed(1)
+    shape, classes = ((8,), 2) if small else ((3, 32, 32), 10)
+    each = 1 if small else 8
 
     def some(size: int) -> Samples:
-        inputs = torch.randint(0, 256, (size, 3, 32, 32), dtype=torch.uint8, generator=noise)
-        return Samples(inputs.numpy(), torch.arange(size).numpy() % 10)
+        inputs = torch.randint(0, 256, (size, *shape), dtype=torch.uint8, generator=noise)
+        return Samples(inputs.numpy(), torch.arange(size).numpy() % classes)
 
-    data = Dataset(some(8 * nodes), some(50), tuple(map(str, range(10))), 2 / 255, -1.0)
     experiment = ep.Experiment(
-        nodes=nodes, topology=ep.ELLocal(7), data=data, partition=ep.IID(), model=ep.GNLeNet(),
-        algorithm=ep.LocalSGD(0.05, 1, 8), eval=ep.Eval(every=1, samples=10), rounds=3,
+        nodes=nodes, topology=ep.ELLocal(7), partition=ep.IID(), model=ep.Logistic() if small else ep.GNLeNet(), rounds=3,
+        data=Dataset(some(each * nodes), some(10), tuple(map(str, range(classes))), 2 / 255, -1.0),
+        algorithm=ep.LocalSGD(0.05, 1, each), eval=ep.Eval(every=1, samples=10),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as where:
         ep.simulate(experiment, where, progress=False)

@@ -224,6 +224,12 @@ def test_status_tells_queued_running_done_stopped_and_failed_with_the_reason(pla
     assert by_name[names[2]][0] == "failed"
     assert "signal=5m" in by_name[names[2]][1]
 
+    (slurm / "queue").write_text(
+        "77|1|COMPLETED|None\n77|N/A|CANCELLED|Priority\n"
+    )  # as Slurm lists those who never began
+    by_name = found()
+    assert by_name[names[0]] == by_name[names[2]] == ("stopped", "it was cancelled")
+
     (slurm / "queue").write_text("")  # Slurm has forgotten them
     Path("out", names[0], ENDED).write_text('{"why":"topology.s is too large"}')
     Path("out", names[1], ENDED).write_text('{"why":"interrupted","stopped":true}')
@@ -231,6 +237,11 @@ def test_status_tells_queued_running_done_stopped_and_failed_with_the_reason(pla
     assert by_name[names[0]] == ("failed", "topology.s is too large")
     assert by_name[names[1]] == ("stopped", "interrupted")
     assert "disk that all machines of the cluster share" in by_name[names[2]][1]
+    log = Path("out/.slurm/77_2_0_log.err")
+    log.touch()
+    assert "full?" in found()[names[2]][1]
+    log.write_text("srun: error: no such machine")
+    assert found()[names[2]][1] == f"its task ended before it began; its log is {log}"
     assert main(["sweep", "--status", "out"]) == 0
     assert "1 done, 2 failed, 1 stopped" in capsys.readouterr().out
 
@@ -386,3 +397,37 @@ def test_items_and_methods_on_ranks_are_submitted_too(place, slurm, capsys):
     assert len(json.loads(capsys.readouterr().out)["submitted"]) == 6
     task = submitit.core.utils.DelayedSubmission.load(Path("demo/.slurm/77_0_submitted.pkl")).function
     assert task.command[7:9] == ["--ranks", "3"]
+
+
+# -- a full disk ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["experiment.toml", "tasks.json"])
+def test_a_full_disk_leaves_neither_directories_nor_tasks_behind(name, place, slurm, monkeypatch, capsys):
+    cancelled = slurm.parent / "cancelled"
+    (slurm.parent / "bin" / "scancel").write_text(f'#!/bin/sh\necho "$@" > {cancelled}\n')
+    (slurm.parent / "bin" / "scancel").chmod(stat.S_IRWXU)
+    write = Path.write_bytes
+
+    def fails(path, content):
+        if path.name == f"{name}.part":
+            raise OSError(28, "No space left on device", str(path))
+        return write(path, content)
+
+    with monkeypatch.context() as while_full:
+        while_full.setattr(Path, "write_bytes", fails)
+        assert sweep("--on", "slurm") == 1
+    error = capsys.readouterr().err
+    assert "No space left on device" in error
+    assert error.count("\n") == 1
+    assert cancelled.exists() == (name == "tasks.json")
+    assert not cancelled.exists() or cancelled.read_text() == "77\n"
+    assert Path("out").exists() == (name == "tasks.json")  # what the cancelled ones have
+    assert sweep("--on", "slurm", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["submitted"]) == 3
+
+
+def test_a_task_ends_with_the_reason_even_if_that_cannot_be_written_down(tmp_path):
+    task = task_of(tmp_path / "gone", "import sys; sys.exit('error: records.jsonl cannot be written')")
+    with pytest.raises(RunFailed, match=r"records\.jsonl cannot be written"):
+        task()

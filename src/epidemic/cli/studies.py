@@ -68,6 +68,8 @@ def sweep_command(
 
       epidemic sweep experiment.toml --grid topology.kind=el-oracle,el-local,regular --set topology.s=7 --jobs 2 --out runs/kinds
 
+      epidemic sweep experiment.toml --grid topology.s=2,4 --ranks 2 --out runs/shared
+
       epidemic report runs/kinds -o report.html
 
       epidemic sweep --status runs/kinds

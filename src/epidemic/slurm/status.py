@@ -72,7 +72,8 @@ def status_of_run(where: Path, run: Path, tasks: Mapping[str, str], listed: Mapp
     task = tasks.get(name, "")
     if all_done:
         return RunStatus(name, "done", done, seeds, task)
-    state, why = _by_slurm(run, listed.get(task)) if task else ("", "")
+    # Tasks of an array that were cancelled before they began are listed together, under the number of the job.
+    state, why = _by_slurm(run, listed.get(task) or listed.get(task.partition("_")[0])) if task else ("", "")
     if not state or (state == "failed" and not why):
         state, why = _by_directory(run, where / FOLDER / f"{task}_0_log.err" if task else None)
     return RunStatus(name, state, done, seeds, task, why)
@@ -106,7 +107,8 @@ def _by_slurm(run: Path, found: Seen | None) -> tuple[str, str]:
     try:
         ended = msgspec.json.decode(read_bounded(run / ENDED), type=Ended)
     except UNREADABLE:
-        return "failed", _WORDS.get(found.state, "") if found is not None else ""
+        words = _WORDS.get(found.state, "") if found is not None else ""
+        return "stopped" if found is not None and found.state == "CANCELLED" else "failed", words
     return "stopped" if ended.stopped else "failed", ended.why
 
 
@@ -122,6 +124,8 @@ def _by_directory(run: Path, log: Path | None) -> tuple[str, str]:
     if unfinished:
         last = unfinished[-1]
         return "stopped" if last.state == "stopped" else "failed", last.why
+    if log is not None and log.is_file() and not log.stat().st_size:
+        return "failed", f"its task ended before it began, and its log is empty: is the disk of {run} full?"
     return "failed", (
         f"its task ended before it began; its log is {log}"
         if log is not None and log.is_file()

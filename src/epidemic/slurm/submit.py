@@ -14,7 +14,7 @@ import msgspec
 from epidemic.batch import Job
 from epidemic.batch_ranks import check_ranks
 from epidemic.commands import going_on
-from epidemic.errors import BadInput
+from epidemic.errors import BadInput, EpidemicError, RunFailed
 from epidemic.files import directory_name, write_bytes
 from epidemic.host.store import Store
 from epidemic.slurm.options import Options
@@ -63,14 +63,23 @@ def submit(
         again = {job.name: before[job.path].why for job in todo if before[job.path].state in ("failed", "stopped")}
         submitted: dict[str, str] = {}
         for part in _parts(todo, largest_array()):
-            with _announced(part):
+            with _announced(part, where):
                 made = [_task(job, options, (settings or {}).get(job.path, ())) for job in part]
                 share = max(1, options.at_once * len(part) // len(todo))
                 ids = _array(submitit, where, options.parameters(_name(where), share), made)
             submitted |= {job.name: task for job, task in zip(part, ids, strict=True)}
             tasks |= {str(job.path.relative_to(where)): submitted[job.name] for job in part}
-            write_bytes(where / FOLDER / TASKS, msgspec.json.format(msgspec.json.encode(tasks), indent=1) + b"\n")
+            _note(where, tasks, ids)
         return Submission(submitted, under_way, finished, again)
+
+
+def _note(where: Path, tasks: Mapping[str, str], ids: Sequence[str]) -> None:
+    """Write down which tasks there are. Those with these ids are cancelled if that fails, or the same command would submit them once more."""
+    try:
+        write_bytes(where / FOLDER / TASKS, msgspec.json.format(msgspec.json.encode(tasks), indent=1) + b"\n")
+    except EpidemicError:
+        ask("scancel", *{one.partition("_")[0] for one in ids})
+        raise
 
 
 def _parts(jobs: Sequence[Job], most: int) -> list[Sequence[Job]]:
@@ -111,18 +120,20 @@ def _array(submitit: Any, where: Path, parameters: Mapping[str, Any], tasks: Seq
             with executor.batch():
                 sent = [executor.submit(task) for task in tasks]
             return [str(job.job_id) for job in sent]
-        except refused as problem:
+        except (*refused, OSError) as problem:
             for left in folder.glob("*.pkl"):  # pickles that got no number, and the file that sbatch did not take
                 if "_" not in left.name:
                     left.unlink()
             for left in folder.glob(".submission_file_*.sh"):
                 left.unlink()
+            if isinstance(problem, OSError):  # the disk is full
+                raise
             words = " ".join(str(problem).replace("sbatch: error: ", "").split())
             raise BadInput(f"Slurm refuses: {words}; see the options of --slurm") from None
 
 
 @contextmanager
-def _announced(jobs: Sequence[Job]) -> Iterator[None]:
+def _announced(jobs: Sequence[Job], where: Path) -> Iterator[None]:
     """Write each experiment into its directory, from which its task goes on; taken back if nothing comes of it."""
     new = [job for job in jobs if not (job.path / "experiment.toml").exists()]
     try:
@@ -131,15 +142,17 @@ def _announced(jobs: Sequence[Job]) -> Iterator[None]:
             (job.path / ENDED).unlink(missing_ok=True)
             Store(job.path, job.experiment, job.experiment.seeds[0]).announce()
         yield
-    except OSError as problem:
-        raise BadInput(f"{problem.filename} cannot be written: {problem.strerror}; choose another directory") from None
-    except BadInput:
+    except (OSError, EpidemicError) as problem:
         for job in new:
             for file in ("experiment.toml", "places.json"):
                 (job.path / file).unlink(missing_ok=True)
             with suppress(OSError):
                 job.path.rmdir()
-        raise
+        if isinstance(problem, EpidemicError):
+            raise
+        raise RunFailed(
+            f"{problem.filename or where} cannot be written: {problem.strerror}; nothing was submitted"
+        ) from None
 
 
 @contextmanager

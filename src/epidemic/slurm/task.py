@@ -110,5 +110,6 @@ class Task:
         return last_line(self._said)
 
     def _tell(self, why: str, *, stopped: bool = False) -> str:
-        (Path(self.run) / ENDED).write_bytes(msgspec.json.encode(Ended(why, stopped)) + b"\n")
+        with suppress(OSError):  # a full disk may be the reason
+            (Path(self.run) / ENDED).write_bytes(msgspec.json.encode(Ended(why, stopped)) + b"\n")
         return why
