@@ -14,6 +14,7 @@ ALL = [
     "scaling",
     "clock",
     "memory",
+    "shares",
     "loading",
     "network",
     "ranks",

@@ -110,7 +110,12 @@ def thin_checkpoint(path: Path, rounds: int, models: Sequence[str]) -> None:
         rest = [key for key in file.keys() if key not in models]  # noqa: SIM118
         small = {key: file.get_tensor(key).clone() for key in rest if not key.startswith(STATE)}
         fed = {key: _fed(path / CHECKPOINT, key, head_of(file, key)) for key in rest if key.startswith(STATE)}
-    write_tensors(path / CHECKPOINT, small, fed, lambda _: {**said, "models": " ".join(models)})
+    about = {
+        "progress": said["progress"],
+        "digest": said["digest"],
+        "models": " ".join(models),
+    }  # read in no fixed order
+    write_tensors(path / CHECKPOINT, small, fed, lambda _: about)
 
 
 def read_checkpoint(path: Path, layout: Layout) -> Found | None:

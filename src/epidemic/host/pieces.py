@@ -23,7 +23,7 @@ from torch import Tensor
 from epidemic.errors import RunFailed
 from epidemic.files import begin_part, finish_part, full_disk
 
-PIECE = 128 << 20
+PIECE = 32 << 20
 """Bytes of rows that are written or read at once."""
 
 TYPES: dict[torch.dtype, str] = {

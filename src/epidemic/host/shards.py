@@ -40,8 +40,8 @@ from epidemic.learner import Evaluation
 from epidemic.mixing import Weights
 from epidemic.workers import Workers
 
-LIMIT = 128 << 20
-"""Bytes that a rank sends at once."""
+LIMIT = 32 << 20
+"""Bytes that a rank sends at once; a rank has memory for a few times as many, whatever its share."""
 UNIT = 64
 """Columns are cut at multiples of this many, so that each has the same place in a vector register as in one process."""
 
