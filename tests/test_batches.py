@@ -98,7 +98,7 @@ def test_an_unknown_way_of_sampling_is_refused():
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("partition", [ep.IID(), ep.Dirichlet(0.3)], ids=["iid", "dirichlet"])
+@pytest.mark.parametrize("partition", [ep.IID(), ep.Dirichlet(alpha=0.3)], ids=["iid", "dirichlet"])
 def test_a_host_that_keeps_the_samples_of_its_own_nodes_only_trains_on_the_same(sampling, partition):
     experiment = ep.Experiment(
         nodes=12, rounds=3, topology=ep.ELLocal(3), data=ep.Digits(), partition=partition, model=ep.Logistic(),
