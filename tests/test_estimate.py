@@ -63,8 +63,8 @@ def test_ranks_share_nodes_and_samples_and_send_what_is_not_theirs(ranks):
     rows = math.ceil(12 / ranks)
     assert found.memory.state == rows * 4 * PARAMETERS
     assert found.memory.data < alone.memory.data or ranks == 1
-    assert found.memory.exchange == (0 if ranks == 1 else 3 * rows * 4 * PARAMETERS)
-    assert found.memory.evaluation == (16 if ranks == 1 else 12) * 12 * PARAMETERS
+    assert found.memory.exchange == (0 if ranks == 1 else 4 * rows * 4 * PARAMETERS)
+    assert found.memory.evaluation == (16 if ranks == 1 else 12 + 12) * 12 * PARAMETERS
     assert found.memory.loading + alone.memory.data > alone.memory.data or ranks == 1
     assert found.exchanged_per_round == 2 * rows * 4 * PARAMETERS * (ranks - 1) // ranks
     assert found.sent_per_node == alone.sent_per_node

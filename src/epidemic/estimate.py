@@ -234,18 +234,18 @@ def _memory(experiment: Experiment, learning: Learning, samples: tuple[int, int]
     rows = math.ceil(n / ranks)
     block = n * min(learning.parameters, columns_for(n))  # numbers of all models that are looked at together
     threads = Workers(experiment.runtime.threads)
-    # One process has them already, and each thread a block in double precision. A rank has one block, which it receives first.
-    evaluation = 8 * block * threads.threads if ranks == 1 else (4 + 8) * block
+    # One process has them already, and each thread a block in double precision. A rank has one block, which it receives in pieces.
+    evaluation = 8 * block * threads.threads if ranks == 1 else (4 + 8) * block + 3 * min(4 * block, LIMIT)
     threads.close()
-    mixed = rows * learning.letter_bytes
+    mixed, every = rows * learning.letter_bytes, n * learning.letter_bytes
     return Memory(
         state=rows * learning.row_bytes,
         mixtures=mixed,
         data=math.ceil(samples[0] / ranks) + samples[1],
         loading=0 if ranks == 1 else samples[0],
         evaluation=evaluation,
-        exchange=0 if ranks == 1 else 3 * min(mixed, LIMIT),
-        saving=min(n * learning.letter_bytes, PIECE) * (1 if ranks == 1 else 2),
+        exchange=0 if ranks == 1 else 4 * min(mixed, LIMIT),
+        saving=min(every, PIECE) if ranks == 1 else 3 * min(every, LIMIT),
         program=learning.program,
     )
 

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -39,6 +40,8 @@ from epidemic.host.pieces import Put, portions
 from epidemic.learner import Evaluation
 from epidemic.mixing import Weights
 from epidemic.workers import Workers
+
+T = TypeVar("T")
 
 LIMIT = 32 << 20
 """Bytes that a rank sends at once; a rank has memory for a few times as many, whatever its share."""
@@ -158,8 +161,8 @@ class Shards:
     def mean_row(self, x: Tensor, workers: Workers) -> Tensor:
         """The average of all rows, block by block as one process has it.   # (k, d) -> (1, d)"""
         mean = torch.empty(1, x.shape[1], dtype=x.dtype, device=x.device)
-        for slab, cuts, block in self._blocks(x):
-            part = x.new_empty(1, 0) if block is None else mean_of_block(block)[None]
+        for slab, cuts, found in self._of_blocks(x, mean_of_block):
+            part = x.new_empty(1, 0) if found is None else found[None]
             self._to_rows(part.expand(self.count, -1), cuts, [1] * self.count, mean[:, slab])
         return mean
 
@@ -168,9 +171,9 @@ class Shards:
         rows = sum(self._heads(x))
         columns = columns_for(rows)
         found = torch.zeros(-(-x.shape[1] // columns), dtype=torch.float64)
-        for slab, cuts, block in self._blocks(x):
-            if block is not None:
-                found[(slab.start + cuts[self.rank].start) // columns] = spread_of_block(block)
+        for slab, cuts, spread in self._of_blocks(x, spread_of_block):
+            if spread is not None:
+                found[(slab.start + cuts[self.rank].start) // columns] = spread
         with self._connected():
             dist.all_reduce(found)  # each is a number on one rank and 0 on all others
         return math.fsum(found.tolist()) / rows
@@ -180,14 +183,21 @@ class Shards:
         counts: list[int] = self._from_all(torch.tensor([len(x)]), [1] * self.count).tolist()
         return counts
 
-    def _blocks(self, x: Tensor) -> Iterator[tuple[slice, list[slice], Tensor | None]]:
-        """Blocks of columns of all rows, one for each rank at a time: where they are, how they are cut, and this rank's own."""
+    def _of_blocks(self, x: Tensor, what: Callable[[Tensor], T]) -> Iterator[tuple[slice, list[slice], T | None]]:
+        """What is found of blocks of columns of all rows, one for each rank at a time: where they are, how they are cut, and this rank's own.
+
+        A block is let go before the next one comes.
+        """
         counts = self._heads(x)
         columns = columns_for(sum(counts))
+
+        def found(slab: slice, cuts: list[slice]) -> T | None:
+            block = self._to_columns(x[:, slab], cuts, counts)
+            return what(block) if block.shape[1] else None
+
         for slab in _slices(x.shape[1], columns * self.count):
             cuts = _cut(slab.stop - slab.start, self.count, columns, full=True)
-            block = self._to_columns(x[:, slab], cuts, counts)
-            yield slab, cuts, block if block.shape[1] else None
+            yield slab, cuts, found(slab, cuts)
 
     # -- all rows on the first rank -----------------------------------------------------------------------------------
 
