@@ -79,8 +79,11 @@ def test_ranks_to_fit_is_the_first_number_that_fits():
     def total(ranks):
         return estimate._memory(experiment, learning, (1000, 1000), ranks).total
 
-    for wanted in (1, 2, 3, 4, 6, 12):
-        assert estimate._ranks_to_fit(experiment, learning, (1000, 1000), total(wanted)) == wanted
+    for available in [total(ranks) + more for ranks in range(1, 13) for more in (-1, 0)]:
+        fitting = [ranks for ranks in range(1, 13) if total(ranks) <= available]
+        found = estimate._ranks_to_fit(experiment, learning, (1000, 1000), available)
+        assert found == (fitting[0] if fitting else None)
+    assert {estimate._ranks_to_fit(experiment, learning, (1000, 1000), total(ranks)) for ranks in (1, 6, 12)} >= {1, 12}
     assert estimate._ranks_to_fit(experiment, learning, (1000, 1000), 300 * 2**20) is None
 
 

@@ -251,13 +251,15 @@ def _memory(experiment: Experiment, learning: Learning, samples: tuple[int, int]
 
 
 def _ranks_to_fit(experiment: Experiment, learning: Learning, samples: tuple[int, int], available: int) -> int | None:
-    """The fewest ranks with which each has no more than that; it falls with their number, so it is found by halving."""
+    """The fewest ranks with which each has no more than that; from two on it falls with their number, so it is found by halving."""
 
     def fits(ranks: int) -> bool:
         return _memory(experiment, learning, samples, ranks).total <= available
 
-    low, high = 1, experiment.nodes
-    if not fits(high):
+    if fits(1):  # which has nothing on its way to others
+        return 1
+    low, high = 2, experiment.nodes
+    if high < low or not fits(high):
         return None
     while low < high:
         middle = (low + high) // 2
