@@ -20,9 +20,8 @@ from epidemic.workers import SMALL, Workers, blocks
 
 ROWS = 64  # of a sparse mixture per piece
 COLUMNS = 1 << 14  # of a sum over all nodes per piece
-NUMBERS = (
-    1 << 24
-)  # of all nodes per piece of what is found of all models, which then has fewer columns; of more than 1,024 nodes, that is
+NUMBERS = 1 << 24
+"""Of all nodes per piece of what is found of all models; of more than 1,024 nodes, such a piece has fewer columns than others."""
 
 
 def mix(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
