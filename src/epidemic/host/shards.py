@@ -213,10 +213,10 @@ class Shards:
 
     def streamed(self, x: Tensor, put: Put) -> None:
         """Hand all rows over to the first rank, to whose `put` they are given in pieces.   # (k, ...)"""
-        rows = _as_bytes(x)
-        for nodes, columns in portions(self.height(x), rows.shape[1], LIMIT):
+        width = math.prod(x.shape[1:]) * x.element_size()
+        for nodes, columns in portions(self.height(x), width, LIMIT):
             here, counts = self._overlap(nodes)
-            own, w = rows[here, columns].contiguous(), columns.stop - columns.start
+            own, w = _as_bytes(x[here].contiguous())[:, columns].contiguous(), columns.stop - columns.start
             received = [count * w if self.rank == 0 else 0 for count in counts]
             got = self._passed(own, [own.numel(), *[0] * (self.count - 1)], received)
             with self.together():
