@@ -15,6 +15,7 @@ ALL = [
     "scale",
     "clock",
     "memory",
+    "shares",
     "loading",
     "network",
     "ranks",

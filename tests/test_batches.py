@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import epidemic as ep
 from epidemic.errors import BadInput
 from epidemic.host.batches import SAMPLINGS, Batches
+from epidemic.host.findings import held_of
+from epidemic.host.setup import prepare
 from epidemic.rng import Streams
 
 
@@ -91,3 +95,23 @@ def test_the_order_is_that_of_a_stream_of_its_own():
 def test_an_unknown_way_of_sampling_is_refused():
     with pytest.raises(BadInput, match="sampling"):
         Batches([np.arange(3)], 1, 1, nodes=1, hosted=slice(None), sampling="epochs")
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("partition", [ep.IID(), ep.Dirichlet(alpha=0.3)], ids=["iid", "dirichlet"])
+def test_a_host_that_keeps_the_samples_of_its_own_nodes_only_trains_on_the_same(sampling, partition):
+    experiment = ep.Experiment(
+        nodes=12, rounds=3, topology=ep.ELLocal(3), data=ep.Digits(), partition=partition, model=ep.Logistic(),
+        algorithm=ep.LocalSGD(local_steps=2, batch_size=5, sampling=sampling),
+    )  # fmt: skip
+    places = [4, 5, 6, 7]
+    data = experiment.load_data()
+    whole, own = (prepare(experiment, 1, data, places, cut=cut) for cut in (False, True))
+    assert (whole.samples == own.samples).all()
+    assert (whole.sizes == own.sizes).all()
+    assert len(own.task.train[0]) == len(own.data.train) == own.samples.sum() < len(whole.task.train[0])
+    for t in range(40):
+        batches = [setup.task.batch(torch.from_numpy(setup.batches.index(setup.streams, t))) for setup in (whole, own)]
+        assert all(torch.equal(a, b) for a, b in zip(*batches, strict=True))
+    for a, b in ((whole.test, own.test), (whole.evaluated, own.evaluated), ([held_of(whole)], [held_of(own)])):
+        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))

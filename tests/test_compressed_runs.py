@@ -258,6 +258,15 @@ class Sums(ep.Defaults):
         return {"x": inbox.sum("x")}
 
 
+def test_numbers_that_a_codec_makes_infinite_are_not_blamed_on_the_learning_rate_alone():
+    large = ep.LocalSGD(lr=3e5, local_steps=2, batch_size=4)  # weights beyond 65504, which are nothing to others
+    for codec in (None, BFloat16(), Int8()):
+        ep.simulate(small(algorithm=large, compression=codec))
+    said = r'lower algorithm.lr, or change compression.kind = "float16": it makes numbers beyond 65504 infinite; try bfloat16 or int8$'
+    with pytest.raises(ep.RunFailed, match=said):
+        ep.simulate(small(algorithm=large, compression=Float16()))
+
+
 def test_sums_of_compressed_letters_are_refused():
     with pytest.raises(ep.RunFailed, match="can be averaged, not added up"):
         ep.simulate(small(algorithm=Sums(), compression=Int8()))

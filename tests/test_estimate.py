@@ -43,12 +43,18 @@ def test_bytes_are_those_that_a_run_counts():
 def test_memory_counts_every_column_of_the_state():
     row = 4 * PARAMETERS
     plain, momentum = planned().memory, planned(algorithm={**TABLE["algorithm"], "momentum": 0.9}).memory
-    assert (plain.state, plain.mixtures, plain.saving) == (12 * row, 12 * row, 12 * row)
+    assert (plain.state, plain.mixtures, plain.saving, plain.exchange, plain.loading) == (
+        12 * row,
+        12 * row,
+        12 * row,
+        0,
+        0,
+    )
     assert momentum.state == 2 * plain.state
     weighted = planned(algorithm={**TABLE["algorithm"], "kind": "push-sum"})
     assert weighted.memory.mixtures > plain.mixtures  # a weight travels with the model
-    assert plain.evaluation == 2 * 8 * 12 * min(PARAMETERS, COLUMNS) * 2
-    assert plain.total == sum(getattr(plain, name) for name in plain.__struct_fields__)
+    assert plain.evaluation == 8 * 12 * min(PARAMETERS, COLUMNS) * 2
+    assert plain.total == plain.state + plain.mixtures + plain.data + plain.evaluation + plain.program
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5, 12])
@@ -57,6 +63,9 @@ def test_ranks_share_nodes_and_samples_and_send_what_is_not_theirs(ranks):
     rows = math.ceil(12 / ranks)
     assert found.memory.state == rows * 4 * PARAMETERS
     assert found.memory.data < alone.memory.data or ranks == 1
+    assert found.memory.exchange == (0 if ranks == 1 else 4 * rows * 4 * PARAMETERS)
+    assert found.memory.evaluation == (16 if ranks == 1 else 12 + 12) * 12 * PARAMETERS
+    assert found.memory.loading + alone.memory.data > alone.memory.data or ranks == 1
     assert found.exchanged_per_round == 2 * rows * 4 * PARAMETERS * (ranks - 1) // ranks
     assert found.sent_per_node == alone.sent_per_node
 
@@ -70,8 +79,11 @@ def test_ranks_to_fit_is_the_first_number_that_fits():
     def total(ranks):
         return estimate._memory(experiment, learning, (1000, 1000), ranks).total
 
-    for wanted in (1, 2, 3, 4, 6, 12):
-        assert estimate._ranks_to_fit(experiment, learning, (1000, 1000), total(wanted)) == wanted
+    for available in [total(ranks) + more for ranks in range(1, 13) for more in (-1, 0)]:
+        fitting = [ranks for ranks in range(1, 13) if total(ranks) <= available]
+        found = estimate._ranks_to_fit(experiment, learning, (1000, 1000), available)
+        assert found == (fitting[0] if fitting else None)
+    assert {estimate._ranks_to_fit(experiment, learning, (1000, 1000), total(ranks)) for ranks in (1, 6, 12)} >= {1, 12}
     assert estimate._ranks_to_fit(experiment, learning, (1000, 1000), 300 * 2**20) is None
 
 

@@ -171,6 +171,39 @@ def test_a_learning_rate_that_changes_does_not_drive_them_from_the_optimum(algor
         assert e < 1e-20
 
 
+def test_exact_diffusion_scales_by_the_step_size_of_the_nodes_own_last_step():
+    """A node that took no part for two rounds in which the rate fell by 4: what it corrects is of a step four times as large, not twice."""
+    algorithm = ep.ExactDiffusion(lr=0.1, schedule={"kind": "step", "rounds": 1, "by": 0.5})
+    play = Play(algorithm, ep.Ring(), 6, 4)
+    play.round()  # at 0.1
+    state = {name: rows.clone() for name, rows in play.state.items()}
+    turn = Turn(2, play.index, [0] * 6, play.out_degree)
+    after, message, _ = algorithm.emit(play.state, play.learner, turn)
+    psi = state["x"] - 0.025 * play.learner.gradient(state["x"])
+    torch.testing.assert_close(message["x"], psi + (state["x"] - state["psi"]) / 4, rtol=0, atol=1e-14)
+    again, message, _ = algorithm.emit(after, play.learner, Turn(3, play.index, [0] * 6, play.out_degree))
+    step = after["x"] - 0.0125 * play.learner.gradient(after["x"])
+    torch.testing.assert_close(message["x"], step + (after["x"] - after["psi"]) / 2, rtol=0, atol=1e-14)
+
+
+def test_exact_diffusion_stays_at_the_optimum_where_some_take_no_part_while_the_rate_falls():
+    """There every node's correction cancels its gradient; it must do so whatever round the node comes back in."""
+    play = Play(ep.ExactDiffusion(lr=0.1), *ORACLE)
+    play.all()
+    falling = ep.ExactDiffusion(lr=0.1, schedule={"kind": "step", "rounds": 1, "by": 0.5})
+    x = play.state["x"].clone()
+    state = {**play.state, "factor": torch.ones(16, dtype=torch.float64)}
+    for t, who in ((1, slice(0, 8)), (2, slice(4, 12)), (3, slice(0, 16))):
+        part = {name: rows[who].clone() for name, rows in state.items()}
+        learner = Quadratics(16)
+        learner.a, learner.c = learner.a[who], learner.c[who]
+        k = len(part["x"])
+        after, message, _ = falling.emit(part, learner, Turn(t, play.index[who], [0] * k, play.out_degree[who]))
+        torch.testing.assert_close(message["x"], x[who], rtol=0, atol=1e-9)
+        for name, rows in after.items():
+            state[name][who] = rows
+
+
 @pytest.mark.parametrize(
     ("algorithm", "disagreement"), [(PLAIN, 6.7e-3), (EXACT[1], 1.1e-2)], ids=["plain", "tracking"]
 )

@@ -23,10 +23,12 @@ from epidemic.data import IID, Dataset, Samples
 from epidemic.engine.ranks import refuse
 from epidemic.errors import BadInput, require_int
 from epidemic.experiment import Experiment
-from epidemic.host.mixture import COLUMNS, mix
+from epidemic.host.mixture import columns_for, mix
+from epidemic.host.pieces import PIECE
 from epidemic.host.plan import plan_round
 from epidemic.host.population import Population
 from epidemic.host.setup import initial_module, make_learner, prepare
+from epidemic.host.shards import LIMIT
 from epidemic.memory import machine_memory
 from epidemic.rng import Streams
 from epidemic.topology import fragments_of
@@ -79,19 +81,30 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Bytes that a process needs: its share of the nodes, and what every process has."""
+    """Bytes that a process needs: its share of the nodes, and what every process has.
+
+    Evaluation, exchange and saving take theirs in turn, and all samples are there only before any model is.
+    """
 
     state: int  # the models, and the other columns of the algorithm's state
     mixtures: int  # what a round's mixtures are written into
-    data: int
-    evaluation: int  # numbers in double precision, for the disagreement of all models
-    saving: int  # a copy of the models, when they are written
+    data: int  # training samples of its own nodes, and all test samples
+    loading: int  # all samples beside its own, while they are read and cut
+    evaluation: int  # some columns of all models in double precision, for their disagreement
+    exchange: int  # what is on its way to and from other processes
+    saving: int  # pieces of the models, when they are written
     program: int
 
     @property
+    def share(self) -> int:
+        """Its share of everything that grows with the nodes."""
+        return self.state + self.mixtures + self.data
+
+    @property
     def total(self) -> int:
-        """All of it."""
-        return self.state + self.mixtures + self.data + self.evaluation + self.saving + self.program
+        """The most of it that is there at once."""
+        at_work = self.share + max(self.evaluation, self.exchange, self.saving)
+        return self.program + max(self.data + self.loading, at_work)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,28 +230,36 @@ def _memory(experiment: Experiment, learning: Learning, samples: tuple[int, int]
 
     `samples`: bytes of the samples for training and for testing.
     """
-    rows = math.ceil(experiment.nodes / ranks)
+    n = experiment.nodes
+    rows = math.ceil(n / ranks)
+    block = n * min(learning.parameters, columns_for(n))  # numbers of all models that are looked at together
     threads = Workers(experiment.runtime.threads)
-    wide = 2 * 8 * rows * min(learning.parameters, COLUMNS) * threads.threads
+    # One process has them already, and each thread a block in double precision. A rank has one block, which it receives in pieces.
+    evaluation = 8 * block * threads.threads if ranks == 1 else (4 + 8) * block + 3 * min(4 * block, LIMIT)
     threads.close()
+    mixed, every = rows * learning.letter_bytes, n * learning.letter_bytes
     return Memory(
         state=rows * learning.row_bytes,
-        mixtures=rows * learning.letter_bytes,
+        mixtures=mixed,
         data=math.ceil(samples[0] / ranks) + samples[1],
-        evaluation=wide,
-        saving=rows * learning.letter_bytes,
+        loading=0 if ranks == 1 else samples[0],
+        evaluation=evaluation,
+        exchange=0 if ranks == 1 else 4 * min(mixed, LIMIT),
+        saving=min(every, PIECE) if ranks == 1 else 3 * min(every, LIMIT),
         program=learning.program,
     )
 
 
 def _ranks_to_fit(experiment: Experiment, learning: Learning, samples: tuple[int, int], available: int) -> int | None:
-    """The fewest ranks with which each has no more than that; it falls with their number, so it is found by halving."""
+    """The fewest ranks with which each has no more than that; from two on it falls with their number, so it is found by halving."""
 
     def fits(ranks: int) -> bool:
         return _memory(experiment, learning, samples, ranks).total <= available
 
-    low, high = 1, experiment.nodes
-    if not fits(high):
+    if fits(1):  # which has nothing on its way to others
+        return 1
+    low, high = 2, experiment.nodes
+    if high < low or not fits(high):
         return None
     while low < high:
         middle = (low + high) // 2

@@ -56,18 +56,28 @@ def write_whole(path: Path, write: Callable[[Path], None], *, running: bool = Fa
     part = path.with_name(path.name + ".part")
     with full_disk(str(path), running):
         try:
-            part.unlink(missing_ok=True)
-            part.touch()  # the one way to learn the umask without changing it for all threads
-            mode = stat.S_IMODE(part.stat().st_mode)
+            mode = begin_part(part)
             write(part)
-            if stat.S_IMODE(part.stat().st_mode) != mode:  # where there are no modes there is nothing to change
-                part.chmod(mode)
-            with part.open("r+b") as file:
-                os.fsync(file.fileno())
-            part.replace(path)
+            finish_part(part, path, mode)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
+
+
+def begin_part(part: Path) -> int:
+    """Make the empty file beside the place; the mode that it is to have in the end."""
+    part.unlink(missing_ok=True)
+    part.touch()  # the one way to learn the umask without changing it for all threads
+    return stat.S_IMODE(part.stat().st_mode)
+
+
+def finish_part(part: Path, path: Path, mode: int) -> None:
+    """Put what is written beside the place there, once it is on the disk."""
+    if stat.S_IMODE(part.stat().st_mode) != mode:  # where there are no modes there is nothing to change
+        part.chmod(mode)
+    with part.open("r+b") as file:
+        os.fsync(file.fileno())
+    part.replace(path)
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from epidemic.engine import simulate
 from epidemic.experiment import load
+from saved import content
 
 BASE = """
 nodes = 13
@@ -79,6 +80,10 @@ def results(path):
     return {name: (path / "seed-1" / name).read_bytes() for name in RESULTS}
 
 
+def checkpoint(path):
+    return content(path / "seed-1" / "checkpoint.safetensors")
+
+
 def write(where):
     (where / "base.toml").write_text(BASE)
     (where / "mine.py").write_text(BATCH_NORM)
@@ -112,9 +117,11 @@ def free_port():
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_any_number_of_ranks_gives_the_bytes_of_one_process(place, alone, count):
-    kinds = {name: KINDS[name] for name in ("el-local", "faults")} if count == 4 else KINDS
+    in_pieces = count == 4  # so small that every row is cut
+    kinds = {name: KINDS[name] for name in ("el-oracle momentum", "faults")} if in_pieces else KINDS
     (place / "kinds.json").write_text(json.dumps(kinds))
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(count)}
+    group |= {"LIMIT": "2000"} if in_pieces else {}
     script = Path(__file__).with_name("every_kind.py")
     ranks = [
         subprocess.Popen(
@@ -127,6 +134,7 @@ def test_any_number_of_ranks_gives_the_bytes_of_one_process(place, alone, count)
     assert [rank.returncode for rank in ranks] == [0] * count, said
     for kind in kinds:
         assert results(place / kind) == results(alone / kind), kind
+        assert checkpoint(place / kind) == checkpoint(alone / kind), kind
 
 
 def test_two_agents_of_torchrun_give_the_bytes_of_one_process(place, alone):
@@ -177,14 +185,19 @@ def children(pid):
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_rank_ends_all_and_another_number_of_ranks_goes_on_to_the_same_bytes(place, victim):
     process = subprocess.Popen(
-        command("run", "base.toml", "--out", "on", "-q", "--ranks", 2, *LONG),
+        command("run", "base.toml", "--out", "on", "-q", "--ranks", 2, *LONG, "--set", "checkpoint.rounds=1"),
         cwd=place, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     begun(process, place / "on", 3)
     ranks = children(process.pid)
+    part = place / "on/seed-1/checkpoint.safetensors.part"
+    while not part.exists():  # until a checkpoint is being written
+        assert process.poll() is None, process.communicate()
     os.kill(ranks[victim], signal.SIGKILL)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1, said
+    assert not part.exists() or victim == 0  # who writes it cannot clear it away when it is killed
+    assert content(place / "on/seed-1/checkpoint.safetensors")[2]["round"] > 30
     assert said.count("error:") == 1
     assert f"rank {victim} ended without a word (signal 9)" in said
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
@@ -192,6 +205,22 @@ def test_a_killed_rank_ends_all_and_another_number_of_ranks_goes_on_to_the_same_
     assert again.returncode == 0, again.stderr
     simulate(load(place / "base.toml", LONG[1::2]), place / "alone")
     assert results(place / "on") == results(place / "alone")
+
+
+def test_a_full_disk_on_the_first_rank_ends_all_in_one_line(place):
+    resource = pytest.importorskip("resource")
+    found = subprocess.run(
+        command("run", "base.toml", "--out", "on", "-q", "--ranks", 2, *LONG), cwd=place, env=environment(), capture_output=True, text=True,
+        timeout=200, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
+    )  # fmt: skip
+    assert found.returncode == 1, found.stderr
+    assert found.stderr.count("error:") == 1
+    assert (
+        "checkpoint.safetensors cannot be written: [Errno 27] File too large; the last checkpoint is kept"
+        in found.stderr
+    )
+    assert len(found.stderr.strip().splitlines()) == 1
+    assert not list((place / "on/seed-1").glob("checkpoint*"))
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks processes up in /proc")

@@ -8,16 +8,21 @@ data instead of staying apart by the step size:
     then  x = (sent + mixture) / 2
 
 The mean with what was sent makes it stable for every symmetric matrix, where D2, which leaves it out, diverges on some.
-Where the learning rate changes the correction is scaled along: it stands for gamma times a gradient.
+Where the learning rate changes the correction is scaled along: it stands for gamma times a gradient, with the gamma of the node's own last step, which
+need not have been in the round before.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from epidemic.algorithms.base import Inbox, Rows, Turn
 from epidemic.algorithms.plain_steps import PlainSteps
 from epidemic.learner import Learner
+
+FACTOR = "factor"
+"""What the column of the state is called that holds what the learning rate was multiplied with in each node's last step.   # (k,)"""
 
 
 class ExactDiffusion(PlainSteps, frozen=True, tag="exact-diffusion"):
@@ -28,16 +33,26 @@ class ExactDiffusion(PlainSteps, frozen=True, tag="exact-diffusion"):
 
     def init(self, x: Tensor) -> Rows:
         """Nothing to correct yet."""
-        return {"x": x, "psi": x.clone()}
+        state = {"x": x, "psi": x.clone()}
+        if self.schedule is not None:
+            state[FACTOR] = torch.full((len(x),), self.factor(0), dtype=torch.float64, device=x.device)
+        return state
 
     def emit(self, state: Rows, learner: Learner, turn: Turn) -> tuple[Rows, Rows, Tensor]:
         """Train, and send the corrected model."""
         x = state["x"]
         psi = x.clone()
         loss = self.train(psi, state, learner, turn)
-        scale = self.factor(turn.round) / self.factor(max(turn.round - 1, 0))
-        sent = (x - state["psi"]).mul_(scale).add_(psi)
-        return {"x": sent, "psi": psi}, {"x": sent}, loss
+        correction = x - state["psi"]
+        kept = {}
+        if self.schedule is not None:
+            now, before = self.factor(turn.round), state.get(FACTOR)
+            if before is None:  # of a checkpoint from before it was kept, or of the same without a schedule
+                before = torch.full((len(x),), self.factor(max(turn.round - 1, 0)), dtype=torch.float64)
+            correction.mul_((now / before).to(x)[:, None])
+            kept = {FACTOR: torch.full_like(before, now)}
+        sent = correction.add_(psi)
+        return {"x": sent, "psi": psi, **kept}, {"x": sent}, loss
 
     def absorb(self, state: Rows, inbox: Inbox) -> Rows:
         """Half of what was sent, half of the mixture."""

@@ -59,13 +59,16 @@ def _print(found: Plan) -> None:
         "state": "models and other columns of the state",
         "mixtures": "mixtures",
         "data": "data",
+        "loading": "all data, while it is read",
         "evaluation": "disagreement",
-        "saving": "a copy to be saved",
+        "exchange": "on the way between ranks",
+        "saving": "pieces of them to be saved",
         "program": "all else, measured",
     }
     for name, what in words.items():
-        memory.add_row(what, size(getattr(found.memory, name)))
-    memory.add_row("in all", size(found.memory_in_all))
+        if getattr(found.memory, name):
+            memory.add_row(what, size(getattr(found.memory, name)))
+    memory.add_row("at most at once", size(found.memory_in_all))
     lines = [f"{found.nodes:,} nodes, {found.parameters:,} parameters, {found.rounds:,} rounds, {found.seeds} seeds"]
     if found.machine_memory is not None:
         fit = "no number of ranks fits" if found.ranks_to_fit is None else f"ranks to fit: {found.ranks_to_fit:,}"

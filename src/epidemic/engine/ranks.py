@@ -5,7 +5,6 @@ What one rank finds wrong before a round ends all of them with one line. What ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -16,8 +15,8 @@ from blake3 import blake3
 from epidemic import __version__
 from epidemic.callbacks import Callback, Callbacks
 from epidemic.data import Dataset
-from epidemic.engine.results import Models, Run, SeedRun
-from epidemic.engine.round import InRounds, way_on
+from epidemic.engine.results import Run, SeedRun
+from epidemic.engine.round import InRounds, elsewhere, way_on
 from epidemic.errors import BadInput, Interrupted
 from epidemic.experiment import Experiment, same_experiment
 from epidemic.host.interrupt import AgreedStop, Stop, gentle_stop
@@ -164,19 +163,22 @@ class _Seeds:
         if not said:
             return None
         records, summary = msgspec.json.decode(said, type=tuple[list[Record], Summary])
-        return SeedRun(seed, records, summary, None if store is None else store.path, _elsewhere)
+        return SeedRun(seed, records, summary, None if store is None else store.path, elsewhere)
 
     def _run(self, seed: int, store: Store | None) -> SeedRun:
         ranks = self.ranks
         device = ranks.told(b"" if store is None else (store.known_device() or "").encode()).decode() or None
         with ranks.together():
-            self.data = self.experiment.load_data() if self.data is None else self.data
-            setup = prepare(self.experiment, seed, self.data, ranks.hosted().tolist(), begun_on=device)
+            # Of what is read for this seed only the samples of the nodes here are kept.
+            whole = self.experiment.load_data() if self.data is None else self.data
+            start = _digest_of(whole)
+            setup = prepare(self.experiment, seed, whole, ranks.hosted().tolist(), begun_on=device, cut=True)
+            del whole
             if store is not None and (store.run_info() is None or store.behind):
                 store.announce()
             if store is not None and store.behind:
                 store.lengthen(setup.task.layout)
-        _check_same_start(ranks, setup)
+        _check_same_start(ranks, setup, start)
         known = self.known if store is None else store.known_choice()
         with ranks.together():
             if ranks.rank == 0:
@@ -189,31 +191,31 @@ class _Seeds:
             population = Population(setup, learner, self.workers)
             refuse_prepared(population, self.known, ranks.count)
             if store is not None and store.run_info() is None:
-                note, classes, kind = self.data.note, self.data.classes, setup.task.device.type
+                note, classes, kind = setup.data.note, setup.data.classes, setup.task.device.type
                 store.begin(self.known, note, classes=classes, samples=setup.sizes, device=kind)
             if store is not None:
                 store.amend({"ranks": {"count": ranks.count, "exchange": HOW}})
         host = Host(population, learner, self.workers, self.stop, ranks)
         found = InRounds(host, store, self.callback, way_on(store, self.deciding)).run()
-        return found if ranks.rank == 0 else SeedRun(seed, found.records, found.summary, None, _elsewhere)
+        return found if ranks.rank == 0 else SeedRun(seed, found.records, found.summary, None, elsewhere)
 
 
-def _check_same_start(ranks: Shards, setup: Setup) -> None:
+def _digest_of(data: Dataset) -> bytes:
+    """By which ranks know that they have the same data: some of the inputs, and all targets."""
+    train = data.train
+    sample = np.ascontiguousarray(train.inputs[:: max(1, len(train.inputs) // 64)])
+    return blake3(sample.tobytes()).update(np.ascontiguousarray(train.targets).tobytes()).digest()
+
+
+def _check_same_start(ranks: Shards, setup: Setup, data: bytes) -> None:
     """Refuse ranks that have other data, or another model, than the first one."""
     assert setup.sizes is not None
-    train = setup.data.train
-    sample = np.ascontiguousarray(train.inputs[:: max(1, len(train.inputs) // 64)])
-    digests: dict[str, Callable[[], bytes]] = {
-        "data": lambda: sample.tobytes() + np.ascontiguousarray(train.targets).tobytes() + setup.sizes.tobytes(),  # type: ignore[union-attr]
-        "initial models": lambda: setup.initial.cpu().numpy().tobytes(),
+    own = {
+        "data": blake3(data + setup.sizes.tobytes()).hexdigest(),
+        "initial models": blake3(setup.initial.cpu().numpy().tobytes()).hexdigest(),
     }
-    own = {name: blake3(raw()).hexdigest() for name, raw in digests.items()}
     theirs = msgspec.json.decode(ranks.told(msgspec.json.encode(own)), type=dict[str, str])
     with ranks.together():
         for name, digest in own.items():
             if theirs[name] != digest:
                 raise BadInput(f"the {name} here differ from those of the first rank; give all ranks the same")
-
-
-def _elsewhere() -> Models:
-    raise BadInput("the models of a run on several ranks are on the first rank, or in its directory")

@@ -5,16 +5,20 @@ Shapes: n nodes, k of them hosted here, d numbers of a model.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 
 from epidemic.algorithms import Inbox, Rows
 from epidemic.callbacks import Callback
 from epidemic.engine.results import Models, SeedRun
-from epidemic.errors import CallbackFailed, RankLost
+from epidemic.errors import BadInput, CallbackFailed, RankLost
 from epidemic.host.fragments import Mosaic
 from epidemic.host.journal import Ear, Host, Journal
 from epidemic.host.plan import Plan, plan_round
 from epidemic.host.population import Positions
+from epidemic.host.saved import load_models
 from epidemic.host.store import Store
 
 
@@ -119,6 +123,18 @@ class InRounds:
     def _finish(self) -> SeedRun:
         journal = self.journal
         summary = journal.conclude()
-        models = Models(journal.setup.task.layout, journal.ranks.gathered(journal.outcome).cpu())
         path = None if journal.store is None else journal.store.path
-        return SeedRun(journal.setup.seed, journal.records, summary, path, lambda: models)
+        return SeedRun(journal.setup.seed, journal.records, summary, path, self._models(path))
+
+    def _models(self, path: Path | None) -> Callable[[], Models]:
+        """How to get the models: they are here, or, where all of them are nowhere together, in the directory."""
+        journal, task = self.journal, self.journal.setup.task
+        if journal.ranks.count > 1 and journal.kept_somewhere:
+            return lambda: Models(*load_models(path, task.module)) if path is not None else elsewhere()
+        models = Models(task.layout, journal.ranks.gathered(journal.outcome).cpu())
+        return lambda: models
+
+
+def elsewhere() -> Models:
+    """Where the models are not."""
+    raise BadInput("the models of a run on several ranks are on the first rank, or in its directory")

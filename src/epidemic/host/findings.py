@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from epidemic.graph import IntArray
 from epidemic.host.counters import Counters
-from epidemic.host.setup import Setup, everyones_shares
+from epidemic.host.setup import Setup
 from epidemic.learner import Evaluation
 from epidemic.record import Living, Moment, OwnSpread, Record, Spread, Summary, Traffic
 
@@ -111,24 +113,28 @@ def summary_of(
     )
 
 
-def nodes_of(setup: Setup, final: Evaluation, counters: Counters, ids: IntArray) -> list[dict[str, Any]]:
-    """A line for each of these nodes."""
-    data = setup.data
+def held_of(setup: Setup) -> Tensor:
+    """How many training samples each hosted node has, and of each class, where there are classes.   # (k, 1 + classes)"""
+    targets, classes = setup.data.train.targets, len(setup.data.classes)
+    counts = torch.zeros(len(setup.parts), 1 + classes, dtype=torch.int64)
+    for row, part in zip(counts, setup.parts, strict=True):
+        row[0] = len(part)
+        if classes:
+            row[1:] = torch.from_numpy(np.bincount(targets[part], minlength=classes))
+    return counts
+
+
+def nodes_of(setup: Setup, final: Evaluation, counters: Counters, ids: IntArray, held: Tensor) -> list[dict[str, Any]]:
+    """A line for each of these nodes; `held`: the numbers of their samples, as `held_of` has them.   # (k, 1 + classes)"""
     nodes = []
     took_part = counters.rounds
-    shares = (
-        everyones_shares(setup)
-        if len(ids) > len(setup.hosted)
-        else dict(zip(setup.hosted.tolist(), setup.parts, strict=True))
-    )
     for i, node in enumerate(ids.tolist()):
-        part = shares[node]
-        classes = np.bincount(data.train.targets[part], minlength=len(data.classes)).tolist() if data.classes else None
+        samples, *classes = held[i].tolist()
         nodes.append(
             {
                 "node": node,
-                "samples": len(part),
-                "classes": classes,
+                "samples": samples,
+                "classes": classes if setup.data.classes else None,
                 "bytes": {k: int(getattr(counters, k)[i]) for k in ("model", "header", "control")},
                 "in_degree": {str(k): int(v[i]) for k, v in sorted(counters.degrees.items()) if v[i]},
                 "final_loss": float(final.loss[i]),

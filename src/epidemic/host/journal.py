@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,13 +27,14 @@ from torch import Tensor
 
 from epidemic.algorithms import Rows
 from epidemic.errors import CallbackFailed, EpidemicError, Interrupted
-from epidemic.host.checkpoint import Found, Progress
+from epidemic.host.checkpoint import MODELS, Found, Progress, write_checkpoint
 from epidemic.host.counters import Counters
-from epidemic.host.findings import Clock, among, living_of, nodes_of, record_of, summary_of
+from epidemic.host.findings import Clock, among, held_of, living_of, nodes_of, record_of, summary_of
 from epidemic.host.interrupt import Stop
+from epidemic.host.pieces import Fed, Head
 from epidemic.host.population import Population, Positions
 from epidemic.host.ranks import Alone, Ranks
-from epidemic.host.saved import given_the_average
+from epidemic.host.saved import given_the_average, save_models
 from epidemic.host.store import Store
 from epidemic.learner import Evaluation, Learner
 from epidemic.record import Moment, Record, Summary
@@ -254,16 +256,18 @@ class Journal:
             ended_early=self.ended_early or "",
             living=among(final, self.up) if partial and counted is None and self.up.any() else None,
         )
-        every = self.ranks.gathered(x) if self.kept_somewhere and self._who is None else x
+        held = held_of(self.setup)
+        held = self.ranks.everyones(held, None) if self._who is None else held[self._who]
+        layout = self.setup.task.layout
+        if self.kept_somewhere:
+            save_models(None if self.store is None else self.store.path / MODELS, layout, x, self.ranks)
         with self.ranks.together():
             if self.store is not None:
-                nodes = nodes_of(self.setup, final, self.counters, self.ids)
+                nodes = nodes_of(self.setup, final, self.counters, self.ids, held)
                 state = host.population.state
                 longer = self._who is None and moment is None  # whether it could go on with more rounds
                 models = [f"state.{name}" for name, rows in state.items() if rows is x] if longer else None
-                self.store.finish(
-                    summary, [node | about(node["node"]) for node in nodes], self.setup.task.layout, every, models
-                )
+                self.store.finish(summary, [node | about(node["node"]) for node in nodes], layout, models)
             self.ear.finished(summary)
         return summary
 
@@ -294,9 +298,7 @@ class Journal:
         with self.clock("checkpoint"):
             population, extra = self.host.population, self.extra()
             state: Rows = population.state if self._who is None else population.snapshot(self._who)
-            if self._who is None:
-                state = {name: self.ranks.gathered(rows) for name, rows in state.items()}
-            tensors = {f"state.{name}": rows for name, rows in state.items()} | self.counters.tensors()
+            tensors = self.counters.tensors()
             if self.train_loss is not None:
                 tensors["train_loss"] = torch.tensor(self.train_loss, dtype=torch.float64)
             tensors["alive"] = torch.tensor(self.alive)
@@ -305,21 +307,25 @@ class Journal:
             progress = Progress(round=self.done, recorded=self.recorded, tallies=extra.tallies)
             with self.ranks.together():
                 if self.store is not None:
-                    self.store.save_checkpoint(progress, tensors | extra.tensors)
+                    self.store.sync(progress)
+            ranks, path = self.ranks, None if self.store is None else self.store.path
+            fed = {
+                name: Fed(Head.of(rows, ranks.height(rows)), partial(ranks.streamed, rows))
+                for name, rows in state.items()
+            }
+            write_checkpoint(path, progress, tensors | extra.tensors, fed, ranks.together)
 
     def restore(self) -> Extra | None:
         """Go on from the checkpoint; what the host had added to it, or None if there is none."""
         found: Found | None = None
         with self.ranks.together():
             found = None if self.store is None else self.store.restore(self.setup.task.layout)
-        found = self._shared(found) if self.ranks.count > 1 else found
-        if found is None:
+        known = self._shared(found)
+        if known is None:
             return None
-        progress, tensors = found
-        state = {k.removeprefix("state."): t for k, t in tensors.items() if k.startswith("state.")}
-        population = self.host.population
+        progress, tensors = known
+        population, state = self.host.population, self.ranks.restored(found)
         if self._who is None:
-            state = state if self.ranks.count == 1 else self.ranks.restored(state if self.store is not None else None)
             population.state = {name: rows.to(self.setup.task.device) for name, rows in state.items()}
         else:
             population.restore(self._who, state)
@@ -336,15 +342,14 @@ class Journal:
             self.records = msgspec.json.decode(said, type=list[Record])
         return Extra(tensors, progress.tallies)
 
-    def _shared(self, found: Found | None) -> Found | None:
+    def _shared(self, found: Found | None) -> tuple[Progress, dict[str, Tensor]] | None:
         """What the first rank has read, but the rows of the nodes, on every rank."""
-        said = self.ranks.told(b"" if found is None else msgspec.json.encode(found[0]))
+        if self.ranks.count == 1:
+            return None if found is None else (found.progress, found.tensors)
+        said = self.ranks.told(b"" if found is None else msgspec.json.encode(found.progress))
         if not said:
             return None
-        small = {} if found is None else {k: t for k, t in found[1].items() if not k.startswith("state.")}
-        raw = self.ranks.told(safetensors.torch.save(small) if small else b"")
-        if found is not None:
-            return found
+        raw = self.ranks.told(b"" if found is None else safetensors.torch.save(found.tensors))
         # plain numbers, of our own first rank
         return msgspec.json.decode(said, type=Progress), safetensors.torch.load(raw)
 

@@ -54,12 +54,12 @@ def take_back_the_end(path: Path, layout: Layout, every: int) -> None:
     """
     found = read_checkpoint(path, layout)
     if found is not None:
-        progress, tensors = found
+        progress = found.progress
         if progress.recorded % every:
             progress.recorded -= progress.recorded % every
             progress.records_bytes = _without_last_line(path / RECORDS, progress.records_bytes)
             progress.timings_bytes = _without_last_line(path / TIMINGS, progress.timings_bytes)
-        write_checkpoint(path, progress, tensors)
+        write_checkpoint(path, progress, found.tensors, {name: found.fed(name) for name in found.state})
     for name in (SUMMARY, NODES, MODELS):
         (path / name).unlink(missing_ok=True)
 

@@ -20,6 +20,8 @@ from epidemic.workers import SMALL, Workers, blocks
 
 ROWS = 64  # of a sparse mixture per piece
 COLUMNS = 1 << 14  # of a sum over all nodes per piece
+NUMBERS = 1 << 24
+"""Of all nodes per piece of what is found of all models; of more than 1,024 nodes, such a piece has fewer columns than others."""
 
 
 def mix(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
@@ -107,6 +109,11 @@ def mix_portions(members: Tensor, portions: FloatArray) -> Tensor:
     return torch.cat([_portioned(part, portions)[0] for part in parts])
 
 
+def columns_for(n: int) -> int:
+    """Of how many columns what is found of n models is computed at once: in a process that has a part of the rows, all are needed for it."""
+    return min(COLUMNS, max(1, NUMBERS // max(1, n) // 64) * 64)
+
+
 def mean_row(x: Tensor, workers: Workers) -> Tensor:
     """The average of all rows, summed in double precision.   # (n, d) -> (1, d)"""
     mean = torch.empty(1, x.shape[1], dtype=x.dtype, device=x.device)
@@ -114,7 +121,7 @@ def mean_row(x: Tensor, workers: Workers) -> Tensor:
     def one(part: slice) -> None:
         mean[0, part] = mean_of_block(x[:, part])
 
-    workers.map(one, blocks(x.shape[1], COLUMNS), size=x.numel())
+    workers.map(one, blocks(x.shape[1], columns_for(len(x))), size=x.numel())
     return mean
 
 
@@ -124,7 +131,7 @@ def disagreement(x: Tensor, workers: Workers) -> float:
     def one(part: slice) -> float:
         return spread_of_block(x[:, part])
 
-    return math.fsum(workers.map(one, blocks(x.shape[1], COLUMNS), size=x.numel())) / len(x)
+    return math.fsum(workers.map(one, blocks(x.shape[1], columns_for(len(x))), size=x.numel())) / len(x)
 
 
 def mean_of_block(x: Tensor) -> Tensor:
@@ -134,8 +141,8 @@ def mean_of_block(x: Tensor) -> Tensor:
 
 def spread_of_block(x: Tensor) -> float:
     """What a block of columns adds to n D(X).   # (n, w)"""
-    block = x.to(_wide(x))
-    return float((block - block.mean(0)).square_().sum())
+    block = x.to(_wide(x), copy=True, memory_format=torch.contiguous_format)
+    return float(block.sub_(block.mean(0)).square_().sum())
 
 
 def _wide(x: Tensor) -> torch.dtype:

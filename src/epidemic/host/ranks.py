@@ -8,6 +8,7 @@ Shapes: n nodes, k of them hosted here, d numbers of a model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
@@ -19,9 +20,11 @@ from torch import Tensor
 from epidemic.algorithms import Inbox, Rows
 from epidemic.graph import IntArray
 from epidemic.host import mixture
+from epidemic.host.checkpoint import Found
 from epidemic.host.coding import Coder
 from epidemic.host.inbox import Exchange, Memory
 from epidemic.host.interrupt import Stop
+from epidemic.host.pieces import PIECE, Put, portions
 from epidemic.learner import Evaluation
 from epidemic.mixing import Weights
 from epidemic.workers import Workers
@@ -77,12 +80,20 @@ class Ranks(Protocol):
         """D(X) of all rows.   # (k, d)"""
         ...
 
+    def height(self, x: Tensor) -> int:
+        """How many rows there are on all ranks together.   # (k, ...)"""
+        ...
+
     def gathered(self, x: Tensor) -> Tensor:
         """All rows, on the first rank; elsewhere those that live there.   # (k, ...) -> (n, ...)"""
         ...
 
-    def restored(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
-        """Rows of all nodes that the first rank has read: those that live here.   # (n, ...) -> (k, ...)"""
+    def streamed(self, x: Tensor, put: Put) -> None:
+        """Hand all rows over to the first rank, to whose `put` they are given in pieces, in the order of the nodes.   # (k, ...)"""
+        ...
+
+    def restored(self, found: Found | None) -> Rows:
+        """The rows of a state that the first rank has found: those that live here.   # (n, ...) -> (k, ...)"""
         ...
 
     def carried(self, given: Rows, donors: IntArray, takers: IntArray) -> Rows:
@@ -155,14 +166,23 @@ class Alone:
         """D(X)."""
         return mixture.disagreement(x, workers)
 
+    def height(self, x: Tensor) -> int:
+        """They are here."""
+        return len(x)
+
     def gathered(self, x: Tensor) -> Tensor:
         """They are here."""
         return x
 
-    def restored(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
+    def streamed(self, x: Tensor, put: Put) -> None:
+        """They are here."""
+        for rows, _ in portions(len(x), max(1, min(PIECE, math.prod(x.shape[1:]) * x.element_size()))):
+            put(x[rows])
+
+    def restored(self, found: Found | None) -> Rows:
         """They all live here."""
-        assert tensors is not None
-        return tensors
+        assert found is not None
+        return found.whole()
 
     def carried(self, given: Rows, donors: IntArray, takers: IntArray) -> Rows:
         """Donors and takers are here."""

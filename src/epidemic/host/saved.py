@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import safetensors
-import safetensors.torch
 from torch import Tensor, nn
 
 from epidemic.errors import BadInput
-from epidemic.files import write_whole
+from epidemic.host.pieces import Fed, Head, write_tensors
+from epidemic.host.ranks import Alone, Ranks
 from epidemic.learner import Layout
 
 
@@ -22,13 +23,20 @@ class _ModelFile(msgspec.Struct):
     aliases: dict[str, str]  # further names of a tensor (tied parameters)
 
 
-def save_models(path: Path, layout: Layout, x: Tensor) -> None:
-    """All nodes' models: each tensor of the model with a leading axis of nodes, and what all have in common."""
-    rows = {n: view.detach().cpu().contiguous() for n, view in layout.views(x).items() if n not in layout.transient}
-    constants = {name: tensor.cpu().contiguous().clone() for name, tensor in layout.constants.items()}
-    about = _ModelFile(len(x), list(constants), layout.aliases)
-    metadata = {"epidemic": msgspec.json.encode(about).decode()}
-    write_whole(path, lambda part: safetensors.torch.save_file({**rows, **constants}, part, metadata), running=True)
+def save_models(path: Path | None, layout: Layout, x: Tensor, ranks: Ranks | None = None) -> None:
+    """All nodes' models: each tensor of the model with a leading axis of nodes, and what all have in common.
+
+    `path` is None on ranks that hand over their rows to the one that writes.
+    """
+    ranks = Alone(len(x)) if ranks is None else ranks
+    n = ranks.height(x)
+    saved = [entry for entry in layout.entries if entry.name not in layout.transient]
+    rows = {
+        entry.name: Fed(Head(x.dtype, (n, *entry.shape)), partial(ranks.streamed, x[:, entry.start : entry.stop]))
+        for entry in saved
+    }
+    about = msgspec.json.encode(_ModelFile(n, list(layout.constants), layout.aliases)).decode()
+    write_tensors(path, layout.constants, rows, lambda _: {"epidemic": about}, together=ranks.together)
 
 
 def given_the_average(x: Tensor, live: Tensor) -> Tensor:

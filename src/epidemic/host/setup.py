@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -33,7 +33,7 @@ class Setup:
     seed: int
     streams: Streams
     hosted: NDArray[np.int64]  # (k,) the nodes that are hosted here
-    data: Dataset
+    data: Dataset  # of its training samples perhaps only those of the hosted nodes
     parts: list[NDArray[np.int64]]  # the training samples of each hosted node
     batches: Batches
     task: Task
@@ -57,8 +57,12 @@ def prepare(
     places: Sequence[int] | None = None,
     *,
     begun_on: str | None = None,
+    cut: bool = False,
 ) -> Setup:
-    """Load, split, build and check: for all nodes, or for those at these places; of a run that goes on, on the device it was begun on."""
+    """Load, split, build and check: for all nodes, or for those at these places; of a run that goes on, on the device it was begun on.
+
+    With `cut`, nothing is kept of the training samples that none of them holds.
+    """
     device = choose_device(experiment.runtime.device, begun_on)
     data = experiment.load_data() if data is None else data
     streams = Streams(seed)
@@ -67,6 +71,8 @@ def prepare(
     check_sizes(experiment, module, data, experiment.nodes if places is None else len(places), device)
     hosted = np.arange(experiment.nodes) if places is None else np.array(places, dtype=np.int64)
     parts, sizes = _shares(experiment, data, streams, hosted)
+    if cut:
+        data, parts = _cut(data, parts)
     metrics: dict[str, Metric] = {"accuracy": accuracy} if data.classes else {}
     loss, own = experiment.loss_function(data), experiment.own_metrics()
     task = Task(module, data, loss, {**metrics, **own}, device, _kind(experiment, data, loss, own, device))
@@ -131,11 +137,10 @@ def _shares(
     return [parts[i] for i in hosted], np.array([len(part) for part in parts], dtype=np.int64)
 
 
-def everyones_shares(setup: Setup) -> dict[int, NDArray[np.int64]]:
-    """The training samples of every node, also of those that are hosted elsewhere."""
-    experiment = setup.experiment
-    parts = experiment.partition.split(setup.data.train, experiment.nodes, setup.streams("partition"))
-    return dict(enumerate(parts))
+def _cut(data: Dataset, parts: list[NDArray[np.int64]]) -> tuple[Dataset, list[NDArray[np.int64]]]:
+    """Of the training samples only those that these nodes hold, in their order, and which of them each node holds then."""
+    kept = np.unique(np.concatenate(parts))
+    return replace(data, train=data.train.take(kept)), [np.searchsorted(kept, part) for part in parts]
 
 
 def make_learner(setup: Setup, workers: Workers, known: Choice | None = None) -> tuple[Learner, Choice]:

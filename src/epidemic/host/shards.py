@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -28,17 +30,21 @@ from epidemic import errors
 from epidemic.algorithms import Heard, Inbox, Rows
 from epidemic.errors import BadInput, EpidemicError, RankLost, RunFailed
 from epidemic.graph import IntArray
+from epidemic.host.checkpoint import Found
 from epidemic.host.coding import Coder
 from epidemic.host.inbox import Memory
 from epidemic.host.interrupt import Stop
 from epidemic.host.joining import why_lost
-from epidemic.host.mixture import COLUMNS, mean_of_block, mix, spread_of_block
+from epidemic.host.mixture import columns_for, mean_of_block, mix, spread_of_block
+from epidemic.host.pieces import Put, portions
 from epidemic.learner import Evaluation
 from epidemic.mixing import Weights
 from epidemic.workers import Workers
 
-LIMIT = 128 << 20
-"""Bytes that a rank sends at once."""
+T = TypeVar("T")
+
+LIMIT = 32 << 20
+"""Bytes that a rank sends at once; a rank has memory for a few times as many, whatever its share."""
 UNIT = 64
 """Columns are cut at multiples of this many, so that each has the same place in a vector register as in one process."""
 
@@ -155,34 +161,43 @@ class Shards:
     def mean_row(self, x: Tensor, workers: Workers) -> Tensor:
         """The average of all rows, block by block as one process has it.   # (k, d) -> (1, d)"""
         mean = torch.empty(1, x.shape[1], dtype=x.dtype, device=x.device)
-        for slab, cuts, block in self._blocks(x, workers):
-            part = x.new_empty(1, 0) if block is None else mean_of_block(block)[None]
+        for slab, cuts, found in self._of_blocks(x, mean_of_block):
+            part = x.new_empty(1, 0) if found is None else found[None]
             self._to_rows(part.expand(self.count, -1), cuts, [1] * self.count, mean[:, slab])
         return mean
 
     def disagreement(self, x: Tensor, workers: Workers) -> float:
         """D(X) of all rows, summed block by block as one process sums it."""
-        found = torch.zeros(-(-x.shape[1] // COLUMNS), dtype=torch.float64)
-        rows = self._heads(x)
-        for slab, cuts, block in self._blocks(x, workers):
-            if block is not None:
-                found[(slab.start + cuts[self.rank].start) // COLUMNS] = spread_of_block(block)
+        rows = sum(self._heads(x))
+        columns = columns_for(rows)
+        found = torch.zeros(-(-x.shape[1] // columns), dtype=torch.float64)
+        for slab, cuts, spread in self._of_blocks(x, spread_of_block):
+            if spread is not None:
+                found[(slab.start + cuts[self.rank].start) // columns] = spread
         with self._connected():
             dist.all_reduce(found)  # each is a number on one rank and 0 on all others
-        return math.fsum(found.tolist()) / sum(rows)
+        return math.fsum(found.tolist()) / rows
 
     def _heads(self, x: Tensor) -> list[int]:
         """How many rows every rank has."""
         counts: list[int] = self._from_all(torch.tensor([len(x)]), [1] * self.count).tolist()
         return counts
 
-    def _blocks(self, x: Tensor, workers: Workers) -> Iterator[tuple[slice, list[slice], Tensor | None]]:
-        """Blocks of columns of all rows, one for each rank at a time: where they are, how they are cut, and this rank's own."""
+    def _of_blocks(self, x: Tensor, what: Callable[[Tensor], T]) -> Iterator[tuple[slice, list[slice], T | None]]:
+        """What is found of blocks of columns of all rows, one for each rank at a time: where they are, how they are cut, and this rank's own.
+
+        A block is let go before the next one comes.
+        """
         counts = self._heads(x)
-        for slab in _slices(x.shape[1], COLUMNS * self.count):
-            cuts = _cut(slab.stop - slab.start, self.count, COLUMNS, full=True)
+        columns = columns_for(sum(counts))
+
+        def found(slab: slice, cuts: list[slice]) -> T | None:
             block = self._to_columns(x[:, slab], cuts, counts)
-            yield slab, cuts, block if block.shape[1] else None
+            return what(block) if block.shape[1] else None
+
+        for slab in _slices(x.shape[1], columns * self.count):
+            cuts = _cut(slab.stop - slab.start, self.count, columns, full=True)
+            yield slab, cuts, found(slab, cuts)
 
     # -- all rows on the first rank -----------------------------------------------------------------------------------
 
@@ -192,18 +207,53 @@ class Shards:
         every = self._to_columns(flat, self._all_first(flat.shape[1]), self._counts(None))
         return every.view(len(every), *x.shape[1:]) if self.rank == 0 else x
 
-    def restored(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
-        """Rows of all nodes that the first rank has read: those that live here.   # (n, ...) -> (k, ...)"""
-        said = {name: (str(t.dtype).removeprefix("torch."), t.shape[1:]) for name, t in (tensors or {}).items()}
+    def height(self, x: Tensor) -> int:
+        """How many nodes there are."""
+        return int(self._bounds[-1])
+
+    def streamed(self, x: Tensor, put: Put) -> None:
+        """Hand all rows over to the first rank, to whose `put` they are given in pieces.   # (k, ...)"""
+        width = math.prod(x.shape[1:]) * x.element_size()
+        for nodes, columns in portions(self.height(x), width, LIMIT):
+            here, counts = self._overlap(nodes)
+            own, w = _as_bytes(x[here].contiguous())[:, columns].contiguous(), columns.stop - columns.start
+            received = [count * w if self.rank == 0 else 0 for count in counts]
+            got = self._passed(own, [own.numel(), *[0] * (self.count - 1)], received)
+            with self.together():
+                if self.rank == 0:
+                    put(got)
+
+    def restored(self, found: Found | None) -> Rows:
+        """The rows of a state that the first rank has found: those that live here.   # (n, ...) -> (k, ...)"""
+        heads = {} if found is None else found.state
+        said = {name: (str(head.dtype).removeprefix("torch."), head.shape[1:]) for name, head in heads.items()}
         about = msgspec.json.decode(self.told(msgspec.json.encode(said)), type=dict[str, tuple[str, list[int]]])
-        counts, found = self._counts(None), {}
+        state: Rows = {}
         for name, (dtype, shape) in about.items():
-            own = torch.empty(counts[self.rank], *shape, dtype=getattr(torch, dtype))
-            flat = own.view(len(own), -1)
-            every = tensors[name].reshape(sum(counts), -1) if tensors else flat.new_empty(sum(counts), 0)
-            self._to_rows(every, self._all_first(flat.shape[1]), counts, flat)
-            found[name] = own
-        return found
+            state[name] = torch.empty(len(self.hosted()), *shape, dtype=getattr(torch, dtype))
+            self._receive(_as_bytes(state[name]), None if found is None else partial(found.rows, name))
+        return state
+
+    def _receive(self, rows: Tensor, read: Callable[[slice], Tensor] | None) -> None:
+        """Fill the rows of this rank from those of all nodes that the first one reads.   # (k, w) bytes"""
+        none = [0] * self.count
+        for nodes, columns in portions(int(self._bounds[-1]), rows.shape[1], LIMIT):
+            here, counts = self._overlap(nodes)
+            w = columns.stop - columns.start
+            piece = rows.new_empty(0)
+            with self.together():
+                if read is not None:
+                    piece = _as_bytes(read(nodes))[:, columns].contiguous()
+            sent = none if read is None else [count * w for count in counts]
+            got = self._passed(piece, sent, [counts[self.rank] * w, *none[1:]])
+            rows[here, columns] = got.view(counts[self.rank], w)
+
+    def _overlap(self, nodes: slice) -> tuple[slice, list[int]]:
+        """Which of this rank's rows are among these nodes', and how many each rank has of them."""
+        bounds = np.clip(self._bounds, nodes.start, nodes.stop)
+        first = bounds[self.rank : self.rank + 2] - self._bounds[self.rank]
+        counts: list[int] = np.diff(bounds).tolist()
+        return slice(int(first[0]), int(first[1])), counts
 
     def _all_first(self, width: int) -> list[slice]:
         return [slice(0, width), *[slice(width, width)] * (self.count - 1)]
@@ -362,6 +412,11 @@ class Transposed:
         raise RunFailed(
             "algorithm: on several ranks only means and sums of letters can be had, not the letters themselves; run it in one process"
         )
+
+
+def _as_bytes(x: Tensor) -> Tensor:
+    """The same memory, as bytes of each row.   # (k, ...) -> (k, w) uint8"""
+    return x.reshape(len(x), math.prod(x.shape[1:])).view(torch.uint8)
 
 
 def _slices(size: int, at_most: int) -> list[slice]:

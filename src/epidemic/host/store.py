@@ -25,7 +25,6 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 import torch
-from torch import Tensor
 
 from epidemic import __version__
 from epidemic.errors import BadInput, EpidemicError
@@ -34,18 +33,15 @@ from epidemic.files import full_disk, read_json, write_bytes
 from epidemic.graph import IntArray
 from epidemic.host.checkpoint import (
     CHECKPOINT,
-    MODELS,
     Found,
     Progress,
     read_checkpoint,
     thin_checkpoint,
-    write_checkpoint,
 )
 from epidemic.host.describe import describe_network
 from epidemic.host.longer import NODES, SUMMARY, check_longer, ended_early, rounds_of, take_back_the_end
 from epidemic.host.longer import RECORDS as RECORDS
 from epidemic.host.longer import TIMINGS as TIMINGS
-from epidemic.host.saved import save_models
 from epidemic.host.state import STATE as STATE
 from epidemic.host.state import RunState as RunState
 from epidemic.host.state import read_state as read_state
@@ -286,8 +282,8 @@ class Store:
         """The checkpoint, with records and timings cut back to it; None to start from the beginning."""
         found = read_checkpoint(self.path, layout)
         with full_disk(str(self.path), running=True):
-            self._records = self._appending(RECORDS, found[0].records_bytes if found else 0)
-            self._timings = self._appending(TIMINGS, found[0].timings_bytes if found else 0)
+            self._records = self._appending(RECORDS, found.progress.records_bytes if found else 0)
+            self._timings = self._appending(TIMINGS, found.progress.timings_bytes if found else 0)
         return found
 
     def _appending(self, name: str, size: int) -> IO[bytes]:
@@ -312,28 +308,25 @@ class Store:
                 file.write(encode(value))
                 file.flush()
 
-    def save_checkpoint(self, progress: Progress, tensors: dict[str, Tensor]) -> None:
-        """Save the state; what was saved before is replaced only when the new one is whole."""
+    def sync(self, progress: Progress) -> None:
+        """Make sure that all records so far are on the disk, and note how many bytes they are: a checkpoint says so."""
         assert self._records is not None
         assert self._timings is not None
         with full_disk(str(self.path), running=True):
             os.fsync(self._records.fileno())
         progress.records_bytes, progress.timings_bytes = self._records.tell(), self._timings.tell()
-        write_checkpoint(self.path, progress, tensors)
 
     def finish(
         self,
         summary: Summary,
         nodes: list[dict[str, Any]],
         layout: Layout,
-        x: Tensor,
         models: Sequence[str] | None = None,
     ) -> None:
-        """Write the results; the summary last, because it says that all is there.
+        """Write the results beside the models; the summary last, because it says that all is there.
 
-        `models`: the tensors of the checkpoint that are these models, if it is to be kept for more rounds.
+        `models`: the tensors of the checkpoint that are the models, if it is to be kept for more rounds.
         """
-        save_models(self.path / MODELS, layout, x)
         write_bytes(self.path / NODES, msgspec.json.format(msgspec.json.encode(nodes), indent=1) + b"\n")
         write_bytes(self.path / SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
         self.mark("finished", summary.ended_early)

@@ -36,9 +36,7 @@ def last_models(run: Path) -> tuple[int, Layout, Tensor]:
     found = read_checkpoint(run, layout)
     if found is None:
         raise BadInput(f"{run} has no model yet: it has not finished, and saved no checkpoint (Ctrl-C saves one)")
-    progress, tensors = found
-    state = {key.removeprefix("state."): rows for key, rows in tensors.items() if key.startswith("state.")}
-    models = experiment.algorithm.model(state)
-    if experiment.participation.live_only and "up" in tensors:
-        models = given_the_average(models, tensors["up"])
-    return progress.round, layout, models
+    models = experiment.algorithm.model(found.whole())
+    if experiment.participation.live_only and "up" in found.tensors:
+        models = given_the_average(models, found.tensors["up"])
+    return found.progress.round, layout, models

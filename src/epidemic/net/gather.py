@@ -15,8 +15,10 @@ from torch import Tensor
 
 from epidemic.errors import BadInput
 from epidemic.experiment import Experiment, load, same_experiment
+from epidemic.host.checkpoint import MODELS
 from epidemic.host.findings import summary_of
 from epidemic.host.mixture import disagreement, mean_row
+from epidemic.host.saved import save_models
 from epidemic.host.setup import make_learner, prepare
 from epidemic.host.store import Store
 from epidemic.learner import Choice, Evaluation, Layout
@@ -96,7 +98,8 @@ def _write(store: Store, experiment: Experiment, runs: list[_Run]) -> Summary:
     last = records[-1]
     rounds, seconds = (experiment.rounds, None) if last.time is None else (last.round, last.time.seconds)
     summary = summary_of(setup, records, final, mean, rounds=rounds, bytes=last.bytes, seconds=seconds)
-    store.finish(summary, [run.node for run in runs], layout, x)
+    save_models(store.path / MODELS, layout, x)
+    store.finish(summary, [run.node for run in runs], layout)
     return summary
 
 
