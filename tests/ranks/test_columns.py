@@ -6,7 +6,7 @@ import torch
 from scipy.sparse import csr_array
 
 from epidemic.host.mixture import COLUMNS, mix
-from epidemic.host.shards import UNIT, _cut
+from epidemic.host.ways import UNIT, cuts_of
 from epidemic.mixing import Weights
 from epidemic.workers import Workers
 
@@ -45,7 +45,7 @@ def test_a_cut_of_the_columns_is_mixed_as_all_of_them_are(kind, dtype):
         weights = KINDS[kind](rng)
         whole = mix(weights, x, workers, torch.empty_like(x))
         for ranks in (2, 3, 5):
-            parts = [x[:, cut].contiguous() for cut in _cut(width, ranks, UNIT) if cut.stop > cut.start]
+            parts = [x[:, cut].contiguous() for cut in cuts_of(width, ranks, UNIT) if cut.stop > cut.start]
             assert torch.equal(torch.cat([mix(weights, p, workers, torch.empty_like(p)) for p in parts], 1), whole)
     workers.close()
 
@@ -55,7 +55,7 @@ def test_cuts_cover_all_columns_in_order_at_multiples_of_the_unit():
         for ranks in (1, 2, 3, 7):
             for full in (False, True):
                 unit = (-(-width // ranks) // 16 + 1) * 16 if full else UNIT
-                cuts = _cut(width, ranks, unit, full=full)
+                cuts = cuts_of(width, ranks, unit, full=full)
                 assert len(cuts) == ranks
                 assert [c for cut in cuts for c in range(cut.start, cut.stop)] == list(range(width))
                 assert all(cut.start % unit == 0 or cut.start == width for cut in cuts)

@@ -32,8 +32,6 @@ from epidemic.record import Record, Summary
 from epidemic.topology import fragments_of
 from epidemic.workers import Workers, available_threads
 
-HOW = "rows to columns by all-to-all, the whole matrix on each rank's columns, and back"
-
 
 def on_ranks(
     experiment: Experiment,
@@ -192,10 +190,21 @@ class _Seeds:
                 note, classes, kind = self.data.note, self.data.classes, setup.task.device.type
                 store.begin(self.known, note, classes=classes, samples=setup.sizes, device=kind)
             if store is not None:
-                store.amend({"ranks": {"count": ranks.count, "exchange": HOW}})
+                store.amend({"ranks": {"count": ranks.count}})
         host = Host(population, learner, self.workers, self.stop, ranks)
-        found = InRounds(host, store, self.callback, way_on(store, self.deciding)).run()
+        ranks.ways.clear()
+        try:
+            found = InRounds(host, store, self.callback, way_on(store, self.deciding)).run()
+        except Interrupted:
+            self._say_ways(store)
+            raise
+        self._say_ways(store)
         return found if ranks.rank == 0 else SeedRun(seed, found.records, found.summary, None, _elsewhere)
+
+    def _say_ways(self, store: Store | None) -> None:
+        """Write down how many mixtures came by each way since the seed began or went on."""
+        if store is not None:
+            store.amend({"ranks": {"count": self.ranks.count, "exchange": dict(sorted(self.ranks.ways.items()))}})
 
 
 def _check_same_start(ranks: Shards, setup: Setup) -> None:
