@@ -184,6 +184,11 @@ def test_any_number_of_ranks_gives_the_bytes_of_one_process_by_every_way(place, 
         assert exchanges(place / "exact diffusion-None") == {"rows": 5}  # of a ring few rows leave their rank
         assert sum(exchanges(place / "el-local-None").values()) == 5  # which way is less depends on the round's graph
         assert exchanges(place / "letters-None")["letters"] == 10
+    if count == 3:  # the same by `ep.compare`, with a table on every rank
+        assert len({text.splitlines()[-1] for text in said}) == 1
+        for kind in ("el-local", "complete"):
+            for name in ("records.jsonl", "models.safetensors"):
+                assert results(place / "compared" / kind)[name] == results(alone / kind)[name]
 
 
 def test_two_agents_of_torchrun_give_the_bytes_of_one_process(place, alone):

@@ -303,14 +303,19 @@ class Shards:
 
     def _to_columns(self, x: Tensor, cuts: list[slice], counts: list[int]) -> Tensor:
         """Each rank's cut of the columns, of all rows.   # (k, d) -> (n, w)"""
-        mine, k = cuts[self.rank], counts[self.rank]
-        found = x.new_empty(sum(counts), mine.stop - mine.start)
-        for parts in self._pieces(cuts, counts, x.element_size()):
+        mine, k, n = cuts[self.rank], counts[self.rank], sum(counts)
+        pieces = list(self._pieces(cuts, counts, x.element_size()))
+        found = x.new_empty(n, mine.stop - mine.start) if len(pieces) != 1 else None
+        for parts in pieces:
             own = parts[self.rank]
             w = own.stop - own.start
             send = torch.cat([x[:, _within(c, p)].reshape(-1) for c, p in zip(cuts, parts, strict=True)])
             sizes = [k * (p.stop - p.start) for p in parts]
-            found[:, own] = self._passed(send, sizes, [count * w for count in counts]).view(sum(counts), w)
+            got = self._passed(send, sizes, [count * w for count in counts]).view(n, w)
+            if found is None:
+                return got
+            found[:, own] = got
+        assert found is not None
         return found
 
     def _to_rows(self, y: Tensor, cuts: list[slice], counts: list[int], out: Tensor) -> None:

@@ -1,0 +1,105 @@
+"""One rank of a benchmark: how long mixing on ranks takes by each way, beside the time in which gloo moves as many bytes between the same ranks.
+
+Started by `benchmarks.ranks`, once for each rank; the first one prints what was found as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from epidemic.graph import Graph
+from epidemic.host import sharded, ways
+from epidemic.host.mixture import mix
+from epidemic.host.shards import Shards
+from epidemic.mixing import Weights, weights
+from epidemic.rng import Streams
+from epidemic.topology import ELLocal, Ring
+from epidemic.workers import Workers
+
+NODES, NUMBERS, REPEAT = 96, 100_000, 12
+PIECE = 16 << 20  # bytes that each rank sends to each other one to measure what gloo can do
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    shards, workers = Shards(NODES), Workers(1)
+    graphs = {
+        "ring": Ring().graph(NODES, 0, Streams(1)),
+        "EL-Local, s = 7": ELLocal(7).graph(NODES, 0, Streams(1)),
+        "complete": Graph.complete(NODES),
+    }
+    counts = np.diff(ways.bounds_of(NODES, shards.count)).tolist()
+    x = torch.randn(NODES, NUMBERS, generator=torch.Generator().manual_seed(1))
+    rate = (shards.count - 1) * PIECE / slowest(plain(shards.count))
+    found = {"ranks": shards.count, "gigabytes_per_second": rate / 1e9, "exchanges": []}
+    for name, graph in graphs.items():
+        w = weights("uniform", graph)
+        alone = slowest(lambda w=w: mix(w, x, workers, torch.empty_like(x))) / shards.count  # type: ignore[misc]
+        for way in (ways.SUM, ways.COLUMNS) if w.matrix is None else (ways.ROWS, ways.COLUMNS):
+            sharded.choose = lambda *_, way=way: way
+            seconds = slowest(lambda w=w: exchange(shards, x, w, counts, workers))  # type: ignore[misc]
+            found["exchanges"].append(
+                {
+                    "graph": name,
+                    "way": way,
+                    "chosen": chosen(w, counts) == way,
+                    "bytes": 4 * cost(w, counts, way),
+                    "limit": 4 * cost(w, counts, way) / rate,
+                    "seconds": seconds,
+                    "arithmetic": alone,
+                }
+            )
+    if shards.rank == 0:
+        print(json.dumps(found))
+    workers.close()
+    dist.destroy_process_group()
+
+
+def exchange(shards: Shards, x: torch.Tensor, w: Weights, counts: list[int], workers: Workers) -> None:
+    """One round's mixtures of the nodes of this rank."""
+    own = x[shards.hosted()[0] : shards.hosted()[-1] + 1]
+    out = torch.empty_like(own)
+    sharded.Sharded(shards, {"x": own}, w, counts, None, workers, lambda *_: out).mean("x")
+
+
+def plain(count: int) -> Callable[[], None]:
+    """Bytes from everybody to everybody else, and nothing besides."""
+    sent, got = torch.zeros(count * PIECE, dtype=torch.uint8), torch.zeros(count * PIECE, dtype=torch.uint8)
+    sizes = [0 if other == dist.get_rank() else PIECE for other in range(count)]
+    sent, got = sent[: sum(sizes)], got[: sum(sizes)]
+    return lambda: dist.all_to_all_single(got, sent, sizes, sizes)
+
+
+def slowest(work: Callable[[], object]) -> float:
+    """Seconds of the rank that takes longest, in the best of several repetitions."""
+    best = float("inf")
+    for _ in range(REPEAT):
+        dist.barrier()
+        begin = time.perf_counter()
+        work()
+        seconds = torch.tensor(time.perf_counter() - begin, dtype=torch.float64)
+        dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        best = min(best, float(seconds))
+    return best
+
+
+def cost(w: Weights, counts: list[int], way: str) -> int:
+    if way == ways.COLUMNS:
+        return ways.by_columns(counts, NUMBERS)
+    if way == ways.SUM:
+        return ways.by_sum(ways.members_of(w, counts), NUMBERS)
+    return ways.by_rows(ways.Needs.of(w, counts), NUMBERS)
+
+
+def chosen(w: Weights, counts: list[int]) -> str:
+    return ways.choose(None if w.matrix is None else ways.Needs.of(w, counts), counts, NUMBERS)
+
+
+if __name__ == "__main__":
+    main()
