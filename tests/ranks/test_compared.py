@@ -9,8 +9,13 @@ import sys
 import time
 
 import pytest
+import torch.distributed as dist
 
+from epidemic.callbacks import all_of
 from epidemic.cli import main
+from epidemic.engine.ranks import in_turn
+from epidemic.errors import BadInput
+from epidemic.experiment import experiment_from
 
 FILE = """
 name = "methods"
@@ -59,30 +64,24 @@ def found(where):
     }
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """In one process: the directory, and what was printed."""
-    where = tmp_path_factory.mktemp("alone")
-    (where / "methods.toml").write_text(FILE)
-    end = started("-m", "epidemic", "compare", "methods.toml", "--out", "on", "-q", where=where)
-    said, problem = end.communicate(timeout=100)
-    assert end.returncode == 0, problem
-    return where / "on", said
-
-
 @pytest.fixture
 def place(tmp_path):
     (tmp_path / "methods.toml").write_text(FILE)
     return tmp_path
 
 
-def test_compare_on_ranks_writes_and_prints_what_one_process_does(place, alone):
-    end = started("-m", "epidemic", "compare", "methods.toml", "--out", "on", "-q", "--ranks", 3, where=place)
+def test_compare_under_torchrun_writes_and_prints_what_one_process_does(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    assert main(["compare", "methods.toml", "--out", "on", "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    (place / "on").rename(place / "alone")
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    end = started(*words, "-m", "epidemic", "compare", "methods.toml", "--out", "on", "-q", where=place)
     said, problem = end.communicate(timeout=200)
     assert end.returncode == 0, problem
-    assert found(place / "on") == found(alone[0])
-    assert len(found(alone[0])) == 3 * (1 + 2 * 4) + 1
-    assert said == alone[1]
+    assert found(place / "on") == found(place / "alone")
+    assert len(found(place / "on")) == 3 * (1 + 2 * 4) + 1
+    assert said == printed
     again = started("-m", "epidemic", "compare", "methods.toml", "--out", "on", "-q", "--ranks", 2, where=place)
     assert (
         again.communicate(timeout=200)[1]
@@ -91,18 +90,9 @@ def test_compare_on_ranks_writes_and_prints_what_one_process_does(place, alone):
     assert again.returncode == 2
 
 
-def test_compare_under_torchrun_is_said_by_one_rank(place, alone):
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    end = started(*words, "-m", "epidemic", "compare", "methods.toml", "--out", "on", "-q", where=place)
-    said, problem = end.communicate(timeout=200)
-    assert end.returncode == 0, problem
-    assert found(place / "on") == found(alone[0])
-    assert said == alone[1]
-
-
 def test_an_interrupted_comparison_goes_on_in_one_process_to_the_same_bytes(place, monkeypatch):
     (place / "methods.toml").write_text(
-        FILE.replace("rounds = 4", "rounds = 400").replace("[1, 2]", "[1]").replace("every = 2", "every = 50")
+        FILE.replace("rounds = 4", "rounds = 200").replace("[1, 2]", "[1]").replace("every = 2", "every = 40")
     )
     end = started("-m", "epidemic", "compare", "methods.toml", "--out", "on", "-q", "--ranks", 2, where=place)
     second = place / "on" / "el-local" / "seed-1" / "records.jsonl"
@@ -125,20 +115,35 @@ def test_an_interrupted_comparison_goes_on_in_one_process_to_the_same_bytes(plac
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [
-        (["--ranks", "8"], "8 ranks are more than nodes = 7; use at most 7"),
-        (["--ranks", "2", "--set", 'compression.kind="int8"'], "everybody: [compression]: compressed letters cannot be mixed on 2 ranks"),
-        (["--ranks", "2", "--on", "slurm"], "leave out --on slurm"),
-        (["--rank-timeout", "9"], "add --ranks N"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_is_refused_in_one_line_before_anything_is_written(place, words, said):
-    end = started("-m", "epidemic", "compare", "methods.toml", "--out", "on", "-q", *words, where=place)
-    _, problem = end.communicate(timeout=100)
-    assert end.returncode == 2, problem
-    assert said in problem
-    assert len(problem.strip().splitlines()) == 1
+    [(["--ranks", "2", "--on", "slurm"], "leave out --on slurm"), (["--rank-timeout", "9"], "add --ranks N")],
+)
+def test_what_cannot_be_is_refused_in_one_line(place, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(place)
+    assert main(["compare", "methods.toml", "--out", "on", *words]) == 2
+    assert said in capsys.readouterr().err
     assert not (place / "on").exists()
+
+
+@pytest.fixture
+def group():
+    """A process group of one."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_method_that_ranks_cannot_share_is_named_before_anything_is_looked_at(group):
+    base = {"nodes": 4, "data": {"kind": "digits"}, "topology": {"kind": "ring"}}
+    methods = {"plain": experiment_from(base), "small": experiment_from({**base, "compression": {"kind": "int8"}})}
+
+    def check():
+        raise AssertionError
+
+    with (
+        pytest.raises(BadInput, match=r"^small: \[compression\]: compressed letters cannot be mixed"),
+        in_turn(methods, all_of([]), check),
+    ):
+        pass
 
 
 def test_ranks_with_different_methods_refuse_each_other(place):
