@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from epidemic.graph import Graph
-from epidemic.host import sharded, ways
-from epidemic.host.mixture import mix
+from epidemic.host import sharded, shards, ways
 from epidemic.host.shards import Shards
 from epidemic.mixing import Weights, weights
 from epidemic.rng import Streams
@@ -28,44 +28,58 @@ PIECE = 16 << 20  # bytes that each rank sends to each other one to measure what
 
 def main() -> None:
     dist.init_process_group("gloo")
-    shards, workers = Shards(NODES), Workers(1)
+    ranks, workers = Shards(NODES), Workers(1)
     graphs = {
         "ring": Ring().graph(NODES, 0, Streams(1)),
         "EL-Local, s = 7": ELLocal(7).graph(NODES, 0, Streams(1)),
         "complete": Graph.complete(NODES),
     }
-    counts = np.diff(ways.bounds_of(NODES, shards.count)).tolist()
-    x = torch.randn(NODES, NUMBERS, generator=torch.Generator().manual_seed(1))
-    rate = (shards.count - 1) * PIECE / slowest(plain(shards.count))
-    found = {"ranks": shards.count, "gigabytes_per_second": rate / 1e9, "exchanges": []}
+    counts = np.diff(ways.bounds_of(NODES, ranks.count)).tolist()
+    own = torch.randn(counts[ranks.rank], NUMBERS, generator=torch.Generator().manual_seed(ranks.rank))
+    moving = plain(ranks.count)
+    choose = sharded.choose
+    found = []
     for name, graph in graphs.items():
         w = weights("uniform", graph)
-        alone = slowest(lambda w=w: mix(w, x, workers, torch.empty_like(x))) / shards.count  # type: ignore[misc]
+        chosen = choose(None if w.matrix is None else ways.Needs.of(w, counts), counts, NUMBERS)
         for way in (ways.SUM, ways.COLUMNS) if w.matrix is None else (ways.ROWS, ways.COLUMNS):
             sharded.choose = lambda *_, way=way: way
-            seconds = slowest(lambda w=w: exchange(shards, x, w, counts, workers))  # type: ignore[misc]
-            found["exchanges"].append(
+            work = partial(exchange, ranks, own, w, counts, workers)
+            bare, whole, alone = slowest(moving), slowest(work), slowest(partial(without_arithmetic, work))
+            moved = 4 * cost(w, counts, way)
+            found.append(
                 {
                     "graph": name,
                     "way": way,
-                    "chosen": chosen(w, counts) == way,
-                    "bytes": 4 * cost(w, counts, way),
-                    "limit": 4 * cost(w, counts, way) / rate,
-                    "seconds": seconds,
-                    "arithmetic": alone,
+                    "chosen": chosen == way,
+                    "bytes": moved,
+                    "bare": bare,
+                    "seconds": alone,
+                    "mixed": whole,
                 }
             )
-    if shards.rank == 0:
-        print(json.dumps(found))
+    if ranks.rank == 0:
+        rate = (ranks.count - 1) * PIECE / min(one["bare"] for one in found)
+        print(json.dumps({"rate": rate, "exchanges": found}))
     workers.close()
     dist.destroy_process_group()
 
 
-def exchange(shards: Shards, x: torch.Tensor, w: Weights, counts: list[int], workers: Workers) -> None:
+def without_arithmetic(work: Callable[[], None]) -> None:
+    """The same rows and columns travel, and nothing is added up."""
+    kept = shards.added, shards.mix, shards.shared_row, shards.taken
+    shards.added, shards.mix = lambda _matrix, _x, _workers, out: out, lambda _weights, x, _workers, _out: x
+    shards.shared_row, shards.taken = lambda _weights, members: members[:1], lambda _weights, row, _takers: row
+    try:
+        work()
+    finally:
+        shards.added, shards.mix, shards.shared_row, shards.taken = kept
+
+
+def exchange(ranks: Shards, own: torch.Tensor, w: Weights, counts: list[int], workers: Workers) -> None:
     """One round's mixtures of the nodes of this rank."""
-    own = x[shards.hosted()[0] : shards.hosted()[-1] + 1]
     out = torch.empty_like(own)
-    sharded.Sharded(shards, {"x": own}, w, counts, None, workers, lambda *_: out).mean("x")
+    sharded.Sharded(ranks, {"x": own}, w, counts, None, workers, lambda *_: out).mean("x")
 
 
 def plain(count: int) -> Callable[[], None]:
@@ -95,10 +109,6 @@ def cost(w: Weights, counts: list[int], way: str) -> int:
     if way == ways.SUM:
         return ways.by_sum(ways.members_of(w, counts), NUMBERS)
     return ways.by_rows(ways.Needs.of(w, counts), NUMBERS)
-
-
-def chosen(w: Weights, counts: list[int]) -> str:
-    return ways.choose(None if w.matrix is None else ways.Needs.of(w, counts), counts, NUMBERS)
 
 
 if __name__ == "__main__":

@@ -58,12 +58,13 @@ def _exchanges(count: int) -> None:
     if any(rank.returncode for rank in ranks):
         raise RuntimeError(f"ranks ended with {[rank.returncode for rank in ranks]}")
     found = json.loads(said[0])
-    print(f"{count} ranks, {found['gigabytes_per_second']:.2f} GB/s of gloo between them; 96 rows of 400 kB:")
+    rate = found["rate"]
+    print(f"{count} ranks, {rate / 1e9:.2f} GB/s of gloo between them; 96 rows of 400 kB:")
     for one in found["exchanges"]:
+        limit = one["bytes"] / rate
         print(
-            f"  {one['graph']} by {one['way']}{' (chosen)' if one['chosen'] else ''}: {one['bytes'] / 1e6:.1f} MB,"
-            f" {1e3 * one['seconds']:.1f} ms with its arithmetic ({1e3 * one['arithmetic']:.1f} ms);"
-            f" limit {1e3 * one['limit']:.1f} ms, {one['limit'] / one['seconds']:.2f} of it"
+            f"  {one['graph']} by {one['way']}{' (chosen)' if one['chosen'] else ''}: {one['bytes'] / 1e6:.1f} MB in {1e3 * one['seconds']:.1f} ms,"
+            f" limit {1e3 * limit:.1f} ms ({one['seconds'] / limit:.1f} times); with its arithmetic {1e3 * one['mixed']:.1f} ms"
         )
 
 
