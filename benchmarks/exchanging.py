@@ -22,7 +22,7 @@ from epidemic.rng import Streams
 from epidemic.topology import ELLocal, Ring
 from epidemic.workers import Workers
 
-NODES, NUMBERS, REPEAT = 96, 100_000, 12
+NODES, NUMBERS, REPEAT = 96, 100_000, 30
 PIECE = 16 << 20  # bytes that each rank sends to each other one to measure what gloo can do
 
 

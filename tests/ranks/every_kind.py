@@ -11,11 +11,11 @@ from epidemic.experiment import load
 from epidemic.host import sharded, shards
 
 sys.path.insert(0, str(Path.cwd()))
-chosen, limit = sharded.choose, shards.LIMIT
+chosen, limits = sharded.choose, (shards.LIMIT, shards.SLAB)
 dist.init_process_group("gloo")
 for name, settings, way in json.loads(Path("kinds.json").read_text()):
     sharded.choose = chosen if way is None else lambda *_, way=way: way
-    shards.LIMIT = limit if way is None else 10_000
+    shards.LIMIT, shards.SLAB = limits if way is None else (2_000, 10_000)
     ep.simulate(load("base.toml", settings), name, progress=False)
 kinds = {name: settings for name, settings, way in json.loads(Path("kinds.json").read_text()) if way is None}
 methods = {

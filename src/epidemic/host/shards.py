@@ -41,6 +41,8 @@ from epidemic.workers import Workers, blocks
 
 LIMIT = 128 << 20
 """Bytes that a rank sends at once."""
+SLAB = 24 << 20
+"""Bytes of the rows that are mixed at once. Memory of more than 32 MiB comes from the system anew each time, which takes longer than to fill it."""
 
 
 class Shards:
@@ -297,7 +299,7 @@ class Shards:
     @staticmethod
     def _slabs(x: Tensor, rows: int) -> list[slice]:
         """Parts of the columns of which so many rows can be had at once."""
-        return column_blocks(x.shape[1], max(1, LIMIT // (x.element_size() * rows) // UNIT) * UNIT)
+        return column_blocks(x.shape[1], max(1, SLAB // (x.element_size() * rows) // UNIT) * UNIT)
 
     # -- rows to columns, and back ------------------------------------------------------------------------------------
 
