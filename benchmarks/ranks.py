@@ -1,8 +1,13 @@
-"""Two ranks of one thread each against one process with two threads: GN-LeNet on 96 nodes, rounds per second."""
+"""Ranks: their exchange beside what gloo can move, and two of them, of one thread each, against one process with two threads.
+
+The exchange is that of 96 nodes of 100,000 numbers, by every way; rounds are those of GN-LeNet on 96 nodes.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +34,41 @@ SIZES = {"train": 9600, "test": 100}
 
 
 def run() -> bool:
+    for count in (2, 4):
+        _exchanges(count)
+    return _rounds()
+
+
+def _exchanges(count: int) -> None:
+    """Print, for every way, how long mixing takes and how long its bytes would."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.exchanging"],
+            cwd=Path(__file__).resolve().parents[1],
+            env={**os.environ, **group, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+        )
+        for rank in range(count)
+    ]
+    said = [rank.communicate()[0] for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        raise RuntimeError(f"ranks ended with {[rank.returncode for rank in ranks]}")
+    found = json.loads(said[0])
+    rate = found["rate"]
+    print(f"{count} ranks, {rate / 1e9:.2f} GB/s of gloo between them; 96 rows of 400 kB:")
+    for one in found["exchanges"]:
+        limit = one["bytes"] / rate
+        print(
+            f"  {one['graph']} by {one['way']}{' (chosen)' if one['chosen'] else ''}: {one['bytes'] / 1e6:.1f} MB in {1e3 * one['seconds']:.1f} ms,"
+            f" limit {1e3 * limit:.1f} ms ({one['seconds'] / limit:.1f} times); with its arithmetic {1e3 * one['mixed']:.1f} ms"
+        )
+
+
+def _rounds() -> bool:
     with tempfile.TemporaryDirectory() as name:
         where = Path(name)
         (where / "ranks.toml").write_text(FILE)

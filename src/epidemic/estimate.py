@@ -23,6 +23,7 @@ from epidemic.data import IID, Dataset, Samples
 from epidemic.engine.ranks import refuse
 from epidemic.errors import BadInput, require_int
 from epidemic.experiment import Experiment
+from epidemic.host import ways
 from epidemic.host.mixture import columns_for, mix
 from epidemic.host.pieces import PIECE
 from epidemic.host.plan import plan_round
@@ -70,6 +71,7 @@ class Exchanging(msgspec.Struct, frozen=True):
     """What was measured of a round's exchange, all nodes."""
 
     seconds: float  # of its graph and its mixtures
+    between_ranks: int = 0  # bytes that the busiest rank sends or receives in the first round
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -119,7 +121,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     memory_in_all: int  # of each rank
     machine_memory: int | None
     ranks_to_fit: int | None  # on machines like this one, a rank on each; None: not with any number of them
-    exchanged_per_round: int  # bytes that a rank sends to others, twice its rows but for what stays with it
+    exchanged_per_round: (
+        int  # bytes that the busiest rank sends to others or receives, by the way that is chosen for the first round
+    )
     sent_per_round: float | None  # bytes of a node, mean
     sent_per_node: float | None  # by the end, one seed
     sent_in_all: float | None  # all nodes, one seed
@@ -149,7 +153,7 @@ def plan(experiment: Experiment, ranks: int = 1) -> Plan:
         data = _stand_in(experiment)
         experiment = msgspec.structs.replace(experiment, data=data, partition=IID())
     learning = learning_of(experiment, data)
-    exchange = exchange_of(experiment, learning)
+    exchange = exchange_of(experiment, learning, ranks)
     if exchange is None:
         notes.append("a method without rounds: letters, and models under way, are not counted; see epidemic timeline")
     memory = _memory(experiment, learning, samples, ranks)
@@ -157,7 +161,6 @@ def plan(experiment: Experiment, ranks: int = 1) -> Plan:
     sent = None
     if exchange is not None:
         sent = sent_in_rounds(_in_rounds(experiment), learning.letter_sizes, learning.model_bytes)
-    share = math.ceil(n / ranks) * learning.letter_bytes
     per_round, per_evaluation, in_all = _seconds(experiment, learning, exchange, evaluated, tests)
     return Plan(
         nodes=n,
@@ -169,7 +172,7 @@ def plan(experiment: Experiment, ranks: int = 1) -> Plan:
         memory_in_all=memory.total,
         machine_memory=available,
         ranks_to_fit=None if available is None else _ranks_to_fit(experiment, learning, samples, available),
-        exchanged_per_round=2 * share * (ranks - 1) // ranks,
+        exchanged_per_round=0 if exchange is None else exchange.between_ranks,
         sent_per_round=None if sent is None else sent / max(experiment.rounds, 1),
         sent_per_node=sent,
         sent_in_all=None if sent is None else sent * n,
@@ -302,7 +305,7 @@ def learning_of(experiment: Experiment, data: Dataset) -> Learning:
     )
 
 
-def exchange_of(experiment: Experiment, learning: Learning) -> Exchanging | None:
+def exchange_of(experiment: Experiment, learning: Learning, ranks: int = 1) -> Exchanging | None:
     """Measure: a round's graph is drawn, and some numbers of every model are mixed; None where there are no rounds."""
     if isinstance(experiment.algorithm, FreeRunning):
         return None
@@ -318,7 +321,8 @@ def exchange_of(experiment: Experiment, learning: Learning) -> Exchanging | None
         mixing = _fastest(lambda: mix(planned.weights, x, workers, out))
     finally:
         workers.close()
-    return Exchanging(drawing + mixing * numbers / columns)
+    between = 0 if ranks == 1 else 4 * ways.moved(planned.weights, n, ranks, numbers)
+    return Exchanging(drawing + mixing * numbers / columns, between)
 
 
 def _in_rounds(experiment: Experiment) -> Experiment:

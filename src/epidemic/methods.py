@@ -8,13 +8,15 @@ from typing import Any
 
 import msgspec
 
-from epidemic.callbacks import Callback
+from epidemic.callbacks import Callback, all_of
 from epidemic.counting import without_rounds
 from epidemic.data import Dataset
 from epidemic.engine import Run, simulate
+from epidemic.engine.ranks import in_turn
 from epidemic.errors import BadInput, require_real
 from epidemic.experiment import Experiment, experiment_from, merged
 from epidemic.files import directory_name
+from epidemic.host.joining import several
 from epidemic.host.store import Store
 from epidemic.record import Record
 from epidemic.report.curves import Line, lines_of
@@ -127,19 +129,41 @@ def run_methods(
     *,
     resume: bool = False,
 ) -> dict[str, Run]:
-    """Run them one after the other. All directories are checked before anything is trained."""
-    for name, experiment in methods.items() if out is not None else ():
+    """Run them one after the other, each on all ranks where there are several. All directories are checked before anything is trained."""
+    data: Dataset | None = None
+
+    def check() -> None:
+        nonlocal data
+        if out is not None:
+            _check_directories(methods, out, resume)
+        data = load_classes(methods)
+
+    if not several():
+        check()
+        return {
+            name: simulate(methods[name], _place(out, name), resume=resume, callbacks=callbacks, data=data)
+            for name in methods
+        }
+    found = {}
+    with in_turn(methods, all_of(callbacks), check) as before:
+        data = None  # every run cuts its own share of it
+        for name, experiment in methods.items():
+            before(name)
+            found[name] = simulate(experiment, _place(out, name), resume=resume, callbacks=callbacks)
+    return found
+
+
+def _place(out: Path | None, name: str) -> Path | None:
+    return None if out is None else out / directory_name(name)
+
+
+def _check_directories(methods: Mapping[str, Experiment], out: Path, resume: bool) -> None:
+    for name, experiment in methods.items():
         for seed in experiment.seeds:
-            store = Store(Path(str(out)) / directory_name(name), experiment, seed)
+            store = Store(out / directory_name(name), experiment, seed)
             if store.run_info() is not None and not resume:
                 raise BadInput(f"{out} holds an earlier comparison; go on with --resume or choose another --out")
             store.check(resume=resume)
-    data = load_classes(methods)
-    found = {}
-    for name, experiment in methods.items():
-        where = None if out is None else out / directory_name(name)
-        found[name] = simulate(experiment, where, resume=resume, callbacks=callbacks, data=data)
-    return found
 
 
 def load_classes(methods: Mapping[str, Experiment]) -> Dataset:

@@ -114,9 +114,9 @@ class Weights:
         parts = (self.matrix.data[at], number[self.matrix.indices[at]], indptr)
         return Weights(len(who), scipy.sparse.csr_array(parts, shape=(len(who), len(who))))
 
-    def by_row(self) -> Iterator[tuple[IntArray, FloatArray]]:
-        """For each node, whom it listens to, itself first, and by which weights."""
-        for i in range(self.n):
+    def by_row(self, rows: range | None = None) -> Iterator[tuple[IntArray, FloatArray]]:
+        """For each node (or each of some), whom it listens to, itself first, and by which weights."""
+        for i in range(self.n) if rows is None else rows:
             if self.matrix is not None:
                 part = slice(self.matrix.indptr[i], self.matrix.indptr[i + 1])
                 yield self.matrix.indices[part].astype(np.int64), self.matrix.data[part]

@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from epidemic.host.mixture import COLUMNS, mix
-from epidemic.host.shards import UNIT, _cut
+from epidemic.host.mixture import COLUMNS, column_blocks, mix
+from epidemic.host.ways import UNIT, cuts_of
 from epidemic.mixing import Weights
 from epidemic.workers import Workers
 
@@ -40,13 +40,15 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_cut_of_the_columns_is_mixed_as_all_of_them_are(kind, dtype):
     rng, workers = np.random.default_rng(3), Workers(1)
-    for width in (1, 63, 650, 1897, COLUMNS + 71):
+    for width in (1, 63, 65, 129, 650, 1897, COLUMNS + 1, COLUMNS + 71):
         x = torch.from_numpy(rng.standard_normal((N, width))).to(dtype)
         weights = KINDS[kind](rng)
         whole = mix(weights, x, workers, torch.empty_like(x))
         for ranks in (2, 3, 5):
-            parts = [x[:, cut].contiguous() for cut in _cut(width, ranks, UNIT) if cut.stop > cut.start]
+            parts = [x[:, cut].contiguous() for cut in cuts_of(width, ranks, UNIT) if cut.stop > cut.start]
             assert torch.equal(torch.cat([mix(weights, p, workers, torch.empty_like(p)) for p in parts], 1), whole)
+        slabs = [x[:, slab].contiguous() for slab in column_blocks(width, 2 * UNIT)]  # of which little travels at once
+        assert torch.equal(torch.cat([mix(weights, p, workers, torch.empty_like(p)) for p in slabs], 1), whole)
     workers.close()
 
 
@@ -55,7 +57,8 @@ def test_cuts_cover_all_columns_in_order_at_multiples_of_the_unit():
         for ranks in (1, 2, 3, 7):
             for full in (False, True):
                 unit = (-(-width // ranks) // 16 + 1) * 16 if full else UNIT
-                cuts = _cut(width, ranks, unit, full=full)
+                cuts = cuts_of(width, ranks, unit, full=full)
                 assert len(cuts) == ranks
                 assert [c for cut in cuts for c in range(cut.start, cut.stop)] == list(range(width))
                 assert all(cut.start % unit == 0 or cut.start == width for cut in cuts)
+                assert full or width == 1 or all(cut.stop - cut.start != 1 for cut in cuts)

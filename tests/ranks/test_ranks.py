@@ -29,16 +29,43 @@ kind = "digits"
 kind = "logistic"
 """
 RESULTS = ("records.jsonl", "summary.json", "nodes.json", "models.safetensors")
-BATCH_NORM = """
+MINE = """
+import torch
 from torch import nn
+
+from epidemic.algorithms import Column, Defaults
+from epidemic.learner import SGD
 
 def model():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.2), nn.Linear(12, 10))
+
+class Letters(Defaults):
+    local_steps, batch_size = 2, 4
+
+    def columns(self, size, dtype):
+        return Column("x", (size,), dtype), Column("age", (), "float64")
+
+    def init(self, x):
+        return {"x": x, "age": torch.zeros(len(x), dtype=torch.float64)}
+
+    def emit(self, state, learner, turn):
+        loss = learner.sgd(state["x"], turn.index, SGD(0.05), list(turn.seeds), None)
+        return state, {"x": state["x"], "age": state["age"] + 1}, loss
+
+    def absorb(self, state, inbox):
+        x, age = torch.empty_like(state["x"]), inbox.mean("age")
+        for i, heard in enumerate(inbox.each("x")):
+            x[i] = torch.cat([heard.own[None], heard.letters]).median(0).values
+            x[i] += 0.001 * (heard.weights[1:] * heard.senders).sum() * heard.weights[0]
+        for i, heard in enumerate(inbox.each("age")):
+            age[i] += heard.letters.sum() * 0.01
+        return {**state, "x": x, "age": age}
 """
 
 KINDS = {
     "el-local": ['topology.kind="el-local"', "topology.s=3"],
     "el-oracle momentum": ['topology.kind="el-oracle"', "topology.s=4", "algorithm.momentum=0.9"],
+    "complete": ['topology.kind="complete"', 'topology.cost="all-reduce"'],
     "complete, by samples": ['topology.kind="complete"', 'mixing="samples"'],
     "equitopo": ['topology.kind="u-equistatic"', "topology.m=4"],
     "faults": [
@@ -52,12 +79,29 @@ KINDS = {
     "tracking": ['algorithm.kind="gradient-tracking"', 'topology.kind="regular"', "topology.s=4"],
     "quasi-global momentum": ['algorithm.kind="qg-momentum"', 'topology.kind="base"', "topology.k=2"],
     "exact diffusion": ['algorithm.kind="exact-diffusion"', 'topology.kind="ring"'],
+    "complete sums": ['algorithm.kind="push-sum"', 'topology.kind="complete"'],
+    "letters": ['algorithm.kind="python"', 'algorithm.factory="mine:Letters"', 'topology.kind="el-local"', "topology.s=3"],
+    "letters, half there": [
+        'algorithm.kind="python"', 'algorithm.factory="mine:Letters"', 'topology.kind="complete"', 'participation.kind="uniform"', "participation.m=6",
+    ],
     "push-pull": ['algorithm.kind="push-pull"', 'topology.kind="el-local"', "topology.s=4"],
     "views and a cap": [
         'topology.kind="el-local"', "topology.s=3", 'topology.view.kind="cyclon"', "topology.view.size=6", "topology.view.shuffle=3", "faults.cap=4",
     ],
     "adam, mlp": ['model.kind="mlp"', 'algorithm.optimizer="adam"', "algorithm.lr=0.01", "algorithm.local_steps=2"],
 }  # fmt: skip
+BY_EACH_WAY = {
+    "el-local": ["rows", "columns"],
+    "el-oracle momentum": ["rows", "columns"],
+    "exact diffusion": ["rows", "columns"],
+    "complete": ["sum", "columns"],
+    "faults": ["rows", "columns"],
+    "push-sum": ["rows", "columns"],
+    "complete, by samples": ["sum", "columns"],
+    "complete, half there": ["sum", "columns"],
+    "complete sums": ["sum", "columns"],
+}
+"""The ways that rows can go; the first four on any number of ranks, the others on three."""
 
 
 def command(*words):
@@ -86,7 +130,7 @@ def checkpoint(path):
 
 def write(where):
     (where / "base.toml").write_text(BASE)
-    (where / "mine.py").write_text(BATCH_NORM)
+    (where / "mine.py").write_text(MINE)
 
 
 @pytest.fixture
@@ -115,13 +159,19 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
-def test_any_number_of_ranks_gives_the_bytes_of_one_process(place, alone, count):
-    in_pieces = count == 4  # so small that every row is cut
-    kinds = {name: KINDS[name] for name in ("el-oracle momentum", "faults")} if in_pieces else KINDS
-    (place / "kinds.json").write_text(json.dumps(kinds))
+def exchanges(path):
+    """How many mixtures came by each way."""
+    return json.loads((path / "seed-1" / "run.json").read_text())["ranks"]["exchange"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_any_number_of_ranks_gives_the_bytes_of_one_process_by_every_way(place, alone, count):
+    kinds = {1: ["el-local"], 4: ["el-local", "exact diffusion", "complete", "letters"]}.get(count, list(KINDS))
+    runs = [(kind, None) for kind in kinds]
+    forced = list(BY_EACH_WAY)[: {1: 0, 3: None}.get(count, 4)]
+    runs += [(kind, way) for kind in forced for way in BY_EACH_WAY[kind]]
+    (place / "kinds.json").write_text(json.dumps([(f"{kind}-{way}", KINDS[kind], way) for kind, way in runs]))
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(count)}
-    group |= {"LIMIT": "2000"} if in_pieces else {}
     script = Path(__file__).with_name("every_kind.py")
     ranks = [
         subprocess.Popen(
@@ -132,9 +182,20 @@ def test_any_number_of_ranks_gives_the_bytes_of_one_process(place, alone, count)
     ]  # fmt: skip
     said = [rank.communicate(timeout=500)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * count, said
-    for kind in kinds:
-        assert results(place / kind) == results(alone / kind), kind
-        assert checkpoint(place / kind) == checkpoint(alone / kind), kind
+    for kind, way in runs:
+        assert results(place / f"{kind}-{way}") == results(alone / kind), (kind, way)
+        assert checkpoint(place / f"{kind}-{way}") == checkpoint(alone / kind), (kind, way)
+        assert way is None or exchanges(place / f"{kind}-{way}").keys() == {way}
+    if count > 1:
+        assert exchanges(place / "complete-None") == {"sum": 5}
+        assert exchanges(place / "exact diffusion-None") == {"rows": 5}  # of a ring few rows leave their rank
+        assert sum(exchanges(place / "el-local-None").values()) == 5  # which way is less depends on the round's graph
+        assert exchanges(place / "letters-None")["letters"] == 10
+    if count == 3:  # the same by `ep.compare`, with a table on every rank
+        assert len({text.splitlines()[-1] for text in said}) == 1
+        for kind in ("el-local", "complete"):
+            for name in ("records.jsonl", "models.safetensors"):
+                assert results(place / "compared" / kind)[name] == results(alone / kind)[name]
 
 
 def test_two_agents_of_torchrun_give_the_bytes_of_one_process(place, alone):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from epidemic.cli.ranks import check_timeout, share, silent, started_as_a_rank
 from epidemic.cli.slurm import HERE, On, SlurmOptions, hand_over, rank_count, wants_slurm, with_slurm
 from epidemic.errors import BadInput, Interrupted
 from epidemic.files import directory_name, own_directory
@@ -105,20 +105,18 @@ def run_command(
     if resume is not None and out is not None:
         raise BadInput("--resume goes on with the experiment where it is; leave out --out")
 
-    if rank_timeout is not None and not 1 <= rank_timeout <= 1e6:
-        raise BadInput(f"--rank-timeout {rank_timeout:g} must be between 1 and 1,000,000 seconds")
+    check_timeout(rank_timeout, ranks)
     if ranks is not None:
-        _on_ranks(ranks, file, out, resume, seeds, settings or [], rank_timeout, quiet, as_json)
-        return
+        words = ["run", *([] if file is None else [str(file)])]
+        options = [("--out", out), ("--resume", resume), ("--seeds", seeds), ("--rank-timeout", rank_timeout)]
+        return share(ranks, words, options, settings or [], quiet=quiet, as_json=as_json)
 
     from epidemic.callbacks.progress import Display
     from epidemic.cli.show import print_json
     from epidemic.engine import simulate
     from epidemic.experiment import check_run_setting, load, numbered_seeds
-    from epidemic.host.joining import joined, started_as_a_rank
+    from epidemic.host.joining import joined
 
-    if rank_timeout is not None and not started_as_a_rank():
-        raise BadInput("--rank-timeout is how long a rank waits for the others, and there are none; add --ranks N")
     settings = settings if seeds is None else numbered_seeds(seeds, settings or [])
     if resume is not None:
         if not (resume / "experiment.toml").is_file():
@@ -131,44 +129,16 @@ def run_command(
         experiment = load(file, settings)
         where = Path("runs") / directory_name(experiment.name) if out is None else own_directory(out)
     try:
-        silent = started_as_a_rank() and os.environ["RANK"] != "0"
-        with joined(rank_timeout), Display(quiet=quiet or silent) as display:
+        with joined(rank_timeout), Display(quiet=quiet or silent()) as display:
             run = simulate(experiment, where, resume=resume is not None, callbacks=display)
     except Interrupted as stop:
         where_it_was = str(stop).partition(";")[0]
         raise Interrupted(f"{where_it_was}; go on with: {_way_on(experiment, file, where, settings or [])}") from None
-    if silent:
-        return
+    if silent():
+        return None
     if as_json:
-        print_json({"directory": str(where), "seeds": [seed.summary for seed in run.seeds]})
-    else:
-        _print_run(run, where)
-
-
-def _on_ranks(
-    ranks: int,
-    file: Path | None,
-    out: Path | None,
-    resume: Path | None,
-    seeds: int | None,
-    settings: list[str],
-    timeout: float | None,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-    """The same command on several ranks, which this process starts."""
-    from epidemic.cli.ranks import run_on_ranks
-    from epidemic.host.joining import started_as_a_rank
-
-    if started_as_a_rank():
-        raise BadInput(
-            "--ranks starts ranks, and this process is one of several already (WORLD_SIZE); leave one of the two out"
-        )
-    words = ["run", *([] if file is None else [str(file)])]
-    for option, value in (("--out", out), ("--resume", resume), ("--seeds", seeds), ("--rank-timeout", timeout)):
-        words += [] if value is None else [option, str(value)]
-    words += [word for setting in settings for word in ("--set", setting)]
-    run_on_ranks(ranks, [*words, *["--quiet"] * quiet, *["--json"] * as_json])
+        return print_json({"directory": str(where), "seeds": [seed.summary for seed in run.seeds]})
+    return _print_run(run, where)
 
 
 def compare_command(
@@ -184,6 +154,7 @@ def compare_command(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on: skip what is finished in DIR.")] = False,
     ranks: RankCount = None,
+    rank_timeout: RankTimeout = None,
     on: On = HERE,
     slurm: SlurmOptions = None,
     seeds: Seeds = None,
@@ -203,7 +174,20 @@ def compare_command(
       epidemic compare
 
       epidemic compare methods.toml --out runs/methods --target 0.7
+
+      epidemic compare methods.toml --out runs/shared --ranks 2
     """
+    if target is not None and not 0 <= target <= 1:
+        raise BadInput(f"--target {target:g} must be between 0 and 1, for example 0.7 for 70 %")
+    elsewhere = wants_slurm(on, slurm)
+    check_timeout(rank_timeout, ranks)
+    if elsewhere and (rank_timeout is not None or started_as_a_rank()):
+        raise BadInput("tasks of Slurm start their own ranks: leave out --rank-timeout and torchrun, or --on slurm")
+    if ranks is not None and not elsewhere:
+        words = ["compare", *([] if file is None else [str(file)]), *["--resume"] * resume]
+        options = [("--out", out), ("--target", target), ("--seeds", seeds), ("--rank-timeout", rank_timeout)]
+        return share(ranks, words, options, settings or [], quiet=quiet, as_json=as_json)
+
     import msgspec
 
     from epidemic import methods as comparing
@@ -212,17 +196,10 @@ def compare_command(
     from epidemic.cli.show import print_json
     from epidemic.experiment import numbered_seeds, read_table, with_settings
     from epidemic.files import write_bytes
+    from epidemic.host.joining import joined
     from epidemic.report.curves import learning_figure
     from epidemic.report.style import save
 
-    if target is not None and not 0 <= target <= 1:
-        raise BadInput(f"--target {target:g} must be between 0 and 1, for example 0.7 for 70 %")
-    elsewhere = wants_slurm(on, slurm)
-    count = rank_count(ranks)
-    if count > 1 and not elsewhere:
-        raise BadInput(
-            f"--ranks {count}: methods are compared on ranks with --on slurm, each a task; leave it out here"
-        )
     settings = settings if seeds is None else numbered_seeds(seeds, settings or [])
     whole = comparing.DEMO if file is None else read_table(file)
     comparing.refuse_idle_settings(whole, settings or [])
@@ -233,19 +210,22 @@ def compare_command(
     words = ["epidemic", "compare", *([str(file)] if file else []), "--out", str(where)]
     words += [word for setting in settings or [] for word in ("--set", setting)]
     words += [] if target is None else ["--target", str(target)]
-    words += ["--ranks", str(count)] if count > 1 else []
     if elsewhere:
+        count = rank_count(ranks)
+        words += ["--ranks", str(count)] if count > 1 else []
         comparing.load_classes(methods)
         jobs = [Job(where / directory_name(name), experiment) for name, experiment in methods.items()]
         if hand_over(jobs, where, slurm, with_slurm(words, slurm), as_json=as_json, ranks=count):
-            return
+            return None
         resume = True  # all are finished: they are read back
     try:
-        with Display(quiet=quiet) as display:
+        with joined(rank_timeout), Display(quiet=quiet or silent()) as display:
             runs = comparing.run_methods(methods, where, display, resume=resume)
     except Interrupted as stop:
         where_it_was = str(stop).partition(";")[0]
         raise Interrupted(f"{where_it_was}; go on with: {shlex.join([*words, '--resume'])}") from None
+    if silent():
+        return None
     records = comparing.records_of(runs)
     result = comparing.compare(methods, records, target)
     nodes = next(iter(methods.values())).nodes
@@ -254,11 +234,9 @@ def compare_command(
         save(figure, where / f"comparison{suffix}")
     write_bytes(where / "comparison.json", msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
     if as_json:
-        print_json(
-            {"directory": str(where), **{f: getattr(result, f) for f in ("baseline", "target", "target_from", "rows")}}
-        )
-    else:
-        _print_comparison(result, where)
+        parts = {f: getattr(result, f) for f in ("baseline", "target", "target_from", "rows")}
+        return print_json({"directory": str(where), **parts})
+    return _print_comparison(result, where)
 
 
 def export_command(

@@ -74,7 +74,7 @@ def _print(found: Plan) -> None:
         fit = "no number of ranks fits" if found.ranks_to_fit is None else f"ranks to fit: {found.ranks_to_fit:,}"
         lines.append(f"memory of this machine: {size(found.machine_memory)}; {fit}")
     if found.ranks > 1:
-        lines.append(f"between ranks: {size(found.exchanged_per_round)} sent by each in a round")
+        lines.append(f"between ranks: {size(found.exchanged_per_round)} in a round, of the busiest of them")
     if found.sent_per_round is not None and found.sent_per_node is not None and found.sent_in_all is not None:
         sent = (size(found.sent_per_round), size(found.sent_per_node), size(found.sent_in_all))
         lines.append(f"sent by a node: {sent[0]} in a round, {sent[1]} by the end; by all nodes: {sent[2]}")

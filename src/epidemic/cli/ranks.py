@@ -20,7 +20,7 @@ GRACE = 20.0
 """Seconds that the other ranks have to end by themselves when one has failed."""
 MOST = 1024
 INTERRUPTED = 130
-ALONE = ("compare", "sweep", "reproduce", "cluster", "node")
+ALONE = ("sweep", "reproduce", "cluster", "node")
 """Commands that train and are not shared among ranks."""
 
 Ending = tuple[int, str, bool]
@@ -47,13 +47,56 @@ def run_on_ranks(count: int, words: Sequence[str]) -> None:
     _conclude(endings, [process.exitcode or 0 for process in processes], bool(signals))
 
 
-def check_command(words: Sequence[str]) -> None:
-    """Refuse to do, in each of several ranks, what one process should do: only `run` is shared among them."""
-    if words[:1] and words[0] in ALONE and int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
+def share(
+    count: int,
+    words: Sequence[str],
+    options: Sequence[tuple[str, object]],
+    settings: Sequence[str],
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """The command `epidemic WORDS`, with the options that have a value, on so many ranks."""
+    if started_as_a_rank():
         raise BadInput(
-            f"epidemic {words[0]} would be done by each of {os.environ['WORLD_SIZE']} ranks; only 'epidemic run' is shared among them:"
-            " start it without torchrun"
+            "--ranks starts ranks, and this process is one of several already (WORLD_SIZE); leave one of the two out"
         )
+    given = [word for option, value in options if value is not None for word in (option, str(value))]
+    changed = [word for setting in settings for word in ("--set", setting)]
+    run_on_ranks(count, [*words, *given, *changed, *["--quiet"] * quiet, *["--json"] * as_json])
+
+
+def check_timeout(seconds: float | None, ranks: int | None) -> None:
+    """Refuse a --rank-timeout that makes no sense, or that nobody would wait."""
+    if seconds is None:
+        return
+    if not 1 <= seconds <= 1e6:
+        raise BadInput(f"--rank-timeout {seconds:g} must be between 1 and 1,000,000 seconds")
+    if ranks is None and not started_as_a_rank():
+        raise BadInput("--rank-timeout is how long a rank waits for the others, and there are none; add --ranks N")
+
+
+def check_command(words: Sequence[str]) -> None:
+    """Refuse to do, in each of several ranks, what one process should do: only `run` and `compare` are shared among them."""
+    if words[:1] and words[0] in ALONE and started_as_a_rank():
+        raise BadInput(
+            f"epidemic {words[0]} would be done by each of {os.environ['WORLD_SIZE']} ranks; only 'epidemic run' and 'epidemic compare'"
+            " are shared among them: start it without torchrun"
+        )
+
+
+def started_as_a_rank() -> bool:
+    """Whether this process was started as one of several ranks; PyTorch is loaded only where that may be."""
+    if "RANK" not in os.environ:
+        return False
+    from epidemic.host import joining
+
+    return joining.started_as_a_rank()
+
+
+def silent() -> bool:
+    """Whether another rank does the talking."""
+    return started_as_a_rank() and os.environ["RANK"] != "0"
 
 
 def _free_port() -> int:

@@ -5,6 +5,8 @@ What one rank finds wrong before a round ends all of them with one line. What ca
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -14,12 +16,13 @@ from blake3 import blake3
 
 from epidemic import __version__
 from epidemic.callbacks import Callback, Callbacks
+from epidemic.callbacks.named import named_callbacks
 from epidemic.data import Dataset
 from epidemic.engine.results import Run, SeedRun
 from epidemic.engine.round import InRounds, elsewhere, way_on
 from epidemic.errors import BadInput, Interrupted
 from epidemic.experiment import Experiment, same_experiment
-from epidemic.host.interrupt import AgreedStop, Stop, gentle_stop
+from epidemic.host.interrupt import Stop, agreed_stop
 from epidemic.host.joining import ranks_here
 from epidemic.host.journal import Host
 from epidemic.host.population import Population
@@ -30,8 +33,6 @@ from epidemic.learner import Choice
 from epidemic.record import Record, Summary
 from epidemic.topology import fragments_of
 from epidemic.workers import Workers, available_threads
-
-HOW = "rows to columns by all-to-all, the whole matrix on each rank's columns, and back"
 
 
 def on_ranks(
@@ -49,14 +50,14 @@ def on_ranks(
     ranks = Shards(experiment.nodes)
     with ranks.together():
         refuse(experiment, callback, ranks.count)
-    _check_alike(ranks, experiment)
+    _check_alike(ranks, {"": experiment})
     first = ranks.rank == 0
     callback = callback if first else Callbacks([])
     stores = [Store(Path(out), experiment, seed) if out is not None and first else None for seed in experiment.seeds]
     threads = experiment.runtime.threads or max(1, available_threads() // ranks_here())
     workers = Workers(threads)
     try:
-        with gentle_stop(AgreedStop()) as stop:
+        with agreed_stop() as stop:
             with ranks.together():
                 for store in stores:
                     if store is not None:
@@ -104,18 +105,56 @@ def refuse_prepared(population: Population, choice: Choice, count: int) -> None:
         )
 
 
-def _check_alike(ranks: Shards, experiment: Experiment) -> None:
+@contextmanager
+def in_turn(
+    experiments: Mapping[str, Experiment], callbacks: Callbacks, check: Callable[[], None]
+) -> Iterator[Callable[[str], None]]:
+    """Several experiments, one after the other, each shared by the ranks of this process's group.
+
+    Nothing begins before all ranks have the same experiments, can share each of them, and `check`, which only the first rank does, finds nothing
+    in the way.
+
+    Returns:
+        What is called before each of them, with its name; it ends all ranks where somebody has interrupted any.
+    """
+    nodes = min((experiment.nodes for experiment in experiments.values()), default=1)
+    ranks = Shards(nodes)
+    _check_alike(ranks, experiments)
+    with ranks.together():
+        for name, experiment in experiments.items():
+            try:
+                refuse(experiment, Callbacks([*named_callbacks(experiment), *callbacks.those]), ranks.count)
+            except BadInput as problem:
+                raise BadInput(f"{name}: {problem}") from None
+        if ranks.rank == 0:
+            check()
+    with agreed_stop() as stop:
+
+        def before(name: str) -> None:
+            try:
+                ranks.heed(stop)
+            except KeyboardInterrupt:
+                raise Interrupted(f"interrupted before {name} began; the same again, with resume, goes on") from None
+
+        yield before
+
+
+def _check_alike(ranks: Shards, experiments: Mapping[str, Experiment]) -> None:
     """Refuse ranks that were started with different experiments or versions."""
-    own = {"experiment": experiment.table(), "versions": [__version__, str(torch.__version__)]}
-    raw = msgspec.json.encode(own)
+    tables = [[name, experiment.table()] for name, experiment in experiments.items()]
+    raw = msgspec.json.encode({"experiments": tables, "versions": [__version__, str(torch.__version__)]})
     theirs, mine = msgspec.json.decode(ranks.told(raw)), msgspec.json.decode(raw)
     with ranks.together():
-        different = same_experiment(theirs["experiment"], mine["experiment"])
-        if different or list(theirs["experiment"].get("seeds", [])) != list(mine["experiment"].get("seeds", [])):
-            what = ", ".join(different[:5]) or "seeds"
-            raise BadInput(
-                f"this is a different experiment than that of the first rank (in {what}); give all ranks the same"
-            )
+        names = [[name for name, _ in one["experiments"]] for one in (theirs, mine)]
+        if names[0] != names[1]:
+            raise BadInput("these are other methods than those of the first rank; give all ranks the same")
+        for (name, first), (_, own) in zip(theirs["experiments"], mine["experiments"], strict=True):
+            different = same_experiment(first, own)
+            if different or list(first.get("seeds", [])) != list(own.get("seeds", [])):
+                what = (f"{name}: " if name else "") + (", ".join(different[:5]) or "seeds")
+                raise BadInput(
+                    f"this is a different experiment than that of the first rank (in {what}); give all ranks the same"
+                )
         if theirs["versions"] != mine["versions"]:
             raise BadInput(
                 f"this rank has epidemic and PyTorch {' and '.join(mine['versions'])}, the first one"
@@ -194,10 +233,21 @@ class _Seeds:
                 note, classes, kind = setup.data.note, setup.data.classes, setup.task.device.type
                 store.begin(self.known, note, classes=classes, samples=setup.sizes, device=kind)
             if store is not None:
-                store.amend({"ranks": {"count": ranks.count, "exchange": HOW}})
+                store.amend({"ranks": {"count": ranks.count}})
         host = Host(population, learner, self.workers, self.stop, ranks)
-        found = InRounds(host, store, self.callback, way_on(store, self.deciding)).run()
+        ranks.ways.clear()
+        try:
+            found = InRounds(host, store, self.callback, way_on(store, self.deciding)).run()
+        except Interrupted:
+            self._say_ways(store)
+            raise
+        self._say_ways(store)
         return found if ranks.rank == 0 else SeedRun(seed, found.records, found.summary, None, elsewhere)
+
+    def _say_ways(self, store: Store | None) -> None:
+        """Write down how many mixtures came by each way since the seed began or went on."""
+        if store is not None:
+            store.amend({"ranks": {"count": self.ranks.count, "exchange": dict(sorted(self.ranks.ways.items()))}})
 
 
 def _digest_of(data: Dataset) -> bytes:

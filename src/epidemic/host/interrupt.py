@@ -82,3 +82,14 @@ def gentle_stop(stop: Stop | None = None) -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def agreed_stop() -> Iterator[Stop]:
+    """The same for ranks, which agree; inside another one it is that one, so that a wish is not forgotten between two runs."""
+    outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    if isinstance(outer, AgreedStop):
+        yield outer
+        return
+    with gentle_stop(AgreedStop()) as stop:
+        yield stop

@@ -20,6 +20,7 @@ from epidemic.workers import SMALL, Workers, blocks
 
 ROWS = 64  # of a sparse mixture per piece
 COLUMNS = 1 << 14  # of a sum over all nodes per piece
+LEFT = 1e-12  # a share of the own row that is rounding
 NUMBERS = 1 << 24
 """Of all nodes per piece of what is found of all models; of more than 1,024 nodes, such a piece has fewer columns than others."""
 
@@ -30,7 +31,7 @@ def mix(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
         return mix(weights, x[:, None], workers, out[:, None])[:, 0]
     if weights.matrix is None:
         return _mix_clique(weights, x, workers, out)
-    return _added(weights.matrix, x, workers, out)
+    return added(weights.matrix, x, workers, out)
 
 
 def mix_said(weights: Weights, own: Tensor, said: Said, fill: Fill, workers: Workers, out: Tensor) -> Tensor:
@@ -41,8 +42,8 @@ def mix_said(weights: Weights, own: Tensor, said: Said, fill: Fill, workers: Wor
     first = torch.from_numpy(matrix.data[~letters]).to(own.device, own.dtype)[:, None]
     indptr = matrix.indptr - np.arange(weights.n + 1)
     rest = csr_array((matrix.data[letters], matrix.indices[letters], indptr), shape=matrix.shape)
-    _added(rest, said.rows, workers, out)
-    masked = None if said.mask is None else _added(rest, said.mask, workers, torch.empty_like(own))
+    added(rest, said.rows, workers, out)
+    masked = None if said.mask is None else added(rest, said.mask, workers, torch.empty_like(own))
 
     def one(part: slice) -> None:
         heard = None if masked is None else masked[part]
@@ -67,7 +68,7 @@ def with_own(said: Tensor, heard: Tensor | None, own: Tensor, first: Tensor, fil
     return torch.where(heard > 0, mixed, own)
 
 
-def _added(matrix: csr_array, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
+def added(matrix: csr_array, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
     """For each row of the matrix, its weights times the rows of x, added in its order, into `out`.   # (m, d) -> (n, d)"""
     n = len(matrix.indptr) - 1
     indptr = torch.from_numpy(matrix.indptr).long()
@@ -97,15 +98,15 @@ def mix_member(members: Tensor, at: int, share: float, own: float) -> Tensor:
     """What the member at place `at` of a complete graph takes, as `mix` computes it.   # (m, d) -> (d,), or (m,) -> ()"""
     if members.dim() == 1:
         return mix_member(members[:, None], at, share, own)[0]
-    parts = [members[:, part] for part in blocks(members.shape[1], COLUMNS)]
-    return torch.cat([_shared(part, part[at : at + 1], share, own)[0] for part in parts])
+    parts = [members[:, part] for part in column_blocks(members.shape[1])]
+    return torch.cat([_besides(_shared(part, share), part[at : at + 1], own)[0] for part in parts])
 
 
 def mix_portions(members: Tensor, portions: FloatArray) -> Tensor:
     """What every member of a complete graph takes where each counts by a portion of its own.   # (m, d) -> (d,), or (m,) -> ()"""
     if members.dim() == 1:
         return mix_portions(members[:, None], portions)[0]
-    parts = [members[:, part] for part in blocks(members.shape[1], COLUMNS)]
+    parts = [members[:, part] for part in column_blocks(members.shape[1])]
     return torch.cat([_portioned(part, portions)[0] for part in parts])
 
 
@@ -149,35 +150,59 @@ def _wide(x: Tensor) -> torch.dtype:
     return torch.float32 if x.device.type == "mps" else torch.float64
 
 
+def column_blocks(width: int, at_most: int = COLUMNS) -> list[slice]:
+    """0..width in slices for sums over all nodes; a single column at the end stays with those before it.
+
+    Alone it would be added up in another order, and results would depend on where columns are cut.
+    """
+    found = blocks(width, at_most)
+    if len(found) > 1 and width - found[-1].start == 1:
+        found[-2:] = [slice(found[-2].start, width)]
+    return found
+
+
 def _mix_clique(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
     """Members take their share of a sum over all members; the others keep what they have."""
     assert weights.clique is not None
     everyone = len(weights.clique) == weights.n
     who = torch.from_numpy(weights.clique).to(x.device)
-    own, portions = weights.own, weights.portions
 
     def one(part: slice) -> None:
         members = x[:, part] if everyone else x[who, part]
-        mixed = _shared(members, members, weights.share, own) if portions is None else _portioned(members, portions)
+        mixed = taken(weights, shared_row(weights, members), members)
         if everyone:
             out[:, part] = mixed
         else:
             out[:, part] = x[:, part]
             out[who, part] = mixed
 
-    workers.map(one, blocks(x.shape[1], COLUMNS), size=x.numel())
+    workers.map(one, column_blocks(x.shape[1]), size=x.numel())
     return out
+
+
+def shared_row(weights: Weights, members: Tensor) -> Tensor:
+    """What all members of a complete graph take alike, added up over them in double precision.   # (m, d) -> (1, d)"""
+    return _shared(members, weights.share) if weights.portions is None else _portioned(members, weights.portions)
+
+
+def taken(weights: Weights, row: Tensor, takers: Tensor) -> Tensor:
+    """What members take: that row, and something of their own.   # (1, d), (t, d) -> (t, d) or (1, d)"""
+    return _besides(row, takers, weights.own if weights.portions is None else 0.0)
 
 
 def _portioned(members: Tensor, portions: FloatArray) -> Tensor:
     """The sum over all members by their portions, in double precision; equal ones are what `_shared` gives.   # (m, d) -> (1, d)"""
     if len(portions) and (portions == portions[0]).all():
-        return _shared(members, members[:1], float(portions[0]), 0.0)
+        return _shared(members, float(portions[0]))
     by = torch.from_numpy(portions).to(members.device, _wide(members))
     return (by[:, None] * members.to(_wide(members))).sum(0, keepdim=True).to(members.dtype)
 
 
-def _shared(members: Tensor, takers: Tensor, share: float, own: float) -> Tensor:
-    """A share of the sum over all members, added up in double precision, and something of each taker's own.   # (t, d) or (1, d)"""
-    mixed = (share * members.sum(0, keepdim=True, dtype=_wide(members))).to(members.dtype)
-    return mixed + own * takers if abs(own) > 1e-12 else mixed
+def _shared(members: Tensor, share: float) -> Tensor:
+    """A share of the sum over all members, added up in double precision.   # (m, d) -> (1, d)"""
+    return (share * members.sum(0, keepdim=True, dtype=_wide(members))).to(members.dtype)
+
+
+def _besides(row: Tensor, takers: Tensor, own: float) -> Tensor:
+    """A row, and so much of each taker's own.   # (1, d), (t, d) -> (t, d) or (1, d)"""
+    return row + own * takers if abs(own) > LEFT else row

@@ -1,19 +1,19 @@
 """Shards: one simulation on several processes of `torch.distributed`, each of which hosts a block of the nodes.
 
-Rows are trained where they live. To mix, rows are turned into columns: every rank receives a part of the columns of all rows, applies the whole
-matrix of the round to them, and sends the results back. So the traffic does not depend on who talks to whom, and every number is added up on one
-rank in the order in which one process adds it up: results are the same to the last bit.
+Rows are trained where they live. To mix, they travel by one of three ways (ways.py), and every number is added up on one rank in the order in
+which one process adds it up: results are the same to the last bit.
 
 Columns are cut where vector instructions cannot tell (multiples of `UNIT`); sums over whole blocks, as in D(X), are of the blocks that one
 process takes. What travels is cut into pieces of at most `LIMIT` bytes, because gloo fails on very large ones.
 
-Shapes: n nodes (those of a round, where it is a round's), k of them on this rank, d columns, w of them on this rank, r ranks.
+Shapes: n nodes (those of a round, where it is a round's), k of them on this rank, m that it needs of others, d columns, w of them on this rank,
+r ranks.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epidemic import errors
-from epidemic.algorithms import Heard, Inbox, Rows
+from epidemic.algorithms import Inbox, Rows
 from epidemic.errors import BadInput, EpidemicError, RankLost, RunFailed
 from epidemic.graph import IntArray
 from epidemic.host.checkpoint import Found
@@ -35,18 +35,29 @@ from epidemic.host.coding import Coder
 from epidemic.host.inbox import Memory
 from epidemic.host.interrupt import Stop
 from epidemic.host.joining import why_lost
-from epidemic.host.mixture import columns_for, mean_of_block, mix, spread_of_block
+from epidemic.host.mixture import (
+    added,
+    column_blocks,
+    columns_for,
+    mean_of_block,
+    mix,
+    shared_row,
+    spread_of_block,
+    taken,
+)
 from epidemic.host.pieces import Put, portions
+from epidemic.host.sharded import Sharded
+from epidemic.host.ways import UNIT, Needs, bounds_of, cuts_of, members_of
 from epidemic.learner import Evaluation
 from epidemic.mixing import Weights
-from epidemic.workers import Workers
+from epidemic.workers import Workers, blocks
 
 T = TypeVar("T")
 
 LIMIT = 32 << 20
 """Bytes that a rank sends at once; a rank has memory for a few times as many, whatever its share."""
-UNIT = 64
-"""Columns are cut at multiples of this many, so that each has the same place in a vector register as in one process."""
+SLAB = 24 << 20
+"""Bytes of the rows that are mixed at once. Memory of more than 32 MiB comes from the system anew each time, which takes longer than to fill it."""
 
 
 class Shards:
@@ -56,8 +67,8 @@ class Shards:
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         if self.count > nodes:
             raise BadInput(f"{self.count} ranks are more than nodes = {nodes}; use at most {nodes}")
-        self._bounds = np.array([nodes * rank // self.count for rank in range(self.count + 1)])
-        self._device = torch.device("cpu")  # where small things are exchanged
+        self.ways: Counter[str] = Counter()  # how many mixtures have come by each way
+        self._bounds = bounds_of(nodes, self.count)
 
     # -- who lives where ----------------------------------------------------------------------------------------------
 
@@ -195,8 +206,8 @@ class Shards:
             block = self._to_columns(x[:, slab], cuts, counts)
             return what(block) if block.shape[1] else None
 
-        for slab in _slices(x.shape[1], columns * self.count):
-            cuts = _cut(slab.stop - slab.start, self.count, columns, full=True)
+        for slab in blocks(x.shape[1], columns * self.count):
+            cuts = cuts_of(slab.stop - slab.start, self.count, columns, full=True)
             yield slab, cuts, found(slab, cuts)
 
     # -- all rows on the first rank -----------------------------------------------------------------------------------
@@ -271,7 +282,7 @@ class Shards:
             flat = rows.reshape(len(rows), width)
             arrived = flat.new_empty(sum(got), width)
             step = max(1, LIMIT // (flat.element_size() * max(1, len(donors))))
-            for part in _slices(width, step):
+            for part in blocks(width, step):
                 piece, w = flat[out.to(flat.device), part], part.stop - part.start
                 arrived[:, part] = self._passed(piece, [s * w for s in sent], [g * w for g in got]).view(sum(got), w)
             found[name] = arrived[back.to(flat.device)].view(sum(got), *rows.shape[1:])
@@ -290,32 +301,82 @@ class Shards:
         coder: Coder | None,
     ) -> Inbox:
         """What the hosted ones of the nodes `who` hold."""
-        return Transposed(self, message, weights, self._counts(who), workers, memory)
+        return Sharded(self, message, weights, self._counts(who), who, workers, memory)
 
-    def mixed(self, weights: Weights, x: Tensor, counts: list[int], workers: Workers, out: Tensor) -> Tensor:
-        """W @ X of all rows, for those of this rank, into `out`.   # (k, d) -> (k, d)"""
-        largest = max(*counts, 1)
-        width = max(1, LIMIT // (x.element_size() * largest) // UNIT) * UNIT
-        for slab in _slices(x.shape[1], width):
-            cuts = _cut(slab.stop - slab.start, self.count, UNIT)
+    def by_rows(self, weights: Weights, x: Tensor, needs: Needs, workers: Workers, out: Tensor) -> None:
+        """W @ X of all rows, for those of this rank, into `out`: from the rows that its nodes hear.   # (k, d) -> (k, d)"""
+        matrix = needs.matrix(weights, self.rank)
+        for slab in self._slabs(x, needs.largest):
+            added(matrix, self._with_others(x[:, slab], needs), workers, out[:, slab])
+
+    def by_columns(self, weights: Weights, x: Tensor, counts: list[int], workers: Workers, out: Tensor) -> None:
+        """The same, by the whole matrix on each rank's columns.   # (k, d) -> (k, d)"""
+        for slab in self._slabs(x, max(*counts, 1)):
+            cuts = cuts_of(slab.stop - slab.start, self.count, UNIT)
             columns = self._to_columns(x[:, slab], cuts, counts)
             if columns.numel():
                 columns = mix(weights, columns, workers, torch.empty_like(columns))
             self._to_rows(columns, cuts, counts, out[:, slab])
-        return out
+
+    def by_sum(self, weights: Weights, x: Tensor, counts: list[int], workers: Workers, out: Tensor) -> None:
+        """The same for a complete graph: its members' columns are added up where they are, and one row comes back.   # (k, d) -> (k, d)"""
+        assert weights.clique is not None
+        members, first = members_of(weights, counts), sum(counts[: self.rank])
+        own = weights.clique[(weights.clique >= first) & (weights.clique < first + len(x))] - first
+        who = slice(None) if len(own) == len(x) else torch.from_numpy(own).to(x.device)
+        for slab in self._slabs(x, max(*members, 1)):
+            cuts = cuts_of(slab.stop - slab.start, self.count, UNIT)
+            columns = self._to_columns(x[who, slab], cuts, members)
+            parts = column_blocks(columns.shape[1])
+            sums = workers.map(lambda part: shared_row(weights, columns[:, part]), parts, size=columns.numel())  # noqa: B023
+            row = torch.cat([columns.new_empty(1, 0), *sums], 1)
+            everywhere = x.new_empty(1, slab.stop - slab.start)
+            self._to_rows(row.expand(self.count, -1), cuts, [1] * self.count, everywhere)
+            if len(own) < len(x):
+                out[:, slab] = x[:, slab]
+            out[who, slab] = taken(weights, everywhere, x[who, slab])
+
+    def with_others(self, x: Tensor, needs: Needs) -> Tensor:
+        """The rows of this rank, and those that it needs of others.   # (k, d) -> (k + m, d)"""
+        found = x.new_empty(len(x) + len(needs.which[self.rank]), x.shape[1])
+        for slab in self._slabs(x, needs.largest):
+            found[:, slab] = self._with_others(x[:, slab], needs)
+        return found
+
+    def _with_others(self, x: Tensor, needs: Needs) -> Tensor:
+        """The same at once.   # (k, w) -> (k + m, w)"""
+        k, w = x.shape
+        found = x.new_empty(k + len(needs.which[self.rank]), w)
+        found[:k] = x
+        if needs.sizes.any():
+            wanted = np.concatenate([needs.of_mine(self.rank, other) for other in range(self.count)])
+            send = x[torch.from_numpy(wanted).to(x.device)]
+            sent, received = needs.sizes[:, self.rank] * w, needs.sizes[self.rank] * w
+            self._passed(send, sent.tolist(), received.tolist(), found[k:])
+        return found
+
+    @staticmethod
+    def _slabs(x: Tensor, rows: int) -> list[slice]:
+        """Parts of the columns of which so many rows can be had at once."""
+        return column_blocks(x.shape[1], max(1, SLAB // (x.element_size() * rows) // UNIT) * UNIT)
 
     # -- rows to columns, and back ------------------------------------------------------------------------------------
 
     def _to_columns(self, x: Tensor, cuts: list[slice], counts: list[int]) -> Tensor:
         """Each rank's cut of the columns, of all rows.   # (k, d) -> (n, w)"""
-        mine, k = cuts[self.rank], counts[self.rank]
-        found = x.new_empty(sum(counts), mine.stop - mine.start)
-        for parts in self._pieces(cuts, counts, x.element_size()):
+        mine, k, n = cuts[self.rank], counts[self.rank], sum(counts)
+        pieces = list(self._pieces(cuts, counts, x.element_size()))
+        found = x.new_empty(n, mine.stop - mine.start) if len(pieces) != 1 else None
+        for parts in pieces:
             own = parts[self.rank]
             w = own.stop - own.start
             send = torch.cat([x[:, _within(c, p)].reshape(-1) for c, p in zip(cuts, parts, strict=True)])
             sizes = [k * (p.stop - p.start) for p in parts]
-            found[:, own] = self._passed(send, sizes, [count * w for count in counts]).view(sum(counts), w)
+            got = self._passed(send, sizes, [count * w for count in counts]).view(n, w)
+            if found is None:
+                return got
+            found[:, own] = got
+        assert found is not None
         return found
 
     def _to_rows(self, y: Tensor, cuts: list[slice], counts: list[int], out: Tensor) -> None:
@@ -341,14 +402,16 @@ class Shards:
 
     # -- the process group --------------------------------------------------------------------------------------------
 
-    def _passed(self, send: Tensor, sent: list[int], received: list[int]) -> Tensor:
-        """What all ranks have for this one; numbers travel as the bytes that they are."""
+    def _passed(self, send: Tensor, sent: list[int], received: list[int], into: Tensor | None = None) -> Tensor:
+        """What all ranks have for this one, into memory that may be given; numbers travel as the bytes that they are."""
         width = send.element_size()
         raw = send.reshape(-1).contiguous().view(torch.uint8)
-        got = torch.empty(sum(received) * width, dtype=torch.uint8, device=send.device)
+        got = send.new_empty(sum(received)) if into is None else into.view(-1)
         with self._connected():
-            dist.all_to_all_single(got, raw, [size * width for size in received], [size * width for size in sent])
-        return got.view(send.dtype)
+            dist.all_to_all_single(
+                got.view(torch.uint8), raw, [size * width for size in received], [size * width for size in sent]
+            )
+        return got
 
     def _from_all(self, values: Tensor, counts: list[int]) -> Tensor:
         """The rows of all ranks, one rank after the other; small things only.   # (k, ...) -> (n, ...)"""
@@ -369,65 +432,9 @@ class Shards:
             raise RankLost(why_lost(self.rank, self.count, str(problem))) from problem
 
 
-class Transposed:
-    """The inboxes of the hosted nodes, mixed by columns."""
-
-    def __init__(
-        self,
-        shards: Shards,
-        message: Rows,
-        weights: Weights,
-        counts: list[int],
-        workers: Workers,
-        memory: Memory,
-    ) -> None:
-        self._shards = shards
-        self._message = message
-        self._weights = weights
-        self._counts = counts
-        self._workers = workers
-        self._memory = memory
-
-    def own(self, column: str) -> Tensor:
-        """Everybody's own part.   # (k, d)"""
-        return self._message[column]
-
-    def mean(self, column: str) -> Tensor:
-        """The average by the round's weights.   # (k, d)"""
-        return self._apply(self._weights, column)
-
-    def sum(self, column: str) -> Tensor:
-        """The own part plus the letters.   # (k, d)"""
-        return self._apply(self._weights.ones, column)
-
-    def _apply(self, weights: Weights, column: str) -> Tensor:
-        rows = self._message[column]
-        out = self._memory(column, rows)
-        flat, into = (t.view(len(t), math.prod(t.shape[1:])) for t in (rows, out))
-        self._shards.mixed(weights, flat, self._counts, self._workers, into)
-        return out
-
-    def each(self, column: str) -> Iterator[Heard]:
-        """Letters are never in one place."""
-        raise RunFailed(
-            "algorithm: on several ranks only means and sums of letters can be had, not the letters themselves; run it in one process"
-        )
-
-
 def _as_bytes(x: Tensor) -> Tensor:
     """The same memory, as bytes of each row.   # (k, ...) -> (k, w) uint8"""
     return x.reshape(len(x), math.prod(x.shape[1:])).view(torch.uint8)
-
-
-def _slices(size: int, at_most: int) -> list[slice]:
-    return [slice(start, min(start + at_most, size)) for start in range(0, size, at_most)]
-
-
-def _cut(width: int, parts: int, unit: int, *, full: bool = False) -> list[slice]:
-    """0..width in as many slices, at multiples of the unit; `full`: each of one whole unit, as long as there are some."""
-    units = -(-width // unit)
-    at = [min(r, units) if full else units * r // parts for r in range(parts + 1)]
-    return [slice(min(a * unit, width), min(b * unit, width)) for a, b in itertools.pairwise(at)]
 
 
 def _within(cut: slice, part: slice) -> slice:
