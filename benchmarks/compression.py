@@ -9,7 +9,7 @@ from benchmarks.timing import interleaved, verdict
 from benchmarks.training import BATCH, NODES, STEPS, pictures
 from epidemic.callbacks import Callback
 from epidemic.compression import Float16, Int8, RandomK, TopK
-from epidemic.engine.simulation import _Simulation
+from epidemic.engine.round import InRounds
 from epidemic.host.interrupt import gentle_stop
 from epidemic.host.journal import Host
 from epidemic.host.population import Population
@@ -38,7 +38,7 @@ class _Rounds:
         setup = prepare(experiment, 1, data)  # type: ignore[arg-type]
         learner = make_learner(setup, workers)[0]
         with gentle_stop() as stop:
-            self.engine = _Simulation(
+            self.engine = InRounds(
                 Host(Population(setup, learner, workers), learner, workers, stop), None, Callback(), ""
             )
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from epidemic.algorithms import Inbox, Rows
 from epidemic.graph import IntArray
 from epidemic.host import mixture
-from epidemic.host.coding import Coder
-from epidemic.host.inbox import Exchange, Memory
+from epidemic.host.coding import Coder, Memory
+from epidemic.host.inbox import Exchange
 from epidemic.host.interrupt import Stop
 from epidemic.learner import Evaluation
 from epidemic.mixing import Weights

@@ -28,19 +28,16 @@ from epidemic import errors
 from epidemic.algorithms import Heard, Inbox, Rows
 from epidemic.errors import BadInput, EpidemicError, RankLost, RunFailed
 from epidemic.graph import IntArray
-from epidemic.host.coding import Coder
-from epidemic.host.inbox import Memory
+from epidemic.host.coding import Coder, Memory
 from epidemic.host.interrupt import Stop
 from epidemic.host.joining import why_lost
-from epidemic.host.mixture import COLUMNS, mean_of_block, mix, spread_of_block
+from epidemic.host.mixture import COLUMNS, UNIT, mean_of_block, mix, spread_of_block
 from epidemic.learner import Evaluation
 from epidemic.mixing import Weights
 from epidemic.workers import Workers
 
 LIMIT = 128 << 20
 """Bytes that a rank sends at once."""
-UNIT = 64
-"""Columns are cut at multiples of this many, so that each has the same place in a vector register as in one process."""
 
 
 class Shards:
