@@ -32,7 +32,7 @@ from epidemic.compression.base import (
 from epidemic.rng import words_of
 
 KEY_BYTES = 8
-REMEMBERED_BYTES = 1 << 26
+REMEMBERED_BYTES = 1 << 24
 """How much of the subsets that were drawn last is remembered."""
 
 
