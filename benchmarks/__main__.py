@@ -10,7 +10,7 @@ ALL = [
     "training",
     "small_models",
     "views",
-    "compression",
+    "methods",
     "scaling",
     "scale",
     "clock",

@@ -12,6 +12,7 @@ import epidemic as ep
 from epidemic import theory
 from epidemic.algorithms import Column
 from epidemic.compression import CODECS, BFloat16, Float16, Int8, RandomK, TopK, Uncompressed, codec_from
+from epidemic.compression.base import LONG, SAMPLE, smallest
 from epidemic.compression.int8 import BUCKET, LEVELS
 from epidemic.graph import Graph
 from epidemic.host.coding import SENT, Coder
@@ -164,6 +165,45 @@ def test_top_k_keeps_this_share_of_the_energy_of_gaussian_numbers():
         codec = TopK(share)
         found = codec.decode(codec.encode(x, [0]), x.shape[1], "float32").rows
         assert float(found.square().sum() / x.square().sum()) == pytest.approx(energy, abs=0.006)
+
+
+@pytest.mark.parametrize("d", [1, 2, 100, LONG - 1, LONG, LONG + 1, 3 * LONG + 7])
+@pytest.mark.parametrize("kind", ["any", "few values", "equal", "ascending", "unfair sample"])
+@pytest.mark.parametrize("dtype", [np.uint32, np.int64])
+def test_the_smallest_are_found_as_by_a_stable_sort(d, kind, dtype):
+    rng = np.random.default_rng(d)
+    rows = {
+        "any": rng.integers(0, 2**31, (2, d)),
+        "few values": rng.integers(0, 3, (2, d)),
+        "equal": np.full((2, d), 7),
+        "ascending": np.tile(np.arange(d), (2, 1)),
+        "unfair sample": np.tile(np.where(np.arange(d) % max(1, d // SAMPLE), 5 + np.arange(d), 0), (2, 1)),
+    }[kind].astype(dtype)
+    for kept in sorted({1, min(2, d), max(1, d // 100), max(1, d // 4), max(1, d - 1), d}):
+        mask = smallest(rows, kept)
+        for row, one in zip(rows, mask, strict=True):
+            assert np.flatnonzero(one).tolist() == sorted(np.argsort(row, kind="stable")[:kept].tolist())
+
+
+def test_top_k_takes_what_is_no_number_for_infinite():
+    x = torch.tensor([[1.0, float("nan"), -2.0, float("-inf"), -0.0, float("inf"), -float("nan")]])
+    for kept, where in ((1, [1]), (2, [1, 3]), (4, [1, 3, 5, 6]), (5, [1, 2, 3, 5, 6])):
+        for dtype in (torch.float32, torch.float64):
+            codec = TopK(kept / 7)
+            said = codec.decode(codec.encode(x.to(dtype), [0]), 7, str(dtype).removeprefix("torch."))
+            assert np.flatnonzero(said.mask[0].numpy()).tolist() == where
+
+
+@pytest.mark.parametrize(("codec", "number"), [(Float16(), 65_520.0), (Float16(), -1e9), (BFloat16(), 3.4e38)])
+def test_a_number_that_a_letter_cannot_hold_is_refused_in_a_line(codec, number):
+    """It would arrive as an infinite one, and every receiver's model with it."""
+    x = torch.tensor([[1.0, 65_504.0, number]])
+    with pytest.raises(
+        ep.RunFailed, match=r'compression.kind = "b?float16": a model has a number of magnitude .*; use kind = "int8"'
+    ):
+        codec.encode(x, [0])
+    gone = torch.tensor([[1.0, float("inf"), float("nan")]])  # diverged: said by its loss
+    assert not codec.decode(codec.encode(gone, [0]), 3, "float32").rows.isfinite().all()
 
 
 # -- what strangers may send ------------------------------------------------------------------------------------------

@@ -217,3 +217,10 @@ def test_pushed_to_files_it_stays_what_it_is():
     assert small().portable
     assert small().table()["topology"] == {"kind": "fragments", "inner": {"kind": "el-local", "s": 3}, "k": 4}
     assert msgspec.structs.replace(small(), rounds=9).topology.inner == ep.ELLocal(3)
+
+
+def test_more_parts_than_numbers_are_refused_before_a_round_of_each_is_planned():
+    with pytest.raises(
+        ep.BadInput, match=r"a model of 650 numbers cannot be cut into 1000000000 parts; use at most 650"
+    ):
+        ep.simulate(small(topology=ep.Fragments(ep.ELLocal(3), 10**9)))

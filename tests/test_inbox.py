@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 import epidemic as ep
 from epidemic.algorithms import Heard
 from epidemic.callbacks import Callback
+from epidemic.compression import Said
 from epidemic.graph import Graph
+from epidemic.host import mixture
 from epidemic.host.inbox import Exchange, Post, Received
 from epidemic.host.plan import shares, view_of
 from epidemic.mixing import weights
@@ -274,3 +276,25 @@ def test_a_trimmed_mean_over_the_letters_is_what_numpy_finds_and_keeps_liars_out
 def test_trimming_nothing_is_the_mean():
     trimmed, plain = ep.simulate(small(algorithm=Trimmed(0))), ep.simulate(small())
     torch.testing.assert_close(trimmed.models.rows, plain.models.rows, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("masked", [False, True])
+def test_how_a_mixture_is_cut_makes_no_difference(dtype, masked, monkeypatch):
+    """In one piece, into columns, into rows: the same to the last bit."""
+    n, d = 9, 1000
+    rng = np.random.default_rng(3)
+    x, own = (torch.from_numpy(rng.standard_normal((n, d))).to(dtype) for _ in range(2))
+    mask = torch.from_numpy(rng.random((n, d)) < 0.3).to(dtype) if masked else None
+    w = weights("uniform", ep.ELLocal(4).graph(n, 1, ep.Streams(1)))
+    found = []
+    for small, numbers in ((10**9, 1), (0, n * 64), (0, 10**9)):
+        monkeypatch.setattr(mixture, "SMALL", small)
+        monkeypatch.setattr(mixture, "NUMBERS", numbers)
+        plain = mixture.mix(w, x, WORKERS, torch.empty_like(x))
+        said = mixture.mix_said(w, own, Said(x, mask), "count", WORKERS, torch.empty_like(x))
+        parts = mixture.mix_parts([w, w], [slice(0, 300), slice(300, d)], x, WORKERS, torch.empty_like(x))
+        found.append(torch.stack([plain, said, parts]))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[0][0], found[0][2])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epidemic.errors import BadInput
-from epidemic.rng import Stream, Streams, distinct
+from epidemic.rng import Stream, Streams, distinct, words_of
 
 
 def test_the_generator_is_philox_4x64_10_as_published():
@@ -112,3 +112,17 @@ def test_distinct_gives_every_subset_equally_often(population, size):
 def test_a_bad_seed_is_refused(seed):
     with pytest.raises(BadInput, match="seed"):
         Streams(seed)
+
+
+@given(st.lists(st.integers(0, 2**128 - 1), max_size=5), st.integers(0, 40))
+def test_words_of_many_keys_are_those_of_each_stream(keys, size):
+    found = words_of(keys, size)
+    assert found.shape == (len(keys), size)
+    for row, key in zip(found, keys, strict=True):
+        assert (row == Stream(key).words(size)).all()
+
+
+@given(st.integers(0, 2**40), st.lists(st.integers(0, 2**40), max_size=5), st.integers(0, 3))
+def test_keys_at_once_are_those_one_by_one(seed, last, part):
+    streams = Streams(seed).of_part(part)
+    assert streams.keys("x", 3, last=last) == [streams.key("x", 3, i) for i in last]

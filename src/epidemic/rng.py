@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,9 +51,21 @@ class Streams:
 
     def key(self, purpose: str, *index: int) -> int:
         """The 128-bit Philox key of a purpose and an index; also a seed for torch's generators."""
+        return int.from_bytes(self._hashed(purpose, *index).digest(), "little")
+
+    def keys(self, purpose: str, *index: int, last: Iterable[int]) -> list[int]:
+        """`key(purpose, *index, i)` for each i of `last`, in half the time: what they have in common is hashed once."""
+        begun, found = self._hashed(purpose, *index), []
+        for i in last:
+            one = begun.copy()
+            one.update(b"\0%d" % i)
+            found.append(int.from_bytes(one.digest(), "little"))
+        return found
+
+    def _hashed(self, purpose: str, *index: int) -> hashlib.blake2b:
         purpose = f"{purpose}/{self.part}" if self.part else purpose
         words = [_DOMAIN, str(self.seed).encode(), purpose.encode(), *(str(i).encode() for i in index)]
-        return int.from_bytes(hashlib.blake2b(b"\0".join(words), digest_size=16).digest(), "little")
+        return hashlib.blake2b(b"\0".join(words), digest_size=16)
 
 
 class _Key(np.random.bit_generator.ISeedSequence):
@@ -101,6 +114,22 @@ class Stream:
         radius = np.sqrt(-2.0 * np.log1p(-u[0]))  # 1 - u is in (0, 1]
         angle = 2.0 * math.pi * u[1]
         return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size].reshape(shape)
+
+
+def words_of(keys: Sequence[int], size: int) -> NDArray[np.uint64]:
+    """The first `size` words of the stream of each key.   # (k, size)
+
+    One generator takes the keys in turn: to make a new one takes longer than to draw a thousand words.
+    """
+    words = np.empty((len(keys), size), dtype=np.uint64)
+    both = np.frombuffer(b"".join(key.to_bytes(16, "little") for key in keys), "<u8").astype(np.uint64).reshape(-1, 2)
+    philox = np.random.Philox(_Key(0))  # type: ignore[arg-type]  # documented, not in the stubs
+    fresh: Any = philox.state
+    for row, key in zip(words, both, strict=True):
+        fresh["state"]["key"] = key
+        philox.state = fresh
+        row[:] = philox.random_raw(size)
+    return words
 
 
 def distinct(stream: Stream, rows: int, population: int, size: int) -> IntArray:

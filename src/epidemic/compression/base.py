@@ -12,6 +12,7 @@ Shapes: k rows, d numbers of a row, b bytes of an encoded row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -28,6 +29,10 @@ Fill = Literal["count", "own", "zero"]
 FILLS = ("count", "own")
 """What a receiver does about coordinates that a letter does not contain. count: it averages over those letters that do. own: its own value
 stands in for them. (zero, of algorithms that send differences: they are nothing.)"""
+
+
+LONG, SAMPLE = 1 << 14, 1 << 11
+"""Of rows of so many numbers, a sample of about this many tells where to look for the smallest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +101,38 @@ def spread(values: Tensor, where: Tensor, size: int) -> Said:
     rows = torch.zeros(len(values), size, dtype=values.dtype, device=values.device)
     mask = torch.zeros(len(values), size, dtype=torch.bool, device=values.device)
     return Said(rows.scatter_(1, where, values), mask.scatter_(1, where, True))
+
+
+def smallest(rows: NDArray[Any], kept: int) -> NDArray[np.bool_]:
+    """Where the `kept` smallest of each row are, exactly so many; of equal ones the first.   # (k, d) whole numbers -> (k, d)"""
+    if rows.shape[1] < LONG:
+        last = np.partition(rows, kept - 1, axis=1)[:, kept - 1 : kept]
+    else:
+        last = np.array([[_nth(row, kept - 1)] for row in rows], dtype=rows.dtype)
+    mask = rows <= last
+    if np.count_nonzero(mask) > kept * len(rows):
+        for row, least, one in zip(rows, last[:, 0], mask, strict=True):
+            equal = np.flatnonzero(row == least)
+            one[equal[len(equal) - (np.count_nonzero(one) - kept) :]] = False
+    return mask
+
+
+def _nth(row: NDArray[Any], place: int) -> Any:
+    """What stands at this place once a long row is in order: looked for among those between two numbers of a sample."""
+    sample = np.sort(row[:: len(row) // SAMPLE])
+    share = (place + 0.5) / len(row)
+    middle, around = share * len(sample), 5 * math.sqrt(share * (1 - share) * len(sample)) + 1
+    first, last = int(middle - around), int(middle + around) + 1
+    near = row <= sample[last] if last < len(sample) else np.ones(len(row), dtype=bool)
+    at = place
+    if first > 0:
+        before = row < sample[first]
+        near ^= before
+        at -= int(np.count_nonzero(before))
+    some = row[np.flatnonzero(near)]
+    if 0 <= at < len(some):
+        return np.partition(some, at)[at]
+    return np.partition(row, place)[place]  # the sample was not a fair one
 
 
 def columns_of(mask: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from epidemic.compression.base import Codec, Said, as_bytes, as_numbers, sane, torch_type
+from epidemic.errors import RunFailed
 
 
 class Cast(Codec, frozen=True):
@@ -20,8 +22,18 @@ class Cast(Codec, frozen=True):
         return size * torch_type(self.sent_as or dtype).itemsize
 
     def encode(self, rows: Tensor, keys: Sequence[int], before: Tensor | None = None) -> Tensor:
-        """Rounded to nearest, ties to even."""
-        return as_bytes(rows if self.sent_as is None else rows.to(torch_type(self.sent_as)))
+        """Rounded to nearest, ties to even; a finite number that would become infinite is refused."""
+        if self.sent_as is None:
+            return as_bytes(rows)
+        sent = rows.to(torch_type(self.sent_as))
+        infinite = sent.isinf()
+        if infinite.any() and bool((infinite := infinite & rows.isfinite()).any()):
+            largest, most = float(rows[infinite].abs().max()), torch.finfo(sent.dtype).max
+            raise RunFailed(
+                f'compression.kind = "{self.sent_as}": a model has a number of magnitude {largest:g}, and letters have none above {most:g}; use'
+                ' kind = "int8" or "none", or lower algorithm.lr if models grow without bound'
+            )
+        return as_bytes(sent)
 
     def decode(self, raw: Tensor, size: int, dtype: str) -> Said:
         """The numbers, exactly as they were sent."""
@@ -39,7 +51,7 @@ class Uncompressed(Cast, frozen=True, tag="none"):
 
 
 class Float16(Cast, frozen=True, tag="float16"):
-    """Half precision: relative error at most 2^-11 between 6.1e-5 and 65504, absolute error at most 3e-8 below; infinite above."""
+    """Half precision: relative error at most 2^-11 between 6.1e-5 and 65504, absolute error at most 3e-8 below; nothing above."""
 
     sent_as: ClassVar[str | None] = "float16"
     limits: ClassVar[str] = "it makes numbers beyond 65504 infinite; try bfloat16 or int8"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from epidemic.compression.base import Codec, Said, as_bytes, as_numbers, sane, torch_type
-from epidemic.rng import Stream
+from epidemic.rng import words_of
 
 BUCKET, LEVELS = 512, 127
 GRID = 2.0**-16
@@ -36,10 +36,8 @@ class Int8(Codec, frozen=True, tag="int8"):
         whole = _buckets(size) * BUCKET
         x = torch.nn.functional.pad(rows.float(), (0, whole - size)).reshape(k, -1, BUCKET)
         step = x.abs().amax(2).mul_(1 / LEVELS)  # (k, buckets)
-        chance = torch.empty(k, whole, dtype=torch.float32)
-        for row, key in zip(chance.numpy(), keys, strict=True):
-            row[:] = Stream(key).words(whole // 4).astype("<u8", copy=False).view("<u2")
-        chance = chance.add_(0.5).mul_(GRID).to(rows.device).reshape(k, -1, BUCKET)
+        drawn = words_of(keys, whole // 4).astype("<u8", copy=False).view("<u2").astype(np.float32)
+        chance = torch.from_numpy(drawn).add_(0.5).mul_(GRID).to(rows.device).reshape(k, -1, BUCKET)
         level = chance.add_(x.div_(step[:, :, None]).nan_to_num_(0.0)).floor_().clamp_(-LEVELS, LEVELS).to(torch.int8)
         return torch.cat([as_bytes(step), as_bytes(level.reshape(k, -1)[:, :size])], dim=1)
 

@@ -9,20 +9,31 @@ Layout: the key, 8 bytes; then the values by ascending coordinate.
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epidemic.compression.base import Partial, Said, as_bytes, as_numbers, columns_of, sane, spread, torch_type
-from epidemic.rng import Stream
+from epidemic.compression.base import (
+    Partial,
+    Said,
+    as_bytes,
+    as_numbers,
+    columns_of,
+    sane,
+    smallest,
+    spread,
+    torch_type,
+)
+from epidemic.rng import words_of
 
 KEY_BYTES = 8
-REMEMBERED_BYTES = 1 << 22
-"""The largest set of coordinates that is remembered, of 32."""
+REMEMBERED_BYTES = 1 << 24
+"""How much of the subsets that were drawn last is remembered."""
 
 
 class RandomK(Partial, frozen=True, tag="random-k"):
@@ -52,33 +63,39 @@ class RandomK(Partial, frozen=True, tag="random-k"):
 
     def _coordinates(self, keys: NDArray[np.uint64], size: int) -> Tensor:
         """The coordinates that belong to each key, ascending.   # (k, kept)"""
-        known = keys.astype(np.uint64).tobytes()
-        few = 8 * len(keys) * self.kept(size) <= REMEMBERED_BYTES
-        return torch.from_numpy((_remembered if few else _subsets)(known, size, self.kept(size)))
+        return torch.from_numpy(_remembered(keys.astype(np.uint64).tobytes(), size, self.kept(size)))
+
+
+class _Memory:
+    """The subsets that were asked for last, as many as fit: whoever encodes rows in this process mostly decodes them as well."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[bytes, int, int], NDArray[np.int32]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, keys: bytes, size: int, kept: int) -> NDArray[np.int64]:
+        """Which coordinates belong to each key, ascending.   # (k, kept)"""
+        asked = keys, size, kept
+        with self._lock:
+            known = self._known.get(asked)
+            if known is not None:
+                self._known.move_to_end(asked)
+                return known.astype(np.int64)
+        found = _subsets(keys, size, kept)
+        with self._lock:
+            if asked not in self._known:
+                self._known[asked] = found.astype(np.int32)
+                self._bytes += 4 * found.size
+            while self._bytes > REMEMBERED_BYTES:
+                self._bytes -= self._known.popitem(last=False)[1].nbytes
+        return found
+
+
+_remembered = _Memory()
 
 
 def _subsets(keys: bytes, size: int, kept: int) -> NDArray[np.int64]:
-    """Which coordinates belong to each key, ascending: those with the smallest of as many random words, the first of equal ones.   # (k, kept)
-
-    Words are put into bins by their leading bits; only those of the last bin are compared whole.
-    """
-    short = np.frombuffer(keys, np.uint64).tolist()
-    words = (
-        np.stack([Stream(key).words(-(-size // 2)) for key in short]).astype("<u8", copy=False).view("<u4")[:, :size]
-    )
-    bits = min(10, max(1, size.bit_length() - 3))
-    bins = words >> np.uint32(32 - bits)  # (k, d)
-    upto = np.stack([np.bincount(one, minlength=1 << bits) for one in bins]).cumsum(axis=1)
-    last = (upto < kept).sum(axis=1, dtype=np.uint32)[:, None]
-    before = np.where(last > 0, np.take_along_axis(upto, last.astype(np.int64) - 1, axis=1), 0)[:, 0]
-    missing, mask = kept - before, bins < last
-    at, where = np.nonzero(bins == last)
-    order = np.lexsort((words[at, where], at))  # stable: of equal words the first
-    at, where = at[order], where[order]
-    place = np.arange(len(at)) - np.searchsorted(at, at)
-    chosen = place < missing[at]
-    mask[at[chosen], where[chosen]] = True
-    return columns_of(mask)
-
-
-_remembered = lru_cache(maxsize=32)(_subsets)  # whoever encodes rows in this process mostly decodes them as well
+    """Those with the smallest of as many random words, the first of equal ones.   # (k, kept)"""
+    words = words_of(np.frombuffer(keys, np.uint64).tolist(), -(-size // 2)).astype("<u8", copy=False)
+    return columns_of(smallest(words.view("<u4")[:, :size], kept))

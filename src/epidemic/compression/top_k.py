@@ -15,9 +15,20 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from epidemic.compression.base import Partial, Said, as_bytes, as_numbers, columns_of, sane, spread, torch_type
+from epidemic.compression.base import (
+    Partial,
+    Said,
+    as_bytes,
+    as_numbers,
+    columns_of,
+    sane,
+    smallest,
+    spread,
+    torch_type,
+)
 
 
 class TopK(Partial, frozen=True, tag="top-k"):
@@ -32,13 +43,13 @@ class TopK(Partial, frozen=True, tag="top-k"):
     def encode(self, rows: Tensor, keys: Sequence[int], before: Tensor | None = None) -> Tensor:
         """Coordinates and values; of equal changes the first coordinates."""
         size = rows.shape[1]
-        mask = _largest((rows if before is None else rows - before).abs(), self.kept(size))
-        where = torch.from_numpy(columns_of(mask.cpu().numpy())).to(rows.device)
+        mask = _largest(rows if before is None else rows - before, self.kept(size))
+        where = torch.from_numpy(columns_of(mask)).to(rows.device)
         values = rows.gather(1, where)
         if before is not None:
             before.scatter_(1, where, values)
         if self._bitmap(size):
-            told = torch.from_numpy(np.packbits(mask.cpu().numpy(), axis=1, bitorder="little")).to(rows.device)
+            told = torch.from_numpy(np.packbits(mask, axis=1, bitorder="little")).to(rows.device)
         else:
             told = as_bytes(where.to(torch.int32))
         return torch.cat([told, as_bytes(values)], dim=1)
@@ -74,15 +85,15 @@ class TopK(Partial, frozen=True, tag="top-k"):
         return -(-size // 8) if self._bitmap(size) else 4 * self.kept(size)
 
 
-def _largest(change: Tensor, kept: int) -> Tensor:
-    """Where the largest of each row are, exactly so many; the first of equal ones.   # (k, d) -> (k, d) bool"""
-    change = change.nan_to_num_(nan=float("inf"), posinf=float("inf"))
-    at = change.shape[1] - kept
-    least = torch.from_numpy(np.partition(change.cpu().double().numpy(), at, axis=1)[:, at : at + 1]).to(change.device)
-    mask = change >= least
-    if int(mask.sum()) > kept * len(change):
-        above = change > least
-        equal = change == least
-        room = kept - above.sum(1, keepdim=True)
-        mask = above | (equal & (equal.cumsum(1) <= room))
-    return mask
+def _largest(change: Tensor, kept: int) -> NDArray[np.bool_]:
+    """Where the largest magnitudes of each row are, exactly so many; the first of equal ones; no number counts as infinite.   # (k, d)
+
+    Magnitudes are compared as whole numbers, which have their order.
+    """
+    exact = change if change.dtype == torch.float64 else change.float()
+    numbers = exact.cpu().contiguous().numpy()
+    wide = numbers.dtype == np.float64
+    infinite = numbers.dtype.type(np.inf).view(np.int64 if wide else np.int32)
+    bits = numbers.view(infinite.dtype) & np.iinfo(infinite.dtype).max  # without the sign
+    np.minimum(bits, infinite, out=bits)
+    return smallest(np.subtract(infinite, bits, out=bits), kept)

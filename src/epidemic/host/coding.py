@@ -9,7 +9,7 @@ Shapes: k senders, d numbers of a row, b bytes of an encoded row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,10 +23,15 @@ from epidemic.workers import Workers, blocks
 
 SENT = ".sent"
 """What the entry of a message is called that holds a column's bytes."""
+SAID, HEARD = ".said", ".heard"
+"""What the entries are called that hold what receivers have made of those bytes: memory for the next round."""
 MEMORY = "codec.said"
 """What the entry of a state is called that holds what each node has last said of each coordinate."""
-PIECE = 1 << 19
-"""Numbers that are encoded at a time."""
+PIECE = 1 << 17
+"""Numbers that are encoded at a time: so many that they stay in a core's cache."""
+
+Memory = Callable[[str, Tensor], Tensor]
+"""Gives memory for an entry of this name, like this one."""
 
 
 class Coder:
@@ -46,7 +51,7 @@ class Coder:
 
     def encode(self, rows: Tensor, round: int, ids: IntArray, before: Tensor | None, workers: Workers) -> Tensor:
         """The letters of these nodes in a round; `before`, what they have last said, is brought up to date.   # (k, d) -> (k, b) uint8"""
-        keys = [self._streams.key("compression", round, int(i)) for i in ids]
+        keys = self._streams.keys("compression", round, last=ids.tolist())
         raw = torch.empty(len(rows), self.bytes, dtype=torch.uint8, device=rows.device)
 
         def one(part: slice) -> None:
@@ -59,11 +64,14 @@ class Coder:
         """What letters say.   # (k, b) uint8 -> (k, d)"""
         return self._codec.decode(raw, self.column.shape[0], self.column.dtype)
 
-    def decode_all(self, raw: Tensor, workers: Workers) -> Said:
-        """The same on all threads, with the mask as numbers 0 and 1."""
-        shape = (len(raw), self.column.shape[0])
-        rows = torch.empty(shape, dtype=self.column.torch_dtype, device=raw.device)
-        mask = torch.empty_like(rows) if self.fill != "zero" and self._codec.partial else None
+    def decode_all(self, raw: Tensor, workers: Workers, memory: Memory | None = None) -> Said:
+        """The same on all threads, with the mask as numbers 0 and 1; `memory` gives room for entries of a message.   # (k, b) uint8 -> (k, d)"""
+        like = torch.empty(len(raw), self.column.shape[0], dtype=self.column.torch_dtype, device=raw.device)
+        name = self.column.name
+        rows = like if memory is None else memory(name + SAID, like)
+        mask = None
+        if self.fill != "zero" and self._codec.partial:
+            mask = torch.empty_like(like) if memory is None else memory(name + HEARD, like)
 
         def one(part: slice) -> None:
             said = self.decode(raw[part])

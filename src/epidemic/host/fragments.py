@@ -8,15 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from epidemic.algorithms import Heard, Rows
 from epidemic.errors import RunFailed
-from epidemic.host.inbox import Memory
-from epidemic.host.mixture import mix
+from epidemic.host.coding import Memory
+from epidemic.host.mixture import mix_parts
 from epidemic.mixing import Weights
 from epidemic.workers import Workers, blocks
+
+PARTS = ".parts"
+"""What the entry of a message is called that holds its mixed parts, one after the other: memory for the next round."""
+PIECE = 1 << 17
+"""Numbers that are put into another order at a time."""
 
 
 class Mosaic:
@@ -39,14 +45,17 @@ class Mosaic:
     def mean(self, column: str) -> Tensor:
         """The average by the round's weights, part by part.   # (k, d)"""
         rows = self._message[column]
-        out = self._memory(column, rows)
-        some = blocks(len(rows), max(1, len(rows) // 8))
-        for part, weights in zip(self._parts, self._weights, strict=True):
-            piece = torch.empty(len(rows), len(part), dtype=rows.dtype, device=rows.device)
-            size = piece.numel() * 8
-            self._workers.map(partial(_take, rows, part, piece), some, size=size)
-            mixed = mix(weights, piece, self._workers, torch.empty_like(piece))
-            self._workers.map(partial(_put, mixed, part, out), some, size=size)
+        order = torch.cat(list(self._parts))  # (d,) one part after the other
+        back = torch.empty_like(order)
+        back[order] = torch.arange(len(order), device=order.device)
+        ends = np.cumsum([len(part) for part in self._parts]).tolist()
+        cuts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        out, mixed = self._memory(column, rows), self._memory(column + PARTS, rows)
+        self._message[column + PARTS] = mixed  # so that this memory is used again
+        some, size = blocks(len(rows), max(1, PIECE // max(1, rows.shape[1]))), rows.numel() * 8
+        self._workers.map(partial(_reordered, rows, order, out), some, size=size)
+        mix_parts(self._weights, cuts, out, self._workers, mixed)
+        self._workers.map(partial(_reordered, mixed, back, out), some, size=size)
         return out
 
     def sum(self, column: str) -> Tensor:
@@ -65,11 +74,6 @@ class Mosaic:
         )
 
 
-def _take(rows: Tensor, part: Tensor, piece: Tensor, some: slice) -> None:
-    """The coordinates of a part, of some rows."""
-    torch.index_select(rows[some], 1, part, out=piece[some])
-
-
-def _put(piece: Tensor, part: Tensor, out: Tensor, some: slice) -> None:
-    """Back to where they belong."""
-    out[some].index_copy_(1, part, piece[some])
+def _reordered(rows: Tensor, order: Tensor, out: Tensor, some: slice) -> None:
+    """The coordinates in another order, of some rows."""
+    torch.index_select(rows[some], 1, order, out=out[some])

@@ -20,13 +20,10 @@ from epidemic.algorithms import Heard, Rows
 from epidemic.compression import Said
 from epidemic.errors import RunFailed
 from epidemic.graph import FloatArray
-from epidemic.host.coding import SENT, Coder
+from epidemic.host.coding import HEARD, SAID, SENT, Coder, Memory
 from epidemic.host.mixture import add, mix, mix_member, mix_portions, mix_said, with_own
 from epidemic.mixing import Weights
 from epidemic.workers import Workers
-
-Memory = Callable[[str, Tensor], Tensor]
-"""Gives memory for a result like this one of this column."""
 
 
 def no_sums() -> RunFailed:
@@ -62,7 +59,11 @@ class Exchange:
         """The average by the round's weights.   # (k, d)"""
         if self._coder is None:
             return self._apply(self._weights, column)
-        own, said = self._message[column], self._coder.decode_all(self._message[column + SENT], self._workers)
+        own = self._message[column]
+        said = self._coder.decode_all(self._message[column + SENT], self._workers, self._memory)
+        self._message[column + SAID] = said.rows  # so that this memory is used again
+        if said.mask is not None:
+            self._message[column + HEARD] = said.mask
         return mix_said(self._weights, own, said, self._coder.fill, self._workers, self._memory(column, own))
 
     def sum(self, column: str) -> Tensor:

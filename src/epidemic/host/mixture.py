@@ -6,6 +6,7 @@ Each piece of the result is computed by one thread from the same numbers in the 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,14 +16,17 @@ from torch import Tensor
 
 from epidemic.compression import Fill, Said
 from epidemic.graph import FloatArray
+from epidemic.host.ways import UNIT
 from epidemic.mixing import Weights
 from epidemic.workers import SMALL, Workers, blocks
 
-ROWS = 64  # of a sparse mixture per piece
+NUMBERS = 1 << 19  # of a sparse mixture per piece, where it is cut into columns ...
+ENOUGH = 8  # of these pieces there must be, or it is cut ...
+ROWS = 64  # ... into so many rows
 COLUMNS = 1 << 14  # of a sum over all nodes per piece
 LEFT = 1e-12  # a share of the own row that is rounding
-NUMBERS = 1 << 24
-"""Of all nodes per piece of what is found of all models; of more than 1,024 nodes, such a piece has fewer columns than others."""
+OF_ALL = 1 << 24
+"""Numbers of all nodes per piece of what is found of all models; of more than 1,024 nodes, such a piece has fewer columns than others."""
 
 
 def mix(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
@@ -41,15 +45,13 @@ def mix_said(weights: Weights, own: Tensor, said: Said, fill: Fill, workers: Wor
     letters[matrix.indptr[:-1]] = False  # each row opens with the own one
     first = torch.from_numpy(matrix.data[~letters]).to(own.device, own.dtype)[:, None]
     indptr = matrix.indptr - np.arange(weights.n + 1)
-    rest = csr_array((matrix.data[letters], matrix.indices[letters], indptr), shape=matrix.shape)
-    added(rest, said.rows, workers, out)
-    masked = None if said.mask is None else added(rest, said.mask, workers, torch.empty_like(own))
+    rest = _Sums(csr_array((matrix.data[letters], matrix.indices[letters], indptr), shape=matrix.shape), own)
 
-    def one(part: slice) -> None:
-        heard = None if masked is None else masked[part]
-        out[part] = with_own(out[part], heard, own[part], first[part], fill)
+    def one(piece: Piece) -> None:
+        heard = None if said.mask is None else rest.of(said.mask, piece)
+        out[piece] = with_own(rest.of(said.rows, piece), heard, own[piece], first[piece[0]], fill)
 
-    workers.map(one, blocks(weights.n, min(ROWS, max(1, weights.n // 8))), size=own.numel() * 4)
+    workers.map(one, rest.pieces(), size=rest.size * (1 if said.mask is None else 2))
     return out
 
 
@@ -65,25 +67,86 @@ def with_own(said: Tensor, heard: Tensor | None, own: Tensor, first: Tensor, fil
     if heard is None:
         return total
     mixed = total.div_(heard + first) if fill == "count" else total.add_(own * (1 - first - heard))
-    return torch.where(heard > 0, mixed, own)
+    return _where(heard, mixed, own)
+
+
+def _where(heard: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """One where something was heard, the other where nothing was, bit by bit; `torch.where`, which branches, takes five times as long."""
+    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[heard.element_size()]
+    every = (
+        heard.view(whole).clamp(max=1).neg_()
+    )  # all bits, or none: no number that is 0 or more and is not 0.0 has none
+    no = no.view(whole)
+    return every.bitwise_and_(no ^ yes.view(whole)).bitwise_xor_(no).view(heard.dtype)
+
+
+def mix_parts(weights: Sequence[Weights], cuts: Sequence[slice], x: Tensor, workers: Workers, out: Tensor) -> Tensor:
+    """Each of these blocks of columns by its own weights, into `out`.   # (n, d) -> (n, d)"""
+    found: list[tuple[_Sums, slice, Piece]] = []
+    for own, cut in zip(weights, cuts, strict=True):
+        if own.matrix is None:
+            _mix_clique(own, x[:, cut], workers, out[:, cut])
+            continue
+        sums = _Sums(own.matrix, x[:, cut])
+        found += [(sums, cut, piece) for piece in sums.by_columns()]
+
+    def one(work: tuple[_Sums, slice, Piece]) -> None:
+        sums, cut, piece = work
+        out[:, cut][piece] = sums.of(x[:, cut], piece)
+
+    workers.map(one, found, size=sum(sums.size for sums, _, _ in found))
+    return out
 
 
 def added(matrix: csr_array, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
     """For each row of the matrix, its weights times the rows of x, added in its order, into `out`.   # (m, d) -> (n, d)"""
-    n = len(matrix.indptr) - 1
-    indptr = torch.from_numpy(matrix.indptr).long()
-    indices = torch.from_numpy(matrix.indices).long().to(x.device)
-    values = torch.from_numpy(matrix.data).to(x.device, x.dtype)
+    sums = _Sums(matrix, x)
 
-    def one(part: slice) -> None:
-        edges = slice(int(indptr[part.start]), int(indptr[part.stop]))
-        starts = (indptr[part.start : part.stop] - edges.start).to(x.device)
-        out[part] = F.embedding_bag(indices[edges], x, starts, mode="sum", per_sample_weights=values[edges])
+    def one(piece: Piece) -> None:
+        out[piece] = sums.of(x, piece)
 
-    size = len(values) * x.shape[1]
-    rows = max(1, n) if size < SMALL else min(ROWS, max(1, n // 8))
-    workers.map(one, blocks(n, rows), size=size)
+    workers.map(one, sums.pieces(), size=sums.size)
     return out
+
+
+Piece = tuple[slice, slice]
+"""Some rows of a result, and some of its columns."""
+
+
+class _Sums:
+    """Sums of rows by the weights of a matrix, piece by piece."""
+
+    def __init__(self, matrix: csr_array, x: Tensor) -> None:
+        """`x`: like the rows that are to be added.   # (m, d)"""
+        self._indptr = torch.from_numpy(matrix.indptr).long()
+        self._indices = torch.from_numpy(matrix.indices).long().to(x.device)
+        self._values = torch.from_numpy(matrix.data).to(x.device, x.dtype)
+        self._rows = len(self._indptr) - 1
+        self._shape = x.shape
+        self.size = len(self._values) * x.shape[1]
+
+    def of(self, x: Tensor, piece: Piece) -> Tensor:
+        """That piece of the result.   # (m, d) -> (rows, columns)"""
+        rows, columns = piece
+        edges = slice(int(self._indptr[rows.start]), int(self._indptr[rows.stop]))
+        starts = (self._indptr[rows] - edges.start).to(x.device)
+        values = self._values[edges]
+        return F.embedding_bag(self._indices[edges], x[:, columns], starts, mode="sum", per_sample_weights=values)
+
+    def by_columns(self) -> list[Piece]:
+        """Blocks of columns of which all rows stay in a core's cache."""
+        m, d = self._shape
+        return [(slice(0, self._rows), block) for block in blocks(d, max(1, NUMBERS // max(1, m) // UNIT) * UNIT)]
+
+    def pieces(self) -> list[Piece]:
+        """The same; where there are few of those, blocks of rows."""
+        rows, columns = slice(0, self._rows), slice(0, self._shape[1])
+        if self.size < SMALL:
+            return [(rows, columns)]
+        found = self.by_columns()
+        if len(found) >= ENOUGH:
+            return found
+        return [(block, columns) for block in blocks(self._rows, min(ROWS, max(1, self._rows // 8)))]
 
 
 def add(row: Tensor, letter: Tensor, share: float) -> None:
@@ -112,7 +175,7 @@ def mix_portions(members: Tensor, portions: FloatArray) -> Tensor:
 
 def columns_for(n: int) -> int:
     """Of how many columns what is found of n models is computed at once: in a process that has a part of the rows, all are needed for it."""
-    return min(COLUMNS, max(1, NUMBERS // max(1, n) // 64) * 64)
+    return min(COLUMNS, max(1, OF_ALL // max(1, n) // UNIT) * UNIT)
 
 
 def mean_row(x: Tensor, workers: Workers) -> Tensor:

@@ -21,8 +21,8 @@ from epidemic.algorithms import Inbox, Rows
 from epidemic.graph import IntArray
 from epidemic.host import mixture
 from epidemic.host.checkpoint import Found
-from epidemic.host.coding import Coder
-from epidemic.host.inbox import Exchange, Memory
+from epidemic.host.coding import Coder, Memory
+from epidemic.host.inbox import Exchange
 from epidemic.host.interrupt import Stop
 from epidemic.host.pieces import PIECE, Put, portions
 from epidemic.learner import Evaluation

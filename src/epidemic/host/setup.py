@@ -17,6 +17,7 @@ from epidemic.errors import BadInput, EpidemicError
 from epidemic.experiment import Experiment
 from epidemic.host.batches import Batches
 from epidemic.host.devices import choose_device
+from epidemic.host.parts import check_parts
 from epidemic.host.sizes import check_model_size, check_sizes, outputs_of
 from epidemic.learner import LOSSES, SGD, Adam, Choice, Learner, Loss, Metric, Task, accuracy, choose
 from epidemic.metrics import SHIPPED, Whole
@@ -79,7 +80,8 @@ def prepare(
     evaluated = task.tensors(evaluation_subset(data.evaluated, experiment))
     _check_model(task, data, experiment)
     _check_whole(task, evaluated)
-    algorithm = experiment.algorithm
+    algorithm, initial = experiment.algorithm, task.layout.row(task.module)
+    check_parts(experiment, len(initial))  # before anybody plans a round for each of them
     return Setup(
         experiment,
         seed,
@@ -98,7 +100,7 @@ def prepare(
         task,
         evaluated,
         task.tensors(data.test),
-        task.layout.row(task.module),
+        initial,
         sizes,
     )
 

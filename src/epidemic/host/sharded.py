@@ -18,7 +18,7 @@ from torch import Tensor
 
 from epidemic.algorithms import Heard, Rows
 from epidemic.graph import IntArray
-from epidemic.host.inbox import Memory
+from epidemic.host.coding import Memory
 from epidemic.host.ways import COLUMNS, LETTERS, ROWS, Needs, choose
 from epidemic.mixing import Weights
 from epidemic.workers import Workers

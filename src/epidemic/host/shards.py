@@ -31,8 +31,7 @@ from epidemic.algorithms import Inbox, Rows
 from epidemic.errors import BadInput, EpidemicError, RankLost, RunFailed
 from epidemic.graph import IntArray
 from epidemic.host.checkpoint import Found
-from epidemic.host.coding import Coder
-from epidemic.host.inbox import Memory
+from epidemic.host.coding import Coder, Memory
 from epidemic.host.interrupt import Stop
 from epidemic.host.joining import why_lost
 from epidemic.host.mixture import (

@@ -1,0 +1,165 @@
+"""Every method that only mixes: what a round takes besides training.
+
+GN-LeNet, 96 nodes: drawing the graphs, making, reading and averaging letters and counting them, relative to training.
+10,000 logistic regressions: whole rounds, relative to those of plain EL-Local.
+
+Ratios are those of seconds or those of processor seconds, whichever are larger: on a busy machine what is short is disturbed less than what is long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+
+import epidemic as ep
+from benchmarks.timing import verdict
+from benchmarks.training import BATCH, NODES, STEPS, pictures
+from epidemic.callbacks import Callback
+from epidemic.compression import BFloat16, Float16, Int8, RandomK, TopK
+from epidemic.engine.round import InRounds
+from epidemic.host.interrupt import gentle_stop
+from epidemic.host.journal import Host
+from epidemic.host.plan import plan_round
+from epidemic.host.population import Population
+from epidemic.host.setup import make_learner, prepare
+from epidemic.workers import Workers
+
+MANY = 10_000
+
+
+def methods(n: int, s: int) -> dict[str, dict[str, Any]]:
+    """What differs from EL-Local among n nodes, by name; s: how many neighbours where that can be chosen."""
+    local = ep.ELLocal(s)
+    topologies = {
+        "el-oracle": ep.ELOracle(s), "el-oracle, fresh": ep.ELOracle(s, base="fresh"), "pull": ep.Pull(s),
+        "el-local, cyclon": ep.ELLocal(s, ep.Cyclon()), "el-local, jelasity": ep.ELLocal(s, ep.Jelasity()),
+        "el-local, spray": ep.ELLocal(s, ep.Spray(a=2)), "peer-swap": ep.PeerSwap(s), "regular": ep.Regular(s),
+        "ring": ep.Ring(), "torus": ep.Torus(), "complete": ep.Complete(), "complete, all-reduce": ep.Complete(cost="all-reduce"),
+        "erdos-renyi": ep.ErdosRenyi(), "geometric": ep.Geometric(), "exponential": ep.Exponential(),
+        "one-peer-exponential": ep.OnePeerExponential(), "base, k = 1": ep.Base(1), "base, k = 4": ep.Base(4),
+        "d-equistatic": ep.DEquiStatic(s), "u-equistatic": ep.UEquiStatic(s), "od-equidyn": ep.ODEquiDyn(), "ou-equidyn": ep.OUEquiDyn(),
+        "matcha over a torus": ep.Matcha(ep.Torus(), probabilities="optimal" if n <= 300 else "uniform"),
+        "every 5 rounds": ep.Every(local, 5), "periodic": ep.Periodic(local, 5),
+        "1 fragment": ep.Fragments(local, 1), "4 fragments": ep.Fragments(local, 4), "16 fragments": ep.Fragments(local, 16),
+    }  # fmt: skip
+    codecs = {
+        "float16": Float16(), "bfloat16": BFloat16(), "int8": Int8(), "random-k 25 %": RandomK(0.25), "random-k 1 %": RandomK(0.01),
+        "random-k 25 %, fill = own": RandomK(0.25, fill="own"), "top-k 10 %": TopK(0.1), "top-k 25 %": TopK(0.25), "top-k 1 %": TopK(0.01),
+    }  # fmt: skip
+    return {
+        **{name: {"topology": topology} for name, topology in topologies.items()},
+        "hypercube": {"topology": ep.Hypercube(), "nodes": 1 << (n.bit_length() - 1)},
+        "half of the nodes": {"participation": ep.UniformParticipation(n // 2)},
+        "half of the nodes, blind": {"participation": ep.UniformParticipation(n // 2, "blind")},
+        "bernoulli 0.5": {"participation": ep.BernoulliParticipation(0.5)},
+        "teleportation": {"participation": ep.Teleportation(n // 2)},
+        **{name: {"compression": codec} for name, codec in codecs.items()},
+    }
+
+
+def run() -> bool:
+    """Large models, then many small ones."""
+    return all([_large(), _many()])
+
+
+class _Rounds:
+    """An experiment whose rounds are called one by one."""
+
+    def __init__(self, experiment: ep.Experiment, workers: Workers, data: object) -> None:
+        setup = prepare(experiment, 1, data)  # type: ignore[arg-type]
+        learner = make_learner(setup, workers)[0]
+        with gentle_stop() as stop:
+            host = Host(Population(setup, learner, workers), learner, workers, stop)
+            self.engine = InRounds(host, None, Callback(), "")
+        self.experiment, self.population, self.turn = experiment, host.population, count(10**6)
+        x = self.population.state["x"]
+        self._trained = [x + 0.01 * torch.randn(x.shape) for _ in range(2)]  # as if it were trained, in turn
+
+    def round(self) -> None:
+        """A whole one."""
+        self.engine._round()
+
+    def besides(self) -> float:
+        """All of a round but training; the share of the nodes that take part."""
+        t, population, setup = next(self.turn), self.population, self.population.setup
+        plan = plan_round(self.experiment, setup.streams, t % 1000, setup.sizes)
+        setup.batches.index(setup.streams, t)
+        up = plan.delivery.alive
+        who = None if up.all() else np.flatnonzero(up)
+        ids, state = population.ids if who is None else population.ids[who], population._part(who)
+        message = {"x": state["x"]}
+        if population.coder is not None:
+            message = population._compressed(message, state, t, ids)
+            population._put(who, state)
+        population.absorb(self.engine._inbox(plan, message, who), who, message)
+        self.engine._count(plan)
+        return float(up.mean())
+
+    def trained(self) -> None:
+        """Other models than before, without training."""
+        self.population.state["x"].copy_(self._trained[next(self.turn) % 2])
+
+
+class _Best:
+    """The best of several calls: seconds, and processor seconds of all threads."""
+
+    def __init__(self) -> None:
+        self.seconds = np.full(2, np.inf)
+
+    def of(self, work: Callable[[], object]) -> None:
+        start = np.array([time.perf_counter(), time.process_time()])
+        work()
+        self.seconds = np.minimum(self.seconds, np.array([time.perf_counter(), time.process_time()]) - start)
+
+    def over(self, other: _Best) -> float:
+        return float((self.seconds / other.seconds).max())
+
+
+def _large() -> bool:
+    """GN-LeNet, 96 nodes."""
+    workers, data, reached = Workers(), pictures(), []
+    fixed = {"nodes": NODES, "data": data, "partition": ep.IID(), "model": ep.GNLeNet(), "runtime": ep.Runtime(strategy="per-node"),
+             "algorithm": ep.LocalSGD(lr=0.01, local_steps=STEPS, batch_size=BATCH), "topology": ep.ELLocal(7)}  # fmt: skip
+    plain = _Rounds(ep.Experiment(**fixed), workers, data)
+    learner, setup = plain.engine.host.learner, plain.population.setup
+    index = torch.from_numpy(setup.batches.index(setup.streams, 0))
+    training = _Best()
+    for number, (name, changes) in enumerate({"el-local": {}, **methods(NODES, 7)}.items()):
+        if number % 5 == 0:
+            step, x = plain.experiment.algorithm.step, plain.population.state["x"]
+            training.of(lambda x=x, step=step: learner.sgd(x, index, step, [0] * NODES, {}))  # type: ignore[misc]
+        rounds, took, shares = _Rounds(ep.Experiment(**{**fixed, **changes}), workers, data), _Best(), []
+        for _ in range(8):
+            rounds.trained()
+            took.of(lambda rounds=rounds, shares=shares: shares.append(rounds.besides()))  # type: ignore[misc]
+        part = float(np.mean(shares)) * rounds.experiment.nodes / NODES
+        ratio = took.over(training) / part
+        reached.append(verdict(f"  {name}: a round but training, relative to training", ratio, 0.05, at_most=True))
+    workers.close()
+    return all(reached)
+
+
+def _many() -> bool:
+    """10,000 logistic regressions."""
+    workers, reached = Workers(), []
+    data = ep.Synthetic(features=64, classes=10, samples=8 * MANY).load()
+    fixed = {"nodes": MANY, "data": data, "partition": ep.IID(), "model": ep.Logistic(), "runtime": ep.Runtime(strategy="stacked"),
+             "algorithm": ep.LocalSGD(lr=0.05, batch_size=8), "topology": ep.ELLocal(14)}  # fmt: skip
+    plain = _Rounds(ep.Experiment(**fixed), workers, data)
+    for name, changes in methods(MANY, 14).items():
+        rounds = _Rounds(ep.Experiment(**{**fixed, **changes}), workers, data)
+        rounds.round()
+        base, took = _Best(), _Best()
+        for _ in range(6):
+            base.of(plain.round)
+            took.of(rounds.round)
+        nodes = rounds.experiment.nodes
+        what = f"  {name}: a round of {nodes:,} small models relative to el-local"
+        reached.append(verdict(what, took.over(base) * MANY / nodes, 4, at_most=True))
+    workers.close()
+    return all(reached)
