@@ -52,8 +52,6 @@ class Codec(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields
     """Whether nothing is lost."""
     partial: ClassVar[bool] = False
     """Whether letters speak of some coordinates only."""
-    limits: ClassVar[str] = ""
-    """Which finite numbers it makes infinite, and what does not, for people; empty if none."""
 
     def bytes(self, size: int, dtype: str) -> int:
         """What a row of so many numbers of this type takes."""

@@ -54,7 +54,6 @@ class Float16(Cast, frozen=True, tag="float16"):
     """Half precision: relative error at most 2^-11 between 6.1e-5 and 65504, absolute error at most 3e-8 below; nothing above."""
 
     sent_as: ClassVar[str | None] = "float16"
-    limits: ClassVar[str] = "it makes numbers beyond 65504 infinite; try bfloat16 or int8"
 
 
 class BFloat16(Cast, frozen=True, tag="bfloat16"):

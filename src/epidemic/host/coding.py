@@ -45,7 +45,6 @@ class Coder:
         self.fill = fill
         self.differences = differences
         self.kind = str(codec.__struct_config__.tag)
-        self.limits = codec.limits
         self.bytes = codec.bytes(column.shape[0], column.dtype)
         self.remembers = codec.remembers and not differences
 

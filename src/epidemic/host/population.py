@@ -282,9 +282,6 @@ class Population:
             return
         which = ", ".join(map(str, bad[:8])) + (", ..." if len(bad) > 8 else "")
         fix = "lower algorithm.lr" if round else "look at the data, the model and algorithm.lr"
-        if round and self.coder is not None and self.coder.limits:
-            where = "algorithm.compressor" if self.coder.differences else "compression"
-            fix += f', or change {where}.kind = "{self.coder.kind}": {self.coder.limits}'
         raise Diverged(
             f"{self._called(round)}: the {what} of {len(bad)} of {self.setup.experiment.nodes} nodes ({which})"
             f" is no longer a finite number; {fix}{kept}"
