@@ -350,7 +350,7 @@ def test_a_spectrum_that_would_take_minutes_is_left_out_with_the_reason(capsys, 
     assert code == 0
 
 
-@pytest.mark.parametrize("command", ["compare", "sweep", "reproduce"])
+@pytest.mark.parametrize("command", ["sweep", "reproduce"])
 def test_what_is_not_shared_among_ranks_is_refused_under_torchrun(capsys, monkeypatch, command):
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "1")
