@@ -10,6 +10,7 @@ import pytest
 
 from epidemic.cli import main
 from epidemic.cli.waiting import Waiting
+from epidemic.errors import Interrupted, RunFailed
 from epidemic.measure import ALL_REDUCE, NOT_COMPARED
 from epidemic.topology import TOPOLOGIES
 
@@ -356,3 +357,12 @@ def test_what_is_not_shared_among_ranks_is_refused_under_torchrun(capsys, monkey
     monkeypatch.setenv("RANK", "1")
     code, _, err = run(capsys, command, "anything")
     assert (code, "would be done by each of 4 ranks" in err) == (2, True)
+
+
+def test_what_could_not_be_saved_after_an_interrupt_is_said():
+    from epidemic.cli.ranks import _conclude
+
+    with pytest.raises(RunFailed, match="No space left"):
+        _conclude([(1, "checkpoint.safetensors cannot be written: No space left", False), (1, "", True)], [1, 1], True)
+    with pytest.raises(Interrupted, match="after round 3"):
+        _conclude([(130, "interrupted after round 3", False), (130, "", False)], [130, 130], True)

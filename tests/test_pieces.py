@@ -2,6 +2,7 @@
 
 import functools
 import json
+from functools import partial
 
 import pytest
 import safetensors.torch
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import epidemic as ep
 from epidemic.errors import RunFailed
+from epidemic.host import checkpoint
 from epidemic.host.pieces import TYPES, Fed, Head, TensorFile, portions, write_tensors
 from epidemic.host.ranks import Alone
 from epidemic.host.saved import save_models
@@ -115,3 +117,20 @@ def test_what_fails_on_the_way_leaves_what_was_there(tmp_path):
 def test_a_type_that_cannot_be_saved_is_named(tmp_path):
     with pytest.raises(RunFailed, match="x holds complex128, which cannot be saved"):
         TensorFile(tmp_path / "a", {"x": Head(torch.complex128, (1,))}, {})
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_read_is_still_the_one_that_was_found(tmp_path):
+    """Somebody exports models of a run that goes on."""
+    layout = Layout(torch.nn.Linear(3, 2))
+
+    def write(round):
+        rows = torch.full((4, 8), float(round))
+        state = {"x": Fed(Head.of(rows), partial(Alone(4).streamed, rows))}
+        checkpoint.write_checkpoint(tmp_path, checkpoint.Progress(round=round, recorded=round), {}, state)
+
+    write(5)
+    found = checkpoint.read_checkpoint(tmp_path, layout)
+    write(9)
+    assert found.progress.round == 5
+    assert found.whole()["x"].unique().tolist() == [5.0]
+    assert checkpoint.read_checkpoint(tmp_path, layout).whole()["x"].unique().tolist() == [9.0]

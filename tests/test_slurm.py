@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -431,3 +432,40 @@ def test_a_task_ends_with_the_reason_even_if_that_cannot_be_written_down(tmp_pat
     task = task_of(tmp_path / "gone", "import sys; sys.exit('error: records.jsonl cannot be written')")
     with pytest.raises(RunFailed, match=r"records\.jsonl cannot be written"):
         task()
+
+
+def test_on_slurm_methods_run_at_rates_that_were_tried(place, monkeypatch):
+    """What decides the settings of others runs first; a rate at which numbers explode is a result."""
+    from epidemic import reproduce as reproducing
+
+    handed = []
+
+    def hand_over(jobs, *_, **__):
+        handed.append([job.name for job in jobs if not job.finished])
+        return bool(handed[-1])
+
+    monkeypatch.setattr("epidemic.cli.studies.hand_over", hand_over)
+    monkeypatch.setattr(reproducing, "check_data", lambda *_: None)
+    words = ["reproduce", "rivals", "--scale", "laptop", "--out", "paper", "--on", "slurm", "--json"]
+    assert main(words) == 0
+    assert handed[0]
+    assert all("tuning" in name for name in handed[0])
+    request = reproducing.Request("laptop", Path("paper"), None)
+    tuning = next(reproducing.stages(reproducing.items_named("rivals"), request))
+    bad = tuning[0]
+    seed = bad.path / f"seed-{bad.experiment.seeds[0]}"
+    seed.mkdir(parents=True)
+    (seed / "state.json").write_text('{"state": "failed", "why": "the loss is no longer a finite number"}')
+    assert reproducing.diverged(tuning) == {bad.name: "the loss is no longer a finite number"}
+    shutil.rmtree("paper")
+    monkeypatch.setattr(
+        reproducing, "diverged", lambda jobs: {job.name: "diverged" for job in jobs if job.name == bad.name}
+    )
+    assert main(words) == 0
+    assert bad.name not in handed[1]
+    assert len(handed[1]) == len(handed[0]) - 1
+
+
+def test_a_dry_run_does_not_pretend_to_be_elsewhere(place, capsys):
+    assert main(["reproduce", "table2", "--dry-run", "--on", "slurm"]) == 2
+    assert "leave out --on slurm" in capsys.readouterr().err

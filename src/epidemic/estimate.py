@@ -18,9 +18,8 @@ import torch
 from epidemic.algorithms import LocalSGD
 from epidemic.algorithms.free import FreeRunning
 from epidemic.batch import Job
-from epidemic.callbacks import Callbacks
 from epidemic.data import IID, Dataset, Samples
-from epidemic.engine.ranks import refuse
+from epidemic.engine.sharing import check_sharing, check_strategy
 from epidemic.errors import BadInput, require_int
 from epidemic.experiment import Experiment
 from epidemic.host import ways
@@ -136,13 +135,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def plan(experiment: Experiment, ranks: int = 1) -> Plan:
     """What an experiment would take in so many processes; times are those of one process on this machine."""
     require_int("--ranks", ranks, 1)
-    if ranks > 1:
-        refuse(experiment, Callbacks([]), ranks)
     n = experiment.nodes
-    if ranks > n:
-        raise BadInput(f"--ranks {ranks} must be at most nodes = {n}: every rank has at least one node")
+    if ranks > 1:
+        check_sharing(experiment, ranks)
     notes = []
     data, samples = _data_of(experiment)
+    if ranks > 1 and data is not None:
+        check_strategy(experiment, data, ranks)
     if data is not None:
         evaluated, tests = len(data.evaluated), len(data.test)
     else:

@@ -337,17 +337,62 @@ def test_what_cannot_be_is_refused_in_one_line(place, words, said):
     assert len(found.stderr.strip().splitlines()) == 1
 
 
-def test_ranks_with_different_files_refuse_each_other(place):
-    port = free_port()
-    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+def pair(place, first, second, timeout=100):
+    """Two ranks that were started with different words: their exit codes, and what they said."""
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     ranks = [
         subprocess.Popen(
-            command("run", "base.toml", "--out", "on", "-q", *settings("el-local"), "--set", f"algorithm.lr=0.{i + 1}"),
-            cwd=place, env={**environment(), **group, "RANK": str(i)}, stderr=subprocess.PIPE, text=True,
+            command(*words),
+            cwd=place,
+            env={**environment(), **group, "RANK": str(i)},
+            stderr=subprocess.PIPE,
+            text=True,
         )
-        for i in range(2)
-    ]  # fmt: skip
-    said = [rank.communicate(timeout=100)[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [2, 2], said
+        for i, words in enumerate((first, second))
+    ]
+    said = [rank.communicate(timeout=timeout)[1] for rank in ranks]
+    return [rank.returncode for rank in ranks], said
+
+
+def test_ranks_with_different_files_refuse_each_other(place):
+    words = ("run", "base.toml", "--out", "on", "-q", *settings("el-local"))
+    codes, said = pair(place, (*words, "--set", "algorithm.lr=0.1"), (*words, "--set", "algorithm.lr=0.2"))
+    assert codes == [2, 2], said
     assert "rank 1: this is a different experiment than that of the first rank (in algorithm.lr)" in said[0]
+    assert said[1] == ""
+
+
+def test_ranks_that_would_save_at_different_times_refuse_each_other(place):
+    words = ("run", "base.toml", "--out", "on", "-q", *settings("el-local"))
+    codes, said = pair(place, (*words, "--set", "checkpoint.rounds=5"), (*words, "--set", "checkpoint.rounds=3"))
+    assert codes == [2, 2], said
+    assert "than that of the first rank (in checkpoint)" in said[0]
+
+
+def test_a_file_that_one_rank_does_not_have_ends_all_at_once(place):
+    words = ("--out", "on", "-q", *settings("el-local"))
+    codes, said = pair(place, ("run", "base.toml", *words), ("run", "nowhere.toml", *words))
+    assert codes == [2, 2], said
+    assert "rank 1:" in said[0]
+    assert "nowhere.toml" in said[0]
+
+
+def test_only_the_first_rank_has_the_directory_that_is_gone_on_with(place):
+    """The others, on other machines, are told what is in it; and a run that diverges says so once."""
+    short = ("--set", "rounds=2")
+    assert run("run", "base.toml", "--out", "on", "-q", *settings("el-local"), *short, where=place).returncode == 0
+    more = ("-q", "--set", "rounds=4")
+    codes, said = pair(place, ("run", "--resume", "on", *more), ("run", "--resume", "elsewhere", *more))
+    assert codes == [0, 0], said
+    assert (
+        run(
+            "run", "base.toml", "--out", "whole", "-q", *settings("el-local"), "--set", "rounds=4", where=place
+        ).returncode
+        == 0
+    )
+    assert results(place / "on") == results(place / "whole")
+    wild = ("run", "base.toml", "--out", "wild", "-q", *settings("el-local"), "--set", "algorithm.lr=1e38")
+    codes, said = pair(place, wild, wild)
+    assert codes == [1, 1], said
+    assert said[0].count("no longer a finite number") == 1
     assert said[1] == ""

@@ -114,26 +114,25 @@ def run_command(
     from epidemic.callbacks.progress import Display
     from epidemic.cli.show import print_json
     from epidemic.engine import simulate
-    from epidemic.experiment import check_run_setting, load, numbered_seeds
-    from epidemic.host.joining import joined
+    from epidemic.experiment import load, numbered_seeds
+    from epidemic.host.joining import joined, same_for_all, told_by_the_first
 
     settings = settings if seeds is None else numbered_seeds(seeds, settings or [])
-    if resume is not None:
-        if not (resume / "experiment.toml").is_file():
-            raise BadInput(f"{resume} is not the directory of a run: it has no experiment.toml")
-        for setting in settings or []:
-            check_run_setting(setting)
-        experiment, where = load(resume / "experiment.toml", settings), resume
-    else:
-        assert file is not None
-        experiment = load(file, settings)
-        where = Path("runs") / directory_name(experiment.name) if out is None else own_directory(out)
-    try:
-        with joined(rank_timeout), Display(quiet=quiet or silent()) as display:
-            run = simulate(experiment, where, resume=resume is not None, callbacks=display)
-    except Interrupted as stop:
-        where_it_was = str(stop).partition(";")[0]
-        raise Interrupted(f"{where_it_was}; go on with: {_way_on(experiment, file, where, settings or [])}") from None
+    with joined(rank_timeout):
+        before = None if resume is None else told_by_the_first(resume / "experiment.toml")
+        with same_for_all():
+            if resume is not None:
+                experiment, where = _resumed(resume, before, settings or []), resume
+            else:
+                assert file is not None
+                experiment = load(file, settings)
+                where = Path("runs") / directory_name(experiment.name) if out is None else own_directory(out)
+        try:
+            with Display(quiet=quiet or silent()) as display:
+                run = simulate(experiment, where, resume=resume is not None, callbacks=display)
+        except Interrupted as stop:
+            way_on = _way_on(experiment, file, where, settings or [])
+            raise Interrupted(f"{str(stop).partition(';')[0]}; go on with: {way_on}") from None
     if silent():
         return None
     if as_json:
@@ -196,34 +195,36 @@ def compare_command(
     from epidemic.cli.show import print_json
     from epidemic.experiment import numbered_seeds, read_table, with_settings
     from epidemic.files import write_bytes
-    from epidemic.host.joining import joined
+    from epidemic.host.joining import joined, same_for_all
     from epidemic.report.curves import learning_figure
     from epidemic.report.style import save
 
     settings = settings if seeds is None else numbered_seeds(seeds, settings or [])
-    whole = comparing.DEMO if file is None else read_table(file)
-    comparing.refuse_idle_settings(whole, settings or [])
-    table = with_settings(whole, settings or [])
-    methods = comparing.methods_from(table)
-    name = str(table.get("name", "comparison"))
-    where = Path("runs") / directory_name(name) if out is None else own_directory(out)
-    words = ["epidemic", "compare", *([str(file)] if file else []), "--out", str(where)]
-    words += [word for setting in settings or [] for word in ("--set", setting)]
-    words += [] if target is None else ["--target", str(target)]
-    if elsewhere:
-        count = rank_count(ranks)
-        words += ["--ranks", str(count)] if count > 1 else []
-        comparing.load_classes(methods)
-        jobs = [Job(where / directory_name(name), experiment) for name, experiment in methods.items()]
-        if hand_over(jobs, where, slurm, with_slurm(words, slurm), as_json=as_json, ranks=count):
-            return None
-        resume = True  # all are finished: they are read back
-    try:
-        with joined(rank_timeout), Display(quiet=quiet or silent()) as display:
-            runs = comparing.run_methods(methods, where, display, resume=resume)
-    except Interrupted as stop:
-        where_it_was = str(stop).partition(";")[0]
-        raise Interrupted(f"{where_it_was}; go on with: {shlex.join([*words, '--resume'])}") from None
+    with joined(rank_timeout):
+        with same_for_all():
+            whole = comparing.DEMO if file is None else read_table(file)
+            comparing.refuse_idle_settings(whole, settings or [])
+            table = with_settings(whole, settings or [])
+            methods = comparing.methods_from(table)
+        name = str(table.get("name", "comparison"))
+        where = Path("runs") / directory_name(name) if out is None else own_directory(out)
+        words = ["epidemic", "compare", *([str(file)] if file else []), "--out", str(where)]
+        words += [word for setting in settings or [] for word in ("--set", setting)]
+        words += [] if target is None else ["--target", str(target)]
+        if elsewhere:
+            count = rank_count(ranks)
+            words += ["--ranks", str(count)] if count > 1 else []
+            comparing.load_classes(methods)
+            jobs = [Job(where / directory_name(name), experiment) for name, experiment in methods.items()]
+            if hand_over(jobs, where, slurm, with_slurm(words, slurm), as_json=as_json, ranks=count):
+                return None
+            resume = True  # all are finished: they are read back
+        try:
+            with Display(quiet=quiet or silent()) as display:
+                runs = comparing.run_methods(methods, where, display, resume=resume)
+        except Interrupted as stop:
+            where_it_was = str(stop).partition(";")[0]
+            raise Interrupted(f"{where_it_was}; go on with: {shlex.join([*words, '--resume'])}") from None
     if silent():
         return None
     records = comparing.records_of(runs)
@@ -307,6 +308,27 @@ def _model_of(run: Path, node: int | None) -> tuple[dict[str, Tensor], str]:
     state = models.mean if node is None else models[node]
     plain = {name: tensor.clone().contiguous() for name, tensor in state.items()}
     return plain, f"; it is of round {round} of {info['experiment']['rounds']}, because the run is not finished"
+
+
+def _resumed(directory: Path, first: bytes | None, settings: list[str]) -> Experiment:
+    """The experiment of a run that is gone on with; `first`: its file where the first rank is, if there are several."""
+    from epidemic.experiment import check_run_setting, load
+
+    path = directory / "experiment.toml"
+    if first is None and not path.is_file():
+        raise BadInput(f"{directory} is not the directory of a run: it has no experiment.toml")
+    for setting in settings:
+        check_run_setting(setting)
+    if path.is_file():
+        return load(path, settings)
+    import tomllib
+
+    from epidemic.experiment import experiment_from, with_settings
+
+    assert first is not None
+    found = experiment_from(with_settings(tomllib.loads(first.decode()), settings))
+    assert not isinstance(found, list)
+    return found
 
 
 def _way_on(experiment: Experiment, file: Path | None, where: Path, settings: list[str]) -> str:

@@ -61,9 +61,15 @@ def share(
         raise BadInput(
             "--ranks starts ranks, and this process is one of several already (WORLD_SIZE); leave one of the two out"
         )
+    if count == 1:  # nobody waits for anybody
+        options = [(option, value) for option, value in options if option != "--rank-timeout"]
     given = [word for option, value in options if value is not None for word in (option, str(value))]
     changed = [word for setting in settings for word in ("--set", setting)]
-    run_on_ranks(count, [*words, *given, *changed, *["--quiet"] * quiet, *["--json"] * as_json])
+    try:
+        run_on_ranks(count, [*words, *given, *changed, *["--quiet"] * quiet, *["--json"] * as_json])
+    except Interrupted as stop:
+        more = f" --ranks {count}" if "go on with: " in str(stop) else ""
+        raise Interrupted(f"{stop}{more}") from None
 
 
 def check_timeout(seconds: float | None, ranks: int | None) -> None:
@@ -156,6 +162,9 @@ def _conclude(endings: Sequence[Ending | None], codes: Sequence[int], signalled:
         return
     known = [(rank, ending) for rank, ending in enumerate(endings) if ending is not None and ending[0]]
     if signalled:
+        for _, (code, text, lost) in known:
+            if code not in (0, INTERRUPTED) and not lost:  # what could not be saved must be known
+                raise {2: BadInput}.get(code, RunFailed)(text)
         said = next((text for _, (code, text, _) in known if code == INTERRUPTED), "interrupted")
         raise Interrupted(said)
     silent = [rank for rank, ending in enumerate(endings) if ending is None and codes[rank]]

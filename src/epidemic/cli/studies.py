@@ -234,6 +234,9 @@ def reproduce_command(
     for job in jobs:
         job.check()  # a directory of another scale or experiment is refused
     if dry_run:
+        if elsewhere or count > 1:
+            given = "--on slurm" if elsewhere else "--ranks"
+            raise BadInput(f"--dry-run shows what would run here, in one process; leave out {given}")
         return _print_plan(items, jobs, as_json=as_json)
     reproducing.check_data(jobs, data)
     words = ["epidemic", "reproduce", item, "--scale", scale, "--out", str(where)]
@@ -242,19 +245,18 @@ def reproduce_command(
     words += ["--ranks", str(count)] if count > 1 else []
     if elsewhere and not jobs:
         raise BadInput(f"{item} trains nothing, so there is nothing for Slurm to run; leave out --on slurm")
-    if elsewhere and hand_over(
-        jobs,
-        where,
-        slurm,
-        with_slurm(words, slurm),
-        as_json=as_json,
-        ranks=count,
-        settings=reproducing.data_settings(jobs, data),
-    ):
-        return None
     failed: dict[str, str] = {}
     try:
         for stage in reproducing.stages(items, request):
+            if elsewhere:  # the next stage follows from what came out of this one
+                diverged = reproducing.diverged(stage)
+                todo = [job for job in stage if job.name not in diverged]
+                settings = reproducing.data_settings(todo, data)
+                again = with_slurm(words, slurm)
+                if hand_over(todo, where, slurm, again, as_json=as_json, ranks=count, settings=settings):
+                    return None
+                failed |= diverged
+                continue
             with BatchDisplay(stage, quiet=quiet) as display:
                 failed |= reproducing.run_jobs(stage, data, display, count)
     except Interrupted as stop:

@@ -32,7 +32,7 @@ from epidemic.host.store import Store
 from epidemic.learner import Choice
 from epidemic.record import Record, Summary
 from epidemic.topology import fragments_of
-from epidemic.workers import Workers, available_threads
+from epidemic.workers import Workers, available_threads, blocks
 
 
 def on_ranks(
@@ -72,6 +72,8 @@ def refuse(experiment: Experiment, callbacks: Callbacks, count: int) -> None:
     """Say what cannot be had on several ranks, and what to do instead."""
     shown = f"on {count} ranks"
     instead = "run it in one process"
+    if experiment.network.data == "own":
+        raise BadInput(f'network.data = "own" is for deployed nodes; {instead}, or use "partition"')
     if experiment.free is not None:
         raise BadInput(f'algorithm.kind = "{experiment.free.called}" has no rounds and cannot run {shown}; {instead}')
     if experiment.clock is not None:
@@ -149,7 +151,9 @@ def _check_alike(ranks: Shards, experiments: Mapping[str, Experiment]) -> None:
         if names[0] != names[1]:
             raise BadInput("these are other methods than those of the first rank; give all ranks the same")
         for (name, first), (_, own) in zip(theirs["experiments"], mine["experiments"], strict=True):
-            different = same_experiment(first, own)
+            different = same_experiment(first, own) + [
+                key for key in ("checkpoint",) if first.get(key) != own.get(key)
+            ]  # when all save together
             if different or list(first.get("seeds", [])) != list(own.get("seeds", [])):
                 what = (f"{name}: " if name else "") + (", ".join(different[:5]) or "seeds")
                 raise BadInput(
@@ -251,10 +255,14 @@ class _Seeds:
 
 
 def _digest_of(data: Dataset) -> bytes:
-    """By which ranks know that they have the same data: some of the inputs, and all targets."""
-    train = data.train
-    sample = np.ascontiguousarray(train.inputs[:: max(1, len(train.inputs) // 64)])
-    return blake3(sample.tobytes()).update(np.ascontiguousarray(train.targets).tobytes()).digest()
+    """By which ranks know that they have the same data, of training and of tests."""
+    digest = blake3()
+    for samples in (data.train, data.test):
+        for numbers in (samples.inputs, samples.targets):
+            digest.update(f"{numbers.dtype}{numbers.shape}".encode())
+            for part in blocks(len(numbers), 4096):
+                digest.update(np.ascontiguousarray(numbers[part]).tobytes())
+    return digest.digest()
 
 
 def _check_same_start(ranks: Shards, setup: Setup, data: bytes) -> None:

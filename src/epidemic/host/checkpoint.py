@@ -41,7 +41,10 @@ class Progress(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A checkpoint that was found whole. The rows of the nodes' state stay in its file until they are asked for."""
+    """A checkpoint that was found whole. The rows of the nodes' state stay in its file until they are asked for.
+
+    The files are open all the time: a checkpoint that is replaced meanwhile is still the one that was found.
+    """
 
     path: Path  # the seed's directory
     layout: Layout
@@ -49,12 +52,13 @@ class Found:
     tensors: dict[str, Tensor]  # everything but the state of the nodes
     state: dict[str, Head]  # what the columns of that are
     in_models: frozenset[str]  # those of them that are in the file of the models
+    file: Any  # the checkpoint ...
+    models: Any  # ... and the models of a finished run, or None
 
     def rows(self, name: str, part: slice) -> Tensor:
         """Some rows of a column of the state.   # (m, ...)"""
         key = STATE + name
-        with _open(self.path / (MODELS if key in self.in_models else CHECKPOINT)) as file:
-            return _models(file, self.layout, part) if key in self.in_models else rows_of(file, key, part)
+        return _models(self.models, self.layout, part) if key in self.in_models else rows_of(self.file, key, part)
 
     def fed(self, name: str) -> Fed:
         """A column of the state, piece by piece."""
@@ -142,17 +146,17 @@ def read_checkpoint(path: Path, layout: Layout) -> Found | None:
 
 def _found(path: Path, layout: Layout) -> tuple[Found, dict[str, str]]:
     """What the file holds, and what it says about itself."""
-    with _open(path / CHECKPOINT) as file:
-        said, keys = file.metadata(), list(file.keys())
-        progress = msgspec.json.decode(said["progress"], type=Progress)
-        tensors = {key: file.get_tensor(key).clone() for key in keys if not key.startswith(STATE)}
-        state = {key.removeprefix(STATE): head_of(file, key) for key in keys if key.startswith(STATE)}
+    file = _open(path / CHECKPOINT)
+    said, keys = file.metadata(), list(file.keys())
+    progress = msgspec.json.decode(said["progress"], type=Progress)
+    tensors = {key: file.get_tensor(key).clone() for key in keys if not key.startswith(STATE)}
+    state = {key.removeprefix(STATE): head_of(file, key) for key in keys if key.startswith(STATE)}
     in_models = frozenset(said.get("models", "").split())
+    models = _open(path / MODELS) if in_models else None
     for key in in_models:
-        with _open(path / MODELS) as file:
-            rows = head_of(file, layout.entries[0].name).shape[0]
+        rows = head_of(models, layout.entries[0].name).shape[0]
         state[key.removeprefix(STATE)] = Head(layout.dtype, (rows, layout.size))
-    return Found(path, layout, progress, tensors, dict(sorted(state.items())), in_models), said
+    return Found(path, layout, progress, tensors, dict(sorted(state.items())), in_models, file, models), said
 
 
 def _digest(progress: str, found: Found) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,6 +42,28 @@ def several() -> bool:
 def started_as_a_rank() -> bool:
     """Whether this process was started as one of several ranks."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+
+
+@contextmanager
+def same_for_all() -> Iterator[None]:
+    """What fails inside on one rank fails on all of them; nothing else happens in a process of its own."""
+    if not several():
+        yield
+        return
+    from epidemic.host.shards import Shards
+
+    with Shards(dist.get_world_size()).together():
+        yield
+
+
+def told_by_the_first(path: Path) -> bytes | None:
+    """A file as it is where the first rank is; None if it is not there, or in a process of its own, which reads it itself."""
+    if not several():
+        return None
+    from epidemic.host.shards import Shards
+
+    raw = path.read_bytes() if dist.get_rank() == 0 and path.is_file() else b""
+    return Shards(dist.get_world_size()).told(raw) or None
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epidemic.algorithms import Rows
-from epidemic.errors import CallbackFailed, EpidemicError, Interrupted
+from epidemic.errors import CallbackFailed, Diverged, EpidemicError, Interrupted
 from epidemic.host.checkpoint import MODELS, Found, Progress, write_checkpoint
 from epidemic.host.counters import Counters
 from epidemic.host.findings import Clock, among, held_of, living_of, nodes_of, record_of, summary_of
@@ -150,7 +150,11 @@ class Journal:
     def check_loss(self, what: str, loss: Tensor, ids: Positions | None = None) -> None:
         """End the run if a loss is no longer a number."""
         ids = self.ids if ids is None else ids
-        self.host.population.check_finite(what, self.done, ids, loss, self.kept)
+        try:
+            self.host.population.check_finite(what, self.done, ids, loss, self.kept)
+        except Diverged as problem:
+            problem.agreed = True  # all ranks have the losses of all nodes, and end alike
+            raise
 
     @property
     def due(self) -> bool:

@@ -300,6 +300,7 @@ class Shards:
         coder: Coder | None,
     ) -> Inbox:
         """What the hosted ones of the nodes `who` hold."""
+        assert coder is None  # refused before
         return Sharded(self, message, weights, self._counts(who), who, workers, memory)
 
     def by_rows(self, weights: Weights, x: Tensor, needs: Needs, workers: Workers, out: Tensor) -> None:
