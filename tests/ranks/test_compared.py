@@ -105,7 +105,7 @@ def test_an_interrupted_comparison_goes_on_in_one_process_to_the_same_bytes(plac
     _, said = end.communicate(timeout=100)
     assert end.returncode == 130, said
     assert re.fullmatch(
-        r"error: interrupted .*; go on with: epidemic compare methods.toml --out on --resume\n", said
+        r"error: interrupted .*; go on with: epidemic compare methods.toml --out on --resume --ranks 2\n", said
     ), said
     monkeypatch.chdir(place)
     assert main(["compare", "methods.toml", "--out", "on", "--resume", "--quiet"]) == 0
