@@ -62,7 +62,7 @@ def _sealed_receiver(folders, addresses, results):
     seen, start, done = 0, 0.0, threading.Event()
     key = other.key.public_key()
 
-    def take(_, frame):
+    def take(_, frame, places):
         nonlocal seen, start
         FORMAT.open(frame, lambda _: key)
         seen += 1

@@ -428,3 +428,23 @@ def test_exported_models_load_into_plain_pytorch(tmp_path, capsys):
     assert main(["export", str(tmp_path), "--mean", "-o", "x.safetensors"]) == 2
     assert "has no models.safetensors" in capsys.readouterr().err
     assert set(export_model(tmp_path / "run" / "seed-1", None)) == set(run.models.mean)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_python_ignores_is_heeded_before_the_next_round(own_data):
+    """What is raised while an object is cleared away gets lost."""
+
+    class Clumsy:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(1000):  # the handler runs here, where nobody hears of it
+                pass
+
+    class Once(ep.Callback):
+        def recorded(self, record):
+            if record.round == 1:
+                Clumsy()
+
+    experiment = ep.load("e.toml", ["data.path=data.npz", "rounds=50", "eval.every=1"])
+    with pytest.raises(ep.Interrupted, match="after round 1 of 50"):
+        ep.simulate(experiment, "runs", callbacks=Once())

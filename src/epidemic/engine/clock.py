@@ -99,6 +99,7 @@ class TimedRun:
 
     def _go_on(self) -> None:
         """Let the clockwork run to its next pause, and compute everything."""
+        self.host.stop.heed()
         with self.host.stop.held():
             self._why = next(self._events)
             with self.journal.clock("train"):

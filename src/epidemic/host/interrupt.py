@@ -19,13 +19,20 @@ class Stop:
     def __init__(self) -> None:
         self._holding = False
         self._wanted = False
+        self._raised = False
         self.broke = False  # whether the models were left in the middle of a round
 
     def request(self, *_: Any) -> None:
         """The signal handler."""
         if not self._holding or self._wanted:  # a second Ctrl-C does not wait; the last checkpoint then counts
+            self._raised = True
             raise KeyboardInterrupt
         self._wanted = True
+
+    def heed(self) -> None:
+        """Stop if an interrupt got lost: Python ignores what is raised while it clears away objects. Call it wherever work begins anew."""
+        if self._raised:
+            raise KeyboardInterrupt
 
     @property
     def wanted(self) -> bool:

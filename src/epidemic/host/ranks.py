@@ -144,7 +144,8 @@ class Alone:
         return flag
 
     def heed(self, stop: Stop) -> None:
-        """An interrupt needs nobody's consent here."""
+        """An interrupt needs nobody's consent here; one that got lost is honoured now."""
+        stop.heed()
 
     def everyones(self, values: Tensor, who: IntArray | None) -> Tensor:
         """They are here."""

@@ -156,6 +156,7 @@ class Process:
             with self._host.stop.held():  # an interrupt in the middle of Zenoh's code would get lost
                 self._open()
             while not all(seat.over for seat in self._seats.values()):
+                self._host.stop.heed()
                 try:
                     found = self._work.get(timeout=0.5)
                 except queue.Empty:
