@@ -110,7 +110,7 @@ def test_a_sweep_with_tasks_killed_and_one_over_its_time_limit_ends_with_the_byt
     until(
         "the others are done",
         lambda: sum(one["state"] == "done" for one in states(capsys, "out").values()) == 10,
-        patience=90,
+        patience=240,
     )
     found = states(capsys, "out")
     assert {name for name, one in found.items() if one["state"] == "failed"} == left
