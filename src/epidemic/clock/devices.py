@@ -119,6 +119,7 @@ def assigned(devices: list[Device], n: int, reuse: bool, streams: Streams) -> li
 def refuse_pickle(path: Path, content: bytes) -> None:
     """Raise BadInput if this is how a pickle begins, which FedScale's traces are."""
     if content[:1] == b"\x80" or content[:2] in (b"(d", b"(l", b"}q", b"]q"):
+        # what the reader may run where it trusts the file; nothing here ever does
         way = "import json, pickle, sys; json.dump(pickle.load(open(sys.argv[1], 'rb')), open(sys.argv[2], 'w'))"
         raise BadInput(
             f"{path} is a pickle, which can run anything and is never read; where you trust it, make JSON of it by"

@@ -26,7 +26,7 @@ from epidemic.net.wire import KeyOf, Refused
 from epidemic.protocol.known import MOST_ENTRIES, Entries, Entry
 
 LARGEST_CONTACT = 2**11
-"""Bytes of a contact; they are about five hundred."""
+"""Bytes of a contact; they are about four hundred."""
 LARGEST_EXCHANGE = MOST_ENTRIES * LARGEST_CONTACT
 SPARE = 64
 """Contacts that are kept besides those of the view: of those who may soon be in it."""

@@ -1,7 +1,8 @@
 """Line: one session of Zenoh, and what was declared on it.
 
 A process has one that listens and, unless it knows a part of the others only, connects to all of them. Zenoh cannot change whom an open session
-connects to; who goes on meeting others (topology.view) has a further one for each of those it connects to. A further session costs 0.2 MB and no thread.
+connects to; who goes on meeting others (topology.view) has a further one for each of those it connects to. A further one costs about 4 MB at
+each end and a thread (20 encrypted ones, measured).
 """
 
 from __future__ import annotations
