@@ -390,6 +390,25 @@ def test_evaluation_is_the_mean_over_all_samples_whatever_the_batches():
         assert float(found.metrics["accuracy"][1]) == (outputs.argmax(1) == targets).double().mean()
 
 
+@pytest.mark.parametrize(("side", "alone"), [(14, False), (28, True)])
+def test_models_with_large_convolutions_are_evaluated_one_after_the_other(side, alone):
+    data = _data(shape=(1, side, side), size=30)
+    task = _task(_module("small-cnn", torch.float32, shape=(1, side, side)), data)
+    x = _rows(task, 3)
+    stacked = Stacked(task, WORKERS)
+    found = stacked.evaluate(x, *task.tensors(data.train))
+    expected = PerNode(task, WORKERS).evaluate(x, *task.tensors(data.train))
+    assert any(key[0] == "evaluate" for key in stacked._traced) != alone
+    assert torch.allclose(found.loss, expected.loss, rtol=1e-5)
+    assert torch.equal(found.loss, expected.loss) or not alone
+    for i in range(3):  # the pictures of one channel that are declared to lie channel by channel are the same pictures
+        module = copy.deepcopy(task.module)
+        module.load_state_dict(task.layout.state_dict(x[i]))
+        outputs = module(task.tensors(data.train)[0]).detach()
+        loss = nn.functional.cross_entropy(outputs, task.tensors(data.train)[1])
+        assert float(found.loss[i]) == pytest.approx(float(loss), rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("model", "shape", "message"),
     [

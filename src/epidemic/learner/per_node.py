@@ -68,7 +68,7 @@ class PerNode:
             for part in blocks(block.stop - block.start, EVALUATION_BATCH):
                 which = slice(block.start + part.start, block.start + part.stop)
                 raw, wanted = inputs[which], targets[which]
-                outputs = seat.module(_for_convolutions(task.floats(raw)))
+                outputs = seat.module(_for_evaluation(task.floats(raw)))
                 sums[0] += float(task.loss(outputs, wanted)) * len(raw)
                 for j, metric in enumerate(task.metrics.values(), start=1):
                     sums[j] += float(metric(outputs, wanted).sum())
@@ -158,3 +158,12 @@ class _Seat:
 
 def _for_convolutions(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 and x.device.type == "cpu" else x
+
+
+def _for_evaluation(x: Tensor) -> Tensor:
+    """The same, and pictures of one channel say that they lie channel by channel too: pooling is then twice as fast."""
+    x = _for_convolutions(x)
+    if x.dim() != 4 or x.shape[1] != 1 or x.device.type != "cpu":
+        return x
+    height, width = x.shape[2:]
+    return x.as_strided(x.shape, (height * width, 1, width, 1))

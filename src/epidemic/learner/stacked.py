@@ -16,10 +16,14 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from epidemic.learner.optimisers import Memory, Optimiser, of_rows, parts_of_memory, with_rate
+from epidemic.learner.per_node import PerNode
 from epidemic.learner.task import EVALUATION_BATCH, Evaluation, Task, evaluation
 from epidemic.workers import Workers, blocks
 
 Traces = dict[tuple[Any, ...], Callable[..., Any]]
+
+EVALUATED_TOGETHER = 400_000
+"""Numbers that the largest convolution may put out per batch of an evaluation; with more, stacked models are several times slower than one after the other."""
 
 MOST_KINDS = 8
 _TRACES: OrderedDict[Hashable, Traces] = OrderedDict()  # by kind of task: tracing takes longer than a short run
@@ -45,6 +49,7 @@ class Stacked:
         self._module = copy.deepcopy(task.module)
         self._traced = _traces_of(task)
         self._tracing = threading.Lock()
+        self._alone = PerNode(task, workers)
         self.steady = (
             0  # a size of chunks for batches of ever other sizes, which are filled up to it; 0: by the number of rows
         )
@@ -119,9 +124,11 @@ class Stacked:
 
     def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor, first: int = 0) -> Evaluation:
         task = self.task
+        batch = 4 * EVALUATION_BATCH
+        if task.device.type == "cpu" and task.nature.convolved * batch > EVALUATED_TOGETHER:
+            return self._alone.evaluate(x, inputs, targets, first)
         sums = torch.zeros(len(x), 1 + len(task.metrics), dtype=torch.float64)
         whole = torch.zeros(len(x), len(task.whole), dtype=torch.float64)
-        batch = 4 * EVALUATION_BATCH
 
         def one(part: slice) -> None:
             gathered = []
