@@ -22,9 +22,24 @@ EPIDEMIC = [sys.executable, "-m", "epidemic"]
 SMALL = {"nodes": 4, "topology": ep.ELLocal(2), "eval": ep.Eval(every=10, samples=200)}
 
 
+STARTED = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_on():
+    """What a test that fails has started would learn for hours, and take the processors from the tests that come after it."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        process.kill()  # the nodes of a cluster end with who has started them
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
 def start(*words, **options):
     environment = {k: v for k, v in os.environ.items() if k != "EPIDEMIC_DEBUG"}
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [*EPIDEMIC, *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -32,6 +47,8 @@ def start(*words, **options):
         env=environment | options.pop("env", {}),
         **options,
     )
+    STARTED.append(process)
+    return process
 
 
 def run(*words, timeout=120, **options):
