@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Tests start hundreds of processes. Without bytecode each compiles the package again, which is a second of processor time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-net test-ranks test-slurm test-docs test-wheel docs soak lint bench format clean
 
 demo: $(READY)  ## six methods, 96 nodes, three seeds, on the embedded data: about a minute
@@ -19,11 +22,12 @@ test-net: $(READY)  ## deployed nodes: real processes, real connections, crashes
 
 test-ranks: $(READY)  ## one simulation on several processes: the same bytes, killed ranks, refusals
 	# real processes, as in test-net: what fails beside others must pass alone
-	$(BIN)/pytest tests/ranks || $(BIN)/pytest --last-failed tests/ranks
+	$(BIN)/pytest -n 2 --dist loadgroup tests/ranks || $(BIN)/pytest --last-failed tests/ranks
 
 test-slurm: $(READY)  ## runs on a Slurm of this machine, which the tests start; root and Debian's slurm-wlm and munge are needed
 	# real processes, as in test-net: what fails beside others must pass alone
-	$(BIN)/pytest tests/slurm || $(BIN)/pytest --last-failed tests/slurm
+	# tests wait for Slurm most of the time: two workers, each with a Slurm of its own
+	$(BIN)/pytest -n 2 --dist worksteal tests/slurm || $(BIN)/pytest --last-failed tests/slurm
 
 test-docs: $(READY)  ## every command and block of code of README.md, docs/ and --help, as written
 	# real processes, as in test-net: what fails beside others must pass alone

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 import epidemic as ep
+from epidemic import estimate
+from epidemic.batch import Job
 from epidemic.cli import main
 from epidemic.errors import BadInput
-from epidemic.estimate import plan
+from epidemic.estimate import learning_of, plan
 from epidemic.experiment import experiment_from
 from epidemic.host.mixture import COLUMNS
 from epidemic.host.ways import bounds_of, by_columns
@@ -152,3 +154,25 @@ def test_what_is_planned_to_be_sent_is_what_the_run_counts(settings):
 def test_what_ranks_cannot_do_is_not_planned_for_them():
     with pytest.raises(BadInput, match="compressed letters cannot be mixed on 2 ranks"):
         planned(2, compression={"kind": "int8"})
+
+
+def test_what_takes_the_same_time_is_measured_once(tmp_path, monkeypatch):
+    measured = []
+    monkeypatch.setattr(estimate, "learning_of", lambda *given: measured.append(given) or learning_of(*given))
+
+    def job(name, **algorithm):
+        table = {
+            **TABLE,
+            "clock": {"stop": 2.0, "evaluate": 1.0, "compute": {"seconds": 0.1}},
+            "algorithm": {**TABLE["algorithm"], **algorithm},
+        }
+        return Job(tmp_path / name, experiment_from(table), name)
+
+    free = [job(kind, kind=kind) for kind in ("async-el", "gossip-learning", "divshare")]
+    alike = [*free, job("slower", kind="async-el", lr=0.01)]
+    assert len(estimate.costs(alike)) == 4
+    assert len(measured) == 1
+    assert (
+        len(estimate.costs([*alike, job("longer", kind="async-el", local_steps=5), job("rounds", momentum=0.9)])) == 6
+    )
+    assert len(measured) == 1 + 3

@@ -191,7 +191,8 @@ def costs(jobs: Sequence[Job]) -> dict[Path, Cost]:
         given = job.experiment
         data = _stand_in(given)
         experiment = msgspec.structs.replace(given, data=data, partition=IID())
-        algorithm = {**given.table()["algorithm"], "lr": None}  # which takes no time
+        # A rate takes no time, and methods without rounds are measured alike.
+        algorithm = {**_in_rounds(given).table()["algorithm"], "lr": None}
         key = (
             f"{_kind(given)} {given.model} {given.nodes} {algorithm} {given.compression} {fragments_of(given.topology)}"
         )

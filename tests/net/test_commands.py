@@ -22,9 +22,24 @@ EPIDEMIC = [sys.executable, "-m", "epidemic"]
 SMALL = {"nodes": 4, "topology": ep.ELLocal(2), "eval": ep.Eval(every=10, samples=200)}
 
 
+STARTED = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_on():
+    """What a test that fails has started would learn for hours, and take the processors from the tests that come after it."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        process.kill()  # the nodes of a cluster end with who has started them
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
 def start(*words, **options):
     environment = {k: v for k, v in os.environ.items() if k != "EPIDEMIC_DEBUG"}
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [*EPIDEMIC, *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -32,6 +47,8 @@ def start(*words, **options):
         env=environment | options.pop("env", {}),
         **options,
     )
+    STARTED.append(process)
+    return process
 
 
 def run(*words, timeout=120, **options):
@@ -60,6 +77,11 @@ def until(condition, patience=60):
         time.sleep(0.05)
 
 
+def until_under_way(out):
+    """A node has done twenty rounds; on a busy machine it takes a while until all have imported PyTorch and found each other."""
+    until(lambda: any("round 20:" in p.read_text() for p in out.glob("node-*/node.log")), patience=240)
+
+
 def test_cluster_up_runs_gathers_and_reports(file, tmp_path, capsys):
     out = tmp_path / "up"
     code, said, err = run("cluster", "up", file, "--nodes", 5, "--out", out, "--set", "rounds=20", "--json")
@@ -82,7 +104,7 @@ def test_cluster_up_runs_gathers_and_reports(file, tmp_path, capsys):
 def test_cluster_up_is_stopped_cleanly_and_goes_on(file, tmp_path):
     out = tmp_path / "up"
     process = start("cluster", "up", file, "--out", out, "--set", "rounds=400", "--set", "algorithm.local_steps=30")
-    until(lambda: any("round 20:" in p.read_text() for p in out.glob("node-*/node.log")))
+    until_under_way(out)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -101,7 +123,7 @@ def test_cluster_up_is_stopped_cleanly_and_goes_on(file, tmp_path):
 def test_when_the_starter_is_killed_its_nodes_save_and_end(file, tmp_path):
     out = tmp_path / "up"
     process = start("cluster", "up", file, "--out", out, "--set", "rounds=100000")
-    until(lambda: any("round 20:" in p.read_text() for p in out.glob("node-*/node.log")))
+    until_under_way(out)
     process.kill()
     process.communicate()
     until(lambda: all("interrupted at seed 1, after round" in p.read_text() for p in out.glob("node-*/node.log")))
@@ -110,7 +132,7 @@ def test_when_the_starter_is_killed_its_nodes_save_and_end(file, tmp_path):
 def test_a_node_that_dies_is_reported_and_the_others_finish(file, tmp_path):
     out = tmp_path / "up"
     process = start("cluster", "up", file, "--out", out, "--set", "rounds=300", "--set", "network.deadline=5")
-    until(lambda: any("round 20:" in p.read_text() for p in out.glob("node-*/node.log")))
+    until_under_way(out)
     running = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()]
     children = [pid for pid in running if _is_node(pid, process.pid)]
     os.kill(children[0], signal.SIGKILL)
@@ -135,7 +157,7 @@ def _is_node(pid, starter):
 def test_status_asks_the_running_nodes(file, tmp_path, capsys):
     out = tmp_path / "up"
     process = start("cluster", "up", file, "--out", out, "--set", "rounds=100000")
-    until(lambda: any("round 20:" in p.read_text() for p in out.glob("node-*/node.log")))
+    until_under_way(out)
     assert main(["cluster", "status", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [s["place"] for s in found] == [0, 1, 2, 3]

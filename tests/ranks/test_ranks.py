@@ -141,7 +141,7 @@ def place(tmp_path):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """Every kind in one process."""
+    """Every kind in one process. The tests that ask for it are a group, which one worker does: it is made once."""
     where = tmp_path_factory.mktemp("alone")
     write(where)
     sys.path.insert(0, str(where))
@@ -164,6 +164,7 @@ def exchanges(path):
     return json.loads((path / "seed-1" / "run.json").read_text())["ranks"]["exchange"]
 
 
+@pytest.mark.xdist_group("alone")
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_any_number_of_ranks_gives_the_bytes_of_one_process_by_every_way(place, alone, count):
     kinds = {1: ["el-local"], 4: ["el-local", "exact diffusion", "complete", "letters"]}.get(count, list(KINDS))
@@ -198,6 +199,7 @@ def test_any_number_of_ranks_gives_the_bytes_of_one_process_by_every_way(place, 
                 assert results(place / "compared" / kind)[name] == results(alone / kind)[name]
 
 
+@pytest.mark.xdist_group("alone")
 def test_two_agents_of_torchrun_give_the_bytes_of_one_process(place, alone):
     port = free_port()
     words = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port]

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "squeue", "scontrol", "sinfo")
-PATIENCE = 30.0
+PATIENCE = 60.0
+TO_LEARN = 240.0
+"""Seconds that tasks may take to begin and to learn: a dozen processes share two busy cores, and each imports PyTorch first."""
 CONF = """
 ClusterName=epidemic
 SlurmctldHost={host}(127.0.0.1)
@@ -37,7 +39,6 @@ SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=1
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
-KillWait=2
 NodeName={host} NodeAddr=127.0.0.1 CPUs=6 RealMemory=1000 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
@@ -76,8 +77,7 @@ def cluster(root):
         yield
     finally:
         with suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(["scancel", "-u", "root"], capture_output=True, timeout=10, check=False)
-            until("all tasks are gone", lambda: not says("squeue", "-h"))
+            clear()
         for daemon in reversed(daemons):
             daemon.terminate()
             try:
@@ -90,6 +90,12 @@ def cluster(root):
                 os.kill(process, signal.SIGKILL)
         os.environ.pop("SLURM_CONF")
         os.environ.update({} if before is None else {"SLURM_CONF": before})
+
+
+def clear():
+    """Cancel all tasks, and wait until they are gone."""
+    subprocess.run(["scancel", "-u", "root"], capture_output=True, timeout=10, check=False)
+    until("all tasks are gone", lambda: not says("squeue", "-h"))
 
 
 def says(*command):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import submitit
-from cluster import processes, until
+from cluster import TO_LEARN, processes, until
 
 from epidemic.cli import main
 from epidemic.commands import going_on
@@ -48,10 +48,10 @@ def test_a_run_that_submitit_interrupts_goes_on_and_ends_with_the_same_bytes(tmp
     executor.update_parameters(timeout_min=5)
     job = executor.submit(Task(command, str(tmp_path / "part")))
     state = tmp_path / "part" / "seed-1" / "state.json"
-    until("it runs", lambda: b"running" in state.read_bytes(), patience=60)
+    until("it runs", lambda: b"running" in state.read_bytes(), patience=TO_LEARN)
     [task] = processes("submitit.core._submit", str(tmp_path / "folder"))
     os.kill(task, signal.SIGUSR2)
-    until("it is done", job.paths.result_pickle.exists, patience=60)  # submitit itself looks every half minute
+    until("it is done", job.paths.result_pickle.exists, patience=TO_LEARN)  # submitit itself looks every half minute
     job.results()
     requeued = submitit.core.utils.DelayedSubmission.load(job.paths.submitted_pickle)
     assert requeued.function.before.startswith("130: error: interrupted at seed 1, after round")

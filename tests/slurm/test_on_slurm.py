@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from cluster import children, cluster, processes, says, until
+from cluster import TO_LEARN, children, clear, cluster, processes, says, until
 
 from epidemic.cli import main
 
@@ -28,12 +28,12 @@ from pathlib import Path
 import epidemic as ep
 
 class Hold(ep.Callback):
-    '''Runs whose names are in the directory `held` take half a second for an evaluation.'''
+    '''Runs whose names are in the directory `held` take over a minute: the first evaluations little of it, the others 1.5 s each.'''
     def started(self, setup, learner, rounds_done):
         self.name = setup.experiment.name
     def recorded(self, record):
         if (Path(__file__).parent / "held" / self.name).exists():
-            time.sleep(0.5)
+            time.sleep(min(0.1 * record.round, 1.5))
 """
 GRID = ("--grid", "topology.s=2,3,4", "--grid", "algorithm.lr=0.05,0.1,0.2,0.4")
 KILLED, LOST, LATE = "s=2,lr=0.1", "s=3,lr=0.05", "s=4,lr=0.4"
@@ -54,7 +54,8 @@ def place(tmp_path, monkeypatch):
     Path("held.toml").write_text(EXPERIMENT)
     Path("holding.py").write_text(HOLDING)
     Path("held").mkdir()
-    return tmp_path
+    yield tmp_path
+    clear()  # what a test that fails has left behind is not in the way of the next one
 
 
 def epidemic(capsys, *words):
@@ -86,7 +87,7 @@ def test_a_sweep_with_tasks_killed_and_one_over_its_time_limit_ends_with_the_byt
 
     for name in (KILLED, LOST):
         run = place / "out" / name
-        until(f"{name} has saved", (run / "seed-1" / "checkpoint.safetensors").exists, patience=60)
+        until(f"{name} has saved", (run / "seed-1" / "checkpoint.safetensors").exists, patience=TO_LEARN)
         [child] = processes("--resume", str(run))
         parent = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
         if name == LOST:  # its task can say nothing: it stands still, and is killed after its run
@@ -96,10 +97,9 @@ def test_a_sweep_with_tasks_killed_and_one_over_its_time_limit_ends_with_the_byt
             os.kill(parent, signal.SIGKILL)
 
     late, task = place / "out" / LATE / "seed-1", first["submitted"][LATE]
-    # Its limit is lowered, so that it is within the last seconds; Slurm looks for such tasks every half minute.
-    until("the late one has begun", (late / "checkpoint.safetensors").exists, patience=60)
-    says("scontrol", "update", f"JobId={task}", "TimeLimit=1")
-    until("the late one has saved before its limit", lambda: stopped(late), patience=60)
+    until("the late one has begun", (late / "checkpoint.safetensors").exists, patience=TO_LEARN)
+    nearly_over(task)
+    until("the late one has saved before its limit", lambda: stopped(late), patience=TO_LEARN)
     until("it is requeued", lambda: says("squeue", "-h", "-j", task, "-o", "%T") == "PENDING")
     assert states(capsys, "out")[LATE]["state"] == "queued"
     for name in (KILLED, LOST, LATE):
@@ -110,7 +110,7 @@ def test_a_sweep_with_tasks_killed_and_one_over_its_time_limit_ends_with_the_byt
     until(
         "the others are done",
         lambda: sum(one["state"] == "done" for one in states(capsys, "out").values()) == 10,
-        patience=240,
+        patience=TO_LEARN,
     )
     found = states(capsys, "out")
     assert {name for name, one in found.items() if one["state"] == "failed"} == left
@@ -121,7 +121,9 @@ def test_a_sweep_with_tasks_killed_and_one_over_its_time_limit_ends_with_the_byt
     code, again = epidemic(capsys, *command, "--json")
     assert (code, set(again["submitted"]), len(again["finished"])) == (0, left, 10)
     assert set(epidemic(capsys, *command, "--json")[1]["under_way"]) <= left  # nothing is submitted twice
-    until("all are done", lambda: all(one["state"] == "done" for one in states(capsys, "out").values()), patience=60)
+    until(
+        "all are done", lambda: all(one["state"] == "done" for one in states(capsys, "out").values()), patience=TO_LEARN
+    )
     code, results = epidemic(capsys, *command, "--json")
     assert (code, len(results["runs"])) == (0, 12)
     for name in names:
@@ -152,9 +154,11 @@ def test_runs_on_two_ranks_killed_cancelled_and_over_their_limit_end_with_the_by
     tasks = epidemic(capsys, *command)[1]["submitted"]
     assert says("squeue", "-h", "-r", "-o", "%C %D").split("\n") == ["2 1"] * 3  # two processors each, on one machine
     for name in names:
-        until(f"{name} has saved", (place / "out" / name / "seed-1" / "checkpoint.safetensors").exists, patience=180)
+        until(
+            f"{name} has saved", (place / "out" / name / "seed-1" / "checkpoint.safetensors").exists, patience=TO_LEARN
+        )
 
-    says("scontrol", "update", f"JobId={tasks[late]}", "TimeLimit=1")
+    nearly_over(tasks[late])
     says("scancel", tasks[cancelled])
     [run] = processes("--resume", str(place / "out" / killed))
     os.kill(max(children(run)), signal.SIGKILL)
@@ -164,19 +168,33 @@ def test_runs_on_two_ranks_killed_cancelled_and_over_their_limit_end_with_the_by
     assert (found[killed]["state"], found[cancelled]["state"]) == ("failed", "stopped")
     assert "ended without a word (signal 9)" in found[killed]["why"]
     assert "interrupted at seed 1, after round" in found[cancelled]["why"]
-    until("the late one has saved before its limit", lambda: stopped(place / "out" / late / "seed-1"), patience=120)
+    until(
+        "the late one has saved before its limit", lambda: stopped(place / "out" / late / "seed-1"), patience=TO_LEARN
+    )
     until("it is requeued", lambda: says("squeue", "-h", "-j", tasks[late], "-o", "%T") == "PENDING")
     for name in names:
         Path("held", name).unlink()
     soon(tasks[late])
 
     assert set(epidemic(capsys, *command)[1]["submitted"]) == over
-    until("all are done", lambda: all(one["state"] == "done" for one in states(capsys, "out").values()), patience=180)
+    until(
+        "all are done", lambda: all(one["state"] == "done" for one in states(capsys, "out").values()), patience=TO_LEARN
+    )
     assert len(epidemic(capsys, *command)[1]["runs"]) == 3
     for name in names:
         assert json.loads(Path("out", name, "seed-1", "run.json").read_text())["ranks"]["count"] == 2
         for file in WHAT_COMES_OUT:
             assert Path("out", name, "seed-1", file).read_bytes() == Path("local", name, "seed-1", file).read_bytes()
+
+
+def nearly_over(task):
+    """Lower the limit of a task, so that it is within the last 90 seconds, before which it is warned, when Slurm looks next.
+
+    That is within half a minute, and the limit must not be over by then, however long the task has taken to begin.
+    """
+    minutes, seconds = says("squeue", "-h", "-j", task, "-o", "%M").split(":")  # that it has run
+    limit = (60 * int(minutes) + int(seconds) + 45) // 60 + 1
+    says("scontrol", "update", f"JobId={task}", f"TimeLimit={limit}")
 
 
 def soon(task):
@@ -198,7 +216,11 @@ def test_methods_are_compared_when_the_same_command_finds_them_done(place, capsy
     )
     command = ("compare", "two.toml", "--out", "both", "--on", "slurm", "--json")
     assert set(epidemic(capsys, *command)[1]["submitted"]) == {"EL", "ring"}
-    until("both are done", lambda: all(one["state"] == "done" for one in states(capsys, "both").values()), patience=60)
+    until(
+        "both are done",
+        lambda: all(one["state"] == "done" for one in states(capsys, "both").values()),
+        patience=TO_LEARN,
+    )
     assert [row["name"] for row in epidemic(capsys, *command)[1]["rows"]] == ["EL", "ring"]
 
 
@@ -227,11 +249,11 @@ def test_a_cancelled_run_is_stopped_and_goes_on(place, capsys):
     Path("held", "s=2").touch()
     command = ("sweep", "held.toml", "--grid", "topology.s=2", "--out", "one", "--on", "slurm", "--json")
     task = epidemic(capsys, *command)[1]["submitted"]["s=2"]
-    until("it has saved", Path("one/s=2/seed-1/checkpoint.safetensors").exists, patience=60)
+    until("it has saved", Path("one/s=2/seed-1/checkpoint.safetensors").exists, patience=TO_LEARN)
     assert states(capsys, "one")["s=2"]["state"] == "running"
     says("scancel", task)
     until("it is over", lambda: states(capsys, "one")["s=2"]["state"] == "stopped")
     assert "interrupted at seed 1, after round" in states(capsys, "one")["s=2"]["why"]
     Path("held", "s=2").unlink()
     epidemic(capsys, *command)
-    until("it is done", lambda: states(capsys, "one")["s=2"]["state"] == "done", patience=60)
+    until("it is done", lambda: states(capsys, "one")["s=2"]["state"] == "done", patience=TO_LEARN)
