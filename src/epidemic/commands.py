@@ -118,9 +118,10 @@ def _passing_on() -> Iterator[_Asked]:
 def _listen(process: subprocess.Popen[bytes], said: bytearray) -> None:
     """Keep the end of what it says; somebody whom it has started may hold the pipe for longer than it lives."""
     assert process.stderr is not None
-    while chunk := process.stderr.read1(65536):  # type: ignore[attr-defined]
-        said += chunk
-        del said[:-KEPT]
+    with process.stderr as pipe:
+        while chunk := pipe.read1(65536):  # type: ignore[attr-defined]
+            said += chunk
+            del said[:-KEPT]
 
 
 def last_line(said: bytes) -> str:

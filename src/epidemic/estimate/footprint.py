@@ -58,11 +58,11 @@ def footprint_of(setup: Setup, workers: Workers) -> Footprint:
     """Of an experiment whose nodes are here, with the strategy that a GPU would have."""
     task, algorithm = setup.task, setup.experiment.algorithm
     inputs, _ = task.batch(torch.arange(2, device=task.device) % len(task.train[0]))
-    module = copy.deepcopy(task.module).train()
+    module, given = copy.deepcopy(task.module).train(), inputs.clone()
     state = torch.get_rng_state()
     try:
         with torch.no_grad(), _Made() as seen:
-            module(inputs.clone())
+            module(given)
     finally:
         torch.set_rng_state(state)
     pairs = [a + b for a, b in zip([0, *seen.sizes], seen.sizes, strict=False)]
