@@ -15,8 +15,9 @@ import torch
 import torch.distributed as dist
 
 from epidemic.graph import Graph
-from epidemic.host import sharded, shards, ways
-from epidemic.host.shards import Shards
+from epidemic.host import crossing, sharded, ways
+from epidemic.host.crossing import Crossing
+from epidemic.host.passing import Passing
 from epidemic.mixing import Weights, weights
 from epidemic.rng import Streams
 from epidemic.topology import ELLocal, Ring
@@ -28,7 +29,7 @@ PIECE = 16 << 20  # bytes that each rank sends to each other one to measure what
 
 def main() -> None:
     dist.init_process_group("gloo")
-    ranks, workers = Shards(NODES), Workers(1)
+    ranks, workers = Crossing(Passing()), Workers(1)
     graphs = {
         "ring": Ring().graph(NODES, 0, Streams(1)),
         "EL-Local, s = 7": ELLocal(7).graph(NODES, 0, Streams(1)),
@@ -67,16 +68,16 @@ def main() -> None:
 
 def without_arithmetic(work: Callable[[], None]) -> None:
     """The same rows and columns travel, and nothing is added up."""
-    kept = shards.added, shards.mix, shards.shared_row, shards.taken
-    shards.added, shards.mix = lambda _matrix, _x, _workers, out: out, lambda _weights, x, _workers, _out: x
-    shards.shared_row, shards.taken = lambda _weights, members: members[:1], lambda _weights, row, _takers: row
+    kept = crossing.added, crossing.mix, crossing.shared_row, crossing.taken
+    crossing.added, crossing.mix = lambda _matrix, _x, _workers, out: out, lambda _weights, x, _workers, _out: x
+    crossing.shared_row, crossing.taken = lambda _weights, members: members[:1], lambda _weights, row, _takers: row
     try:
         work()
     finally:
-        shards.added, shards.mix, shards.shared_row, shards.taken = kept
+        crossing.added, crossing.mix, crossing.shared_row, crossing.taken = kept
 
 
-def exchange(ranks: Shards, own: torch.Tensor, w: Weights, counts: list[int], workers: Workers) -> None:
+def exchange(ranks: Crossing, own: torch.Tensor, w: Weights, counts: list[int], workers: Workers) -> None:
     """One round's mixtures of the nodes of this rank."""
     out = torch.empty_like(own)
     sharded.Sharded(ranks, {"x": own}, w, counts, None, workers, lambda *_: out).mean("x")

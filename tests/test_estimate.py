@@ -3,15 +3,28 @@
 import json
 import math
 
+import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import epidemic as ep
-from epidemic import estimate
 from epidemic.batch import Job
 from epidemic.cli import main
 from epidemic.errors import BadInput
-from epidemic.estimate import learning_of, plan
+from epidemic.estimate import costs, parse_gpus, plan
+from epidemic.estimate.footprint import COPIES, Footprint
+from epidemic.estimate.measuring import Learning, learning_of
+from epidemic.estimate.memory import (
+    ASSUMED_ON_GPU,
+    ASSUMED_ON_HOST,
+    fewest_ranks,
+    gpu_memory_of,
+    host_memory_of,
+    memory_of,
+)
+from epidemic.estimate.standing_in import Sizes
 from epidemic.experiment import experiment_from
 from epidemic.host.mixture import COLUMNS
 from epidemic.host.ways import bounds_of, by_columns
@@ -76,21 +89,179 @@ def test_ranks_share_nodes_and_samples_and_send_what_is_not_theirs(ranks):
     assert found.sent_per_node == alone.sent_per_node
 
 
-def test_ranks_to_fit_is_the_first_number_that_fits():
-    import epidemic.estimate as estimate
+LEARNING = Learning(1e-3, 1e-6, 10**6, 4 * 10**6, 4 * 10**6, (4 * 10**6,), 4 * 10**6, 300 * 2**20)
+FOOTPRINTS = st.builds(
+    Footprint,
+    numbers=st.integers(10, 10**7),
+    row=st.integers(40, 4 * 10**7),
+    sample=st.integers(4, 10**5),
+    made=st.integers(4, 10**6),
+    at_once=st.integers(4, 10**6),
+    batch=st.integers(1, 128),
+    steps=st.integers(1, 20),
+    convolved=st.booleans(),
+    stacked=st.booleans(),
+)
 
+
+def test_ranks_to_fit_is_the_first_number_that_fits():
     experiment = experiment_from(TABLE)
-    learning = estimate.Learning(1e-3, 1e-6, 10**6, 4 * 10**6, 4 * 10**6, (4 * 10**6,), 4 * 10**6, 300 * 2**20)
 
     def total(ranks):
-        return estimate._memory(experiment, learning, (1000, 1000), ranks).total
+        return memory_of(experiment, LEARNING, Sizes(1000, 1000), ranks).total
 
     for available in [total(ranks) + more for ranks in range(1, 13) for more in (-1, 0)]:
         fitting = [ranks for ranks in range(1, 13) if total(ranks) <= available]
-        found = estimate._ranks_to_fit(experiment, learning, (1000, 1000), available)
-        assert found == (fitting[0] if fitting else None)
-    assert {estimate._ranks_to_fit(experiment, learning, (1000, 1000), total(ranks)) for ranks in (1, 6, 12)} >= {1, 12}
-    assert estimate._ranks_to_fit(experiment, learning, (1000, 1000), 300 * 2**20) is None
+        assert fewest_ranks(total, 12, available) == (fitting[0] if fitting else None)
+    assert {fewest_ranks(total, 12, total(ranks)) for ranks in (1, 6, 12)} >= {1, 12}
+    assert fewest_ranks(total, 12, 300 * 2**20) is None
+
+
+# -- GPUs -------------------------------------------------------------------------------------------------------------
+
+
+@given(
+    footprint=FOOTPRINTS,
+    nodes=st.integers(2, 60),
+    row=st.integers(1, 10**8),
+    samples=st.builds(Sizes, *[st.integers(0, 10**10)] * 3),
+    share=st.floats(0.2, 1.2),
+    threads=st.integers(1, 9),
+)
+def test_fewest_gpus_are_the_fewest_and_more_memory_never_takes_more(footprint, nodes, row, samples, share, threads):
+    learning = msgspec.structs.replace(LEARNING, row_bytes=2 * row, letter_bytes=row, footprint=footprint)
+    experiment = experiment_from(
+        {**TABLE, "nodes": nodes, "topology": {"kind": "complete"}, "runtime": {"threads": threads}}
+    )
+
+    def total(ranks):
+        return gpu_memory_of(experiment, learning, samples, ranks).total
+
+    totals = [total(ranks) for ranks in range(1, nodes + 1)]
+    assert totals[1:] == sorted(totals[1:], reverse=True)
+    available = int(share * totals[0])
+    fitting = [ranks for ranks, one in enumerate(totals, start=1) if one <= available]
+    found = fewest_ranks(total, nodes, available)
+    assert found == (fitting[0] if fitting else None)
+    with_more = fewest_ranks(total, nodes, available + 10**9)
+    assert found is None or (with_more is not None and with_more <= found)
+
+
+def test_what_is_computed_with_lies_on_the_gpu_and_what_is_read_or_written_in_its_host():
+    experiment = experiment_from(TABLE)
+    footprint = Footprint(
+        numbers=10**6, row=4 * 10**6, sample=256, made=4000, at_once=3000, batch=4, steps=2, convolved=False, stacked=False
+    )  # fmt: skip
+    learning = msgspec.structs.replace(LEARNING, footprint=footprint)
+    samples = Sizes(12_000, 600, 300)
+    process = memory_of(experiment, learning, samples, 3)
+    gpu, host = gpu_memory_of(experiment, learning, samples, 3), host_memory_of(experiment, learning, samples, 3)
+    for name in ("state", "mixtures", "evaluation", "exchange", "saving"):
+        assert getattr(gpu, name) == getattr(process, name)
+    assert (gpu.data, host.data) == (4_000 + 600 + 300, 4_000 + 600)
+    assert gpu.training == 2 * (2 * 4 * 256 + COPIES * (4 * 4000 + 4 * 10**6))  # a row for each of two threads
+    assert gpu.assumed == ASSUMED_ON_GPU
+    in_turn = max(gpu.training, gpu.evaluating, gpu.evaluation, gpu.exchange, gpu.saving)
+    assert gpu.total == gpu.assumed + gpu.state + gpu.mixtures + gpu.data + in_turn
+    assert host.going_on > process.state
+    assert host.total == ASSUMED_ON_HOST + learning.program + host.data + max(host.loading, host.going_on)
+    assert gpu_memory_of(experiment, learning, samples, 1).saving == 0  # rows are handed over as they are
+
+
+def test_what_a_pass_makes_is_counted_from_the_model():
+    found = learning_of(
+        experiment_from({**TABLE, "model": {"kind": "mlp", "hidden": [32]}}), ep.Digits().load(), for_gpus=True
+    )
+    footprint = found.footprint
+    assert (footprint.sample, footprint.batch, footprint.steps) == (4 * 64, 4, 2)
+    assert (footprint.stacked, footprint.convolved) == (True, False)
+    assert footprint.made == 4 * (32 + 32 + 10)  # a layer, its activation, the outputs; to flatten is a view
+    assert footprint.at_once == 4 * (32 + 32)
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "memory"),
+    [("8x80GB", 8, 80 * 10**9), ("24GB", None, 24 * 10**9), ("2 x 40 GiB", 2, 40 * 2**30), ("1x1.5tb", 1, 15 * 10**11), ("8000MB", None, 8 * 10**9)],
+)  # fmt: skip
+def test_gpus_are_read_as_they_are_written(text, count, memory):
+    found = parse_gpus(text)
+    assert (found.count, found.memory) == (count, memory)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gpus", "24"], "--gpus '24' must have the form [COUNTx]MEMORY, for example 8x80GB or 24GB"),
+        (["--gpus", ""], "--gpus '' must have the form"),
+        (["--gpus", "nanGB"], "--gpus 'nanGB' must have the form"),
+        (["--gpus", "8x80KB"], "memory in MB, GB, TB"),
+        (["--gpus", "0x80GB"], "--gpus 0x80GB: the number of GPUs must be between 1 and 4,096"),
+        (["--gpus=-2x80GB"], "--gpus -2x80GB: the number of GPUs must be between 1 and 4,096"),
+        (["--gpus", f"{10**30}x80GB"], "the number of GPUs must be between 1 and 4,096"),
+        (["--gpus", "0GB"], "--gpus 0GB: the memory of a GPU must be between 1 GB and 10 TB"),
+        (["--gpus", f"{'9' * 400}GB"], "the memory of a GPU must be between 1 GB and 10 TB"),
+        (["--gpus=-24GB"], "--gpus -24GB: the memory of a GPU must be between 1 GB and 10 TB"),
+        (["--gpus", "5x24GB"], "--gpus 5x24GB: 5 ranks must be at most nodes = 4: every rank has at least one node"),
+        (["--gpus", "24GB", "--ranks", "5"], "--ranks 5: 5 ranks must be at most nodes = 4"),
+        (["--gpus", "4x24GB", "--ranks", "3"], "so leave out --ranks, or say --ranks 4"),
+        (["--gpus", "2x24GB", "--set", 'model.kind="small-cnn"'], 'use --set runtime.strategy="per-node"'),
+    ],
+)  # fmt: skip
+def test_gpus_that_cannot_be_are_refused_in_one_line(small_file, words, said, capsys):
+    assert main(["plan", "one.toml", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_the_command_says_of_gpus_what_fits_and_what_was_never_measured(small_file, capsys):
+    assert main(["plan", "one.toml", "--gpus", "3x24GB", "--set", "runtime.device=cuda"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "of a GPU of its host process" in said
+    assert "3 GPUs of 22.35 GiB, one rank each: it fits; 1 would be enough" in said
+    assert "assumed, and never measured here: 2.00 GiB of each GPU" in said
+    assert "times were measured on the CPU of this machine; they are no times of those GPUs" in said
+    assert "time in one process here, on its CPU:" in said
+    assert "idle" not in said
+    assert main(["plan", "one.toml", "--gpus", "2GB"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no number of GPUs of 1.86 GiB fits: each would need 2.0" in said
+    assert 'runtime.device = "cpu" would leave the GPUs idle; set it to "cuda" or "auto"' in said
+
+
+def test_gpus_are_apart_in_json_and_other_keys_stay_what_they_are(small_file, capsys):
+    assert main(["plan", "one.toml", "--ranks", "2", "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert main(["plan", "one.toml", "--ranks", "2", "--gpus", "24GB", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    gpus = found["gpus"]
+    assert plain["gpus"] is None
+    assert plain["measured_on"] == found["measured_on"] == "cpu"
+    assert found.keys() == plain.keys()
+    for name in ("state", "mixtures", "data", "loading", "evaluation", "exchange", "saving"):
+        assert found["memory"][name] == plain["memory"][name]
+    for name in ("ranks", "ranks_to_fit", "exchanged_per_round", "sent_per_node", "parameters"):
+        assert found[name] == plain[name]
+    assert (gpus["count"], gpus["memory_of_each"], gpus["fits"], gpus["to_fit"]) == (2, 24 * 10**9, True, 1)
+    assert gpus["memory"]["state"] == found["memory"]["state"]
+    assert gpus["memory_in_all"] > gpus["memory"]["assumed"] == ASSUMED_ON_GPU
+    assert gpus["host_in_all"] >= gpus["host"]["program"] + gpus["host"]["going_on"]
+
+
+def test_a_method_that_ranks_refuse_has_one_gpu_and_says_why(small_file, capsys):
+    words = ["plan", "one.toml", "--gpus", "2GB", "--set", 'compression.kind="int8"', "--json"]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ranks"], found["gpus"]["to_fit"]) == (1, None)
+    assert any("one GPU is all that it can have" in note and "compressed letters" in note for note in found["notes"])
+
+
+@pytest.fixture
+def small_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.toml").write_text(
+        'nodes = 4\ndata = {kind = "digits"}\nmodel = {kind = "logistic"}\ntopology = {kind = "el-local", s = 2}\n'
+    )
 
 
 def test_time_is_that_of_rounds_and_evaluations_of_all_seeds():
@@ -158,7 +329,9 @@ def test_what_ranks_cannot_do_is_not_planned_for_them():
 
 def test_what_takes_the_same_time_is_measured_once(tmp_path, monkeypatch):
     measured = []
-    monkeypatch.setattr(estimate, "learning_of", lambda *given: measured.append(given) or learning_of(*given))
+    monkeypatch.setattr(
+        "epidemic.estimate.pricing.learning_of", lambda *given: measured.append(given) or learning_of(*given)
+    )
 
     def job(name, **algorithm):
         table = {
@@ -170,9 +343,7 @@ def test_what_takes_the_same_time_is_measured_once(tmp_path, monkeypatch):
 
     free = [job(kind, kind=kind) for kind in ("async-el", "gossip-learning", "divshare")]
     alike = [*free, job("slower", kind="async-el", lr=0.01)]
-    assert len(estimate.costs(alike)) == 4
+    assert len(costs(alike)) == 4
     assert len(measured) == 1
-    assert (
-        len(estimate.costs([*alike, job("longer", kind="async-el", local_steps=5), job("rounds", momentum=0.9)])) == 6
-    )
+    assert len(costs([*alike, job("longer", kind="async-el", local_steps=5), job("rounds", momentum=0.9)])) == 6
     assert len(measured) == 1 + 3

@@ -19,6 +19,7 @@ from epidemic.cli import main
 from epidemic.errors import BadInput, RunFailed
 from epidemic.slurm.options import KNOWN, parse_options
 from epidemic.slurm.status import status_of
+from epidemic.slurm.submit import Submission
 from epidemic.slurm.task import ENDED, Task
 
 EXPERIMENT = """
@@ -440,11 +441,11 @@ def test_on_slurm_methods_run_at_rates_that_were_tried(place, monkeypatch):
 
     handed = []
 
-    def hand_over(jobs, *_, **__):
+    def submit(jobs, *_):
         handed.append([job.name for job in jobs if not job.finished])
-        return bool(handed[-1])
+        return Submission(dict.fromkeys(handed[-1], "77"), {}, [], {})
 
-    monkeypatch.setattr("epidemic.cli.studies.hand_over", hand_over)
+    monkeypatch.setattr("epidemic.slurm.submit.submit", submit)
     monkeypatch.setattr(reproducing, "check_data", lambda *_: None)
     words = ["reproduce", "rivals", "--scale", "laptop", "--out", "paper", "--on", "slurm", "--json"]
     assert main(words) == 0
@@ -459,11 +460,45 @@ def test_on_slurm_methods_run_at_rates_that_were_tried(place, monkeypatch):
     assert reproducing.diverged(tuning) == {bad.name: "the loss is no longer a finite number"}
     shutil.rmtree("paper")
     monkeypatch.setattr(
-        reproducing, "diverged", lambda jobs: {job.name: "diverged" for job in jobs if job.name == bad.name}
+        "epidemic.batch.diverged", lambda jobs: {job.name: "diverged" for job in jobs if job.name == bad.name}
     )
     assert main(words) == 0
     assert bad.name not in handed[1]
     assert len(handed[1]) == len(handed[0]) - 1
+
+
+def test_a_run_that_diverged_is_listed_and_not_submitted_again(place, slurm, capsys):
+    words = ["sweep", "tiny.toml", "--grid", "algorithm.lr=0.1,1e38", "--out", "out", "--set", "rounds=20"]
+    assert main([*words, "--quiet"]) == 1  # as its tasks would leave it
+    capsys.readouterr()
+    assert main([*words, "--on", "slurm", "--json"]) == 1  # nothing is missing: the results, and what failed
+    said = capsys.readouterr()
+    assert "1 of 2 runs failed; the first, lr=1e38: " in said.err
+    assert [row["run"] for row in json.loads(said.out)["runs"] if "failed" in row] == ["lr=1e38"]
+    assert not (slurm / "script").exists()
+    more = [*words[:3], "algorithm.lr=0.1,1e38,0.2", *words[4:], "--on", "slurm"]
+    assert main([*more, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert set(said["submitted"]) == {"lr=0.2"}
+    assert "no longer a finite number" in said["failed"]["lr=1e38"]
+    (slurm / "queue").write_text("")
+    shutil.rmtree("out/lr=1e38")  # it is asked for
+    assert main(more) == 0
+    assert "submitted to Slurm: 2 runs" in capsys.readouterr().out
+
+
+def test_methods_of_which_one_diverged_are_not_compared(place, slurm, capsys):
+    table = Path("tiny.toml").read_text().replace("algorithm = {local_steps = 1, batch_size = 4}", "")
+    method = '[[methods]]\nname = "{0}"\nalgorithm = {{local_steps = 1, batch_size = 4, lr = {1}}}\n'
+    Path("methods.toml").write_text(table + method.format("calm", 0.1) + method.format("wild", 1e38))
+    words = ["compare", "methods.toml", "--out", "out"]
+    assert main([*words, "--quiet"]) == 1
+    capsys.readouterr()
+    assert main([*words, "--on", "slurm"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: method 'wild' failed for good: ")
+    assert said.count("\n") == 1
+    assert not (slurm / "script").exists()
 
 
 def test_a_dry_run_does_not_pretend_to_be_elsewhere(place, capsys):

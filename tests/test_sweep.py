@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from epidemic.batch import Job, Watcher, run_batch
+from epidemic.batch_ranks import run_sharded
 from epidemic.cli import main
 from epidemic.errors import BadInput, Interrupted
 from epidemic.experiment import experiment_from, load
@@ -334,6 +335,27 @@ def test_objects_of_ones_own_run_in_one_process_only(file, tmp_path):
         run_batch(own, workers=2)
     with pytest.raises(BadInput, match="have the same name"):
         run_batch([own[0], own[0]])
+
+
+@pytest.mark.parametrize("runs", [run_batch, lambda jobs: run_sharded(jobs, 2)])
+def test_two_runs_of_a_name_or_of_a_directory_are_refused_before_anything_runs(file, tmp_path, runs):
+    experiment = load(file)
+    with pytest.raises(BadInput, match="have the same name, one; give each a name of its own"):
+        runs([Job(tmp_path / name, experiment, "one") for name in "ab"])
+    with pytest.raises(BadInput, match=r"have the same directory, .*a; give each a directory of its own"):
+        runs([Job(tmp_path / "a", experiment, name) for name in ("one", "two")])
+    with pytest.raises(BadInput, match=r"cannot be used: File name too long; choose another directory"):
+        runs([Job(tmp_path / ("x" * 300), experiment)])
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_directory_that_goes_away_fails_its_own_run_on_ranks(file, tmp_path, monkeypatch):
+    def broken(*_):
+        raise OSError(116, "Stale file handle", "somewhere")
+
+    monkeypatch.setattr("epidemic.batch_ranks.execute", broken)
+    outcome = run_sharded([Job(tmp_path / name, load(file), name) for name in "ab"], 2)
+    assert outcome.failed == dict.fromkeys("ab", "[Errno 116] Stale file handle: 'somewhere'")
 
 
 def test_a_taken_directory_is_refused(file, tmp_path):

@@ -26,6 +26,7 @@ from epidemic.engine import simulate
 from epidemic.errors import BadInput, EpidemicError, Interrupted
 from epidemic.experiment import Experiment, experiment_from
 from epidemic.host.setup import Setup
+from epidemic.host.state import read_state
 from epidemic.host.store import Store
 from epidemic.learner import Learner
 from epidemic.record import Record, Summary
@@ -102,8 +103,7 @@ def run_batch(
         Interrupted: By Ctrl-C or SIGTERM; what ran has been saved.
     """
     watcher = Watcher() if watcher is None else watcher
-    if len({job.name for job in jobs}) < len(jobs):
-        raise BadInput("two experiments of a batch have the same name; give each a name of its own")
+    check_apart(jobs)
     if workers > 1 and not all(job.experiment.portable for job in jobs):
         raise BadInput("experiments with objects of your own run in one process only; use one worker")
     told = all_of(callbacks)
@@ -117,6 +117,25 @@ def run_batch(
     with directories({job.path.parent for job in todo}), sigterm_interrupts():
         failed = _Processes(todo, workers, watcher).run() if workers > 1 else _in_turn(todo, watcher, data, told)
     return Outcome([job for job in todo if job.name not in failed], skipped, failed)
+
+
+def diverged(jobs: Sequence[Job]) -> dict[str, str]:
+    """Those of some runs that have failed for good, because their numbers were no longer finite, by name, and what they said."""
+    found = {}
+    for job in jobs:
+        for seed in job.experiment.seeds:
+            state = read_state(job.path / f"seed-{seed}")
+            if state.diverged:
+                found[job.name] = state.why
+    return found
+
+
+def check_apart(jobs: Sequence[Job]) -> None:
+    """Refuse a batch of which two have the same name, or would write into the same directory."""
+    for what, found in (("name", [job.name for job in jobs]), ("directory", [str(job.path) for job in jobs])):
+        twice = next((one for one in found if found.count(one) > 1), None) if len(set(found)) < len(found) else None
+        if twice is not None:
+            raise BadInput(f"two experiments of a batch have the same {what}, {twice}; give each a {what} of its own")
 
 
 @contextmanager

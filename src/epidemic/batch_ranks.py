@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from epidemic.batch import Job, Loaded, Outcome, Tell, Watcher, directories, sigterm_interrupts
+from epidemic.batch import Job, Loaded, Outcome, Tell, Watcher, check_apart, directories, sigterm_interrupts
 from epidemic.commands import execute, going_on
 from epidemic.engine.sharing import check_sharing, check_strategy, what_decides_strategy
 from epidemic.errors import BadInput, EpidemicError, Interrupted
@@ -32,6 +32,7 @@ def run_sharded(
         Interrupted: By Ctrl-C or SIGTERM; what ran has been saved.
     """
     watcher = Watcher() if watcher is None else watcher
+    check_apart(jobs)
     for job in jobs:
         job.check()
     skipped = [job for job in jobs if job.finished]
@@ -48,7 +49,7 @@ def run_sharded(
                     execute(going_on(job.path, ranks, (settings or {}).get(job.path, ())))
             except (Interrupted, KeyboardInterrupt):
                 raise Interrupted(f"interrupted in {job.name}, after {done} of {len(todo)} runs") from None
-            except EpidemicError as why:
+            except (EpidemicError, OSError) as why:  # a directory that went away meanwhile fails its own run
                 problem = failed[job.name] = " ".join(str(why).split())
             watcher.ended(job, problem)
     return Outcome([job for job in todo if job.name not in failed], skipped, failed)
@@ -72,7 +73,7 @@ def check_ranks(jobs: Sequence[Job], ranks: int) -> None:
         except BadInput:
             continue  # it may be where the run will be
         with _named(job):
-            check_strategy(job.experiment, data, ranks)
+            check_strategy(job.experiment, data)
 
 
 @contextmanager

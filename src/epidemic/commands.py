@@ -9,12 +9,21 @@ import ctypes
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from epidemic.errors import Interrupted, RunFailed
 
 INTERRUPTED = 130
+PATIENCE = 3
+"""Signals after which a run is not asked any more."""
+LAST_WORDS = 5.0
+"""Seconds in which what a run has said must be there when it has ended."""
+KEPT = 1 << 16
+"""Bytes of that which are kept."""
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
 
@@ -38,33 +47,81 @@ def ended_with_us() -> Callable[[], None] | None:
 
 
 def execute(command: Sequence[str]) -> None:
-    """Run such a command to its end, in a session of its own: Ctrl-C is for this process, which asks it to save.
+    """Run such a command to its end, in a session of its own: Ctrl-C and SIGTERM are for this process, which asks it to save.
+
+    It is asked as often as somebody wants it, and killed at the third time. Whatever comes, it has ended when this returns.
 
     Raises:
         Interrupted: It has saved, because this process or it was asked to.
-        RunFailed: It failed; the reason is the last line that it said.
+        RunFailed: It failed, or could not be started; the reason is the last line that it said.
     """
-    process = subprocess.Popen(  # noqa: S603
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        preexec_fn=ended_with_us(),
-    )
-    asked = False
-    while True:
+    with _passing_on() as asked:
         try:
-            _, said = process.communicate()
-            break
-        except KeyboardInterrupt:
-            asked = True
-            process.terminate()
-    last = last_line(said)
-    if asked or process.returncode == INTERRUPTED:
+            process = subprocess.Popen(  # noqa: S603
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                preexec_fn=ended_with_us(),
+            )
+        except OSError as problem:
+            raise RunFailed(f"its process could not be started: {problem}") from None
+        asked.of(process)
+        said = bytearray()
+        reader = threading.Thread(target=_listen, args=(process, said), daemon=True)
+        reader.start()
+        process.wait()
+        reader.join(LAST_WORDS)
+    last = last_line(bytes(said))
+    if asked.times or process.returncode == INTERRUPTED:
         raise Interrupted(last.removeprefix("error: ") or "interrupted")
     if process.returncode:
         raise RunFailed(reason(process.returncode, last))
+
+
+class _Asked:
+    """How often somebody wanted an end, and whom that is passed on to. It raises nothing, so that no child is ever lost between two lines."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def of(self, process: subprocess.Popen[bytes]) -> None:
+        """It is this process that is asked, also for what came before it was there."""
+        self._process = process
+        if self.times:
+            process.terminate()
+
+    def __call__(self, *_: Any) -> None:
+        """The signal handler."""
+        self.times += 1
+        if self._process is not None:
+            self._process.terminate() if self.times < PATIENCE else self._process.kill()
+
+
+@contextmanager
+def _passing_on() -> Iterator[_Asked]:
+    """Ctrl-C and SIGTERM are passed on; outside the main thread nobody but the caller hears them."""
+    asked = _Asked()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _listen(process: subprocess.Popen[bytes], said: bytearray) -> None:
+    """Keep the end of what it says; somebody whom it has started may hold the pipe for longer than it lives."""
+    assert process.stderr is not None
+    with process.stderr as pipe:
+        while chunk := pipe.read1(65536):  # type: ignore[attr-defined]
+            said += chunk
+            del said[:-KEPT]
 
 
 def last_line(said: bytes) -> str:

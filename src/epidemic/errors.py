@@ -27,6 +27,10 @@ class RunFailed(EpidemicError, RuntimeError):
     """A run that started and could not go on."""
 
 
+NOT_FINITE = "no longer a finite number"
+"""In what a run says that has diverged: doing the same again would end the same."""
+
+
 class Diverged(RunFailed):
     """A loss that is no longer a finite number."""
 

@@ -10,7 +10,7 @@ import typer
 
 from epidemic.cli.ranks import check_timeout, share, silent, started_as_a_rank
 from epidemic.cli.slurm import HERE, On, SlurmOptions, hand_over, rank_count, wants_slurm, with_slurm
-from epidemic.errors import BadInput, Interrupted
+from epidemic.errors import BadInput, Interrupted, RunFailed
 from epidemic.files import directory_name, own_directory
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def compare_command(
     import msgspec
 
     from epidemic import methods as comparing
-    from epidemic.batch import Job
+    from epidemic.batch import Job, diverged
     from epidemic.callbacks.progress import Display
     from epidemic.cli.show import print_json
     from epidemic.experiment import numbered_seeds, read_table, with_settings
@@ -218,6 +218,8 @@ def compare_command(
             jobs = [Job(where / directory_name(name), experiment) for name, experiment in methods.items()]
             if hand_over(jobs, where, slurm, with_slurm(words, slurm), as_json=as_json, ranks=count):
                 return None
+            for name, why in diverged(jobs).items():
+                raise RunFailed(f"method {name!r} failed for good: {why}; delete its directory to submit it again")
             resume = True  # all are finished: they are read back
         try:
             with Display(quiet=quiet or silent()) as display:

@@ -10,7 +10,9 @@ import typer
 from epidemic.cli.experiments import Json, Seeds, Settings
 
 if TYPE_CHECKING:
-    from epidemic.estimate import Plan
+    from rich.table import Table
+
+    from epidemic.estimate import Gpus, Plan
 
 
 def register(app: typer.Typer) -> None:
@@ -20,57 +22,75 @@ def register(app: typer.Typer) -> None:
 
 def plan_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file.", show_default=False)],
-    ranks: Annotated[int, typer.Option(metavar="N", help="Memory if so many processes share the nodes.")] = 1,
+    ranks: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Memory if so many processes share the nodes.", show_default="1"),
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[COUNTx]MEMORY",
+            help="Memory on GPUs, a rank on each: e.g. 8x80GB, or 24GB for as many as it takes.",
+            show_default=False,
+        ),
+    ] = None,
     seeds: Seeds = None,
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
-    """Say what an experiment would take: memory, bytes sent, time, and how many processes it takes to fit.
+    """Say what an experiment would take: memory, bytes sent, time, and how many processes or GPUs it takes to fit.
 
     A few rounds of some of its nodes are timed on this machine, which takes seconds; memory and bytes are counted. Nothing is written.
+    What is said of GPUs is counted too: none need be here, and times are still those of this machine.
 
     [bold]Examples[/bold]
 
       epidemic plan experiment.toml
 
       epidemic plan experiment.toml --set nodes=10000 --set data.kind=cifar10 --set model.kind=gn-lenet --ranks 4
+
+      epidemic plan experiment.toml --set nodes=10000 --set data.kind=cifar10 --set runtime.device=cuda --gpus 24GB
     """
     from epidemic.cli.show import print_json
-    from epidemic.estimate import plan
+    from epidemic.estimate import parse_gpus, plan
     from epidemic.experiment import load, numbered_seeds
 
+    wanted = None if gpus is None else parse_gpus(gpus)
     settings = settings if seeds is None else numbered_seeds(seeds, settings or [])
-    found = plan(load(file, settings), ranks)
+    found = plan(load(file, settings), ranks, wanted)
     if as_json:
         print_json(found)
     else:
         _print(found)
 
 
+WORDS = {
+    "state": "models and other columns of the state",
+    "mixtures": "mixtures",
+    "data": "data",
+    "loading": "all data, while it is read",
+    "going_on": "the state, read from a checkpoint",
+    "training": "training, for a moment",
+    "evaluating": "evaluating models, for a moment",
+    "evaluation": "disagreement",
+    "exchange": "on the way between ranks",
+    "saving": "pieces of them to be saved",
+    "assumed": "CUDA, assumed",
+    "program": "all else, measured",
+}
+"""The parts of a memory, in the order in which they are shown."""
+
+
 def _print(found: Plan) -> None:
     from rich.markup import escape
 
-    from epidemic.cli.show import duration, plain_table, show, size
+    from epidemic.cli.show import duration, show, size
     from epidemic.cli.show import simulated as finely
 
-    each = "" if found.ranks == 1 else f" of each of {found.ranks} ranks"
-    memory = plain_table(f"Memory{each}", "", "bytes")
-    words = {
-        "state": "models and other columns of the state",
-        "mixtures": "mixtures",
-        "data": "data",
-        "loading": "all data, while it is read",
-        "evaluation": "disagreement",
-        "exchange": "on the way between ranks",
-        "saving": "pieces of them to be saved",
-        "program": "all else, measured",
-    }
-    for name, what in words.items():
-        if getattr(found.memory, name):
-            memory.add_row(what, size(getattr(found.memory, name)))
-    memory.add_row("at most at once", size(found.memory_in_all))
     lines = [f"{found.nodes:,} nodes, {found.parameters:,} parameters, {found.rounds:,} rounds, {found.seeds} seeds"]
-    if found.machine_memory is not None:
+    if found.gpus is not None:
+        lines.append(_on_gpus(found.gpus))
+    elif found.machine_memory is not None:
         fit = "no number of ranks fits" if found.ranks_to_fit is None else f"ranks to fit: {found.ranks_to_fit:,}"
         lines.append(f"memory of this machine: {size(found.machine_memory)}; {fit}")
     if found.ranks > 1:
@@ -79,7 +99,39 @@ def _print(found: Plan) -> None:
         sent = (size(found.sent_per_round), size(found.sent_per_node), size(found.sent_in_all))
         lines.append(f"sent by a node: {sent[0]} in a round, {sent[1]} by the end; by all nodes: {sent[2]}")
     lines.append(
-        f"time in one process here: {finely(found.seconds_per_round)} a round,"
+        f"time in one process here, on its {'CPU' if found.measured_on == 'cpu' else 'GPU'}:"
+        f" {finely(found.seconds_per_round)} a round,"
         f" {finely(found.seconds_per_evaluation)} an evaluation, {duration(found.seconds)} in all"
     )
-    show(memory, *map(escape, [*lines, *found.notes]))
+    show(_table(found), *map(escape, [*lines, *found.notes]))
+
+
+def _table(found: Plan) -> Table:
+    """Where memory goes: of a process, or of a GPU and of the process that drives it."""
+    from epidemic.cli.show import plain_table, size
+
+    each = "" if found.ranks == 1 else f" of each of {found.ranks} ranks"
+    gpus = found.gpus
+    parts: list[tuple[str, object, int]] = [("bytes", found.memory, found.memory_in_all)]
+    if gpus is not None:
+        parts = [("of a GPU", gpus.memory, gpus.memory_in_all), ("of its host process", gpus.host, gpus.host_in_all)]
+    table = plain_table(f"Memory{each}", "", *(head for head, _, _ in parts))
+    for name, what in WORDS.items():
+        sizes = [getattr(memory, name, 0) for _, memory, _ in parts]
+        if any(sizes):
+            table.add_row(what, *(size(one) if one else "-" for one in sizes))
+    table.add_row("at most at once", *(size(total) for _, _, total in parts))
+    return table
+
+
+def _on_gpus(gpus: Gpus) -> str:
+    """Whether it fits, and how many would."""
+    from epidemic.cli.show import size
+
+    asked = f"{gpus.count:,} {'GPU' if gpus.count == 1 else 'GPUs'} of {size(gpus.memory_of_each)}, one rank each"
+    if gpus.to_fit is None:
+        return f"no number of GPUs of {size(gpus.memory_of_each)} fits: each would need {size(gpus.least)} at least"
+    if gpus.fits:
+        fewer = "the fewest that fit" if gpus.count == gpus.to_fit else f"{gpus.to_fit:,} would be enough"
+        return f"{asked}: it fits; {fewer}"
+    return f"{asked}: it does not fit; {gpus.to_fit:,} would"

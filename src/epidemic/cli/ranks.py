@@ -6,7 +6,6 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -31,18 +30,26 @@ def run_on_ranks(count: int, words: Sequence[str]) -> None:
     """Run the command `epidemic WORDS` on so many ranks; raises what went wrong, in the words of the rank that knows."""
     require_int("--ranks", count, 1, MOST)
     context = multiprocessing.get_context("spawn")
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(count)}
     ears: list[Any] = []
     processes: list[Any] = []
     with _forwarding(processes) as signals:
         for rank in range(count):
-            ear, mouth = context.Pipe(duplex=False)
-            place = {**address, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
+            ear, mouth = context.Pipe()
+            place = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(count),
+                "WORLD_SIZE": str(count),
+            }
             process = context.Process(target=_rank, args=(mouth, list(words), place), name=f"rank {rank}")
             process.start()
             mouth.close()
             ears.append(ear)
             processes.append(process)
+        store = _meeting_point()  # PyTorch is loaded here while ranks load it, too
+        for ear in ears:
+            with suppress(OSError):  # one that has ended already is noticed below
+                ear.send(store.port)
         endings = _endings(processes, ears)
     _conclude(endings, [process.exitcode or 0 for process in processes], bool(signals))
 
@@ -105,10 +112,11 @@ def silent() -> bool:
     return started_as_a_rank() and os.environ["RANK"] != "0"
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _meeting_point() -> Any:
+    """The store by which ranks meet. It is held here, on a port that the system has given it, so no two commands ever share one."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 @contextmanager
@@ -186,7 +194,12 @@ def _rank(mouth: Any, words: list[str], place: dict[str, str]) -> None:
         os.setsid()  # Ctrl-C is for the parent, which tells all
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(place)
+    import torch.distributed  # noqa: F401
+
     from epidemic.cli.app import outcome
+
+    # torch's word for a store that is there already, so that no rank tries to be the one that holds it
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(mouth.recv()), TORCHELASTIC_USE_AGENT_STORE="True")
 
     ending = outcome(words)
     sys.stdout.flush()

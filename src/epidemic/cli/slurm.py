@@ -60,19 +60,27 @@ def hand_over(
     ranks: int = 1,
     settings: Mapping[Path, Sequence[str]] | None = None,
 ) -> bool:
-    """Submit what is missing and say so; False if nothing is: then there are results to be shown. `again`: the words of this command."""
+    """Submit what is missing and say so; False if nothing is: then there are results to be shown. `again`: the words of this command.
+
+    Runs that have diverged are listed and not submitted: here they would be done again within seconds, there they would queue again for ever.
+    """
+    from epidemic.batch import diverged
     from epidemic.slurm.options import parse_options
     from epidemic.slurm.submit import submit
 
     options = parse_options(texts or [], ranks)
-    if all(job.finished for job in jobs):
+    failed = diverged(jobs)
+    todo = [job for job in jobs if job.name not in failed]
+    if all(job.finished for job in todo):
         return False
-    found = submit(jobs, where, options, settings)
-    _print_submission(found, where, again, as_json=as_json)
+    found = submit(todo, where, options, settings)
+    _print_submission(found, failed, where, again, as_json=as_json)
     return True
 
 
-def _print_submission(found: Submission, where: Path, again: Sequence[str], *, as_json: bool) -> None:
+def _print_submission(
+    found: Submission, failed: Mapping[str, str], where: Path, again: Sequence[str], *, as_json: bool
+) -> None:
     from rich.markup import escape
 
     from epidemic.cli.show import print_json, show
@@ -85,11 +93,15 @@ def _print_submission(found: Submission, where: Path, again: Sequence[str], *, a
                 "under_way": found.under_way,
                 "finished": found.finished,
                 "again": found.again,
+                "failed": failed,
             }
         )
     numbers = ", ".join(dict.fromkeys(task.partition("_")[0] for task in found.submitted.values()))
     lines = [f"submitted to Slurm: {len(found.submitted)} runs" + (f", job {numbers}" if numbers else "")]
     lines += [f"  {name} once more: {why}" for name, why in found.again.items()]
+    lines += [
+        f"  {name} failed for good: {why}; delete its directory to submit it again" for name, why in failed.items()
+    ]
     if found.under_way:
         lines.append(f"queued or running since before: {len(found.under_way)}")
     if found.finished:

@@ -60,7 +60,7 @@ def sweep_command(
     A run that fails is reported at the end and does not stop the others (exit code 1).
 
     With --on slurm each run is a task of an array job, which saves before its time limit, is requeued and goes on; the command ends when
-    they are submitted. Run it again to see the results, or to submit again what failed.
+    they are submitted. Run it again to see the results, or to submit again what failed; a run whose numbers exploded is only listed.
 
     [bold]Examples[/bold]
 
@@ -82,7 +82,7 @@ def sweep_command(
     if file is None:
         raise BadInput("give an experiment FILE to sweep over, or --status DIR")
     from epidemic.api.progress import BatchDisplay
-    from epidemic.batch import run_batch
+    from epidemic.batch import Outcome, diverged, run_batch
     from epidemic.batch_ranks import run_sharded
     from epidemic.experiment import read_table
     from epidemic.grid import grid_jobs, parse_grid
@@ -108,8 +108,12 @@ def sweep_command(
     words += ["--jobs", str(jobs)] if jobs > 1 else []
     words += ["--ranks", str(count)] if count > 1 else []
     words += ["--out", str(where)]
-    if elsewhere and hand_over(planned, where, slurm, with_slurm(words, slurm), as_json=as_json, ranks=count):
-        return None
+    if elsewhere:
+        if hand_over(planned, where, slurm, with_slurm(words, slurm), as_json=as_json, ranks=count):
+            return None
+        failed = diverged(planned)  # all others are finished
+        skipped = [job for job in planned if job.name not in failed]
+        return _print_sweep(planned, Outcome([], skipped, failed), where, as_json=as_json)
     try:
         with BatchDisplay(planned, quiet=quiet) as display:
             outcome = run_sharded(planned, count, display) if count > 1 else run_batch(planned, jobs, display)
@@ -249,13 +253,11 @@ def reproduce_command(
     try:
         for stage in reproducing.stages(items, request):
             if elsewhere:  # the next stage follows from what came out of this one
-                diverged = reproducing.diverged(stage)
-                todo = [job for job in stage if job.name not in diverged]
-                settings = reproducing.data_settings(todo, data)
+                settings = reproducing.data_settings(stage, data)
                 again = with_slurm(words, slurm)
-                if hand_over(todo, where, slurm, again, as_json=as_json, ranks=count, settings=settings):
+                if hand_over(stage, where, slurm, again, as_json=as_json, ranks=count, settings=settings):
                     return None
-                failed |= diverged
+                failed |= reproducing.diverged(stage)
                 continue
             with BatchDisplay(stage, quiet=quiet) as display:
                 failed |= reproducing.run_jobs(stage, data, display, count)

@@ -29,7 +29,7 @@ from epidemic.host.population import Population
 from epidemic.host.setup import Setup, make_learner, prepare
 from epidemic.host.shards import Shards
 from epidemic.host.store import Store
-from epidemic.learner import Choice
+from epidemic.learner import Choice, Task
 from epidemic.record import Record, Summary
 from epidemic.topology import fragments_of
 from epidemic.workers import Workers, available_threads, blocks
@@ -97,9 +97,8 @@ def refuse(experiment: Experiment, callbacks: Callbacks, count: int) -> None:
             )
 
 
-def refuse_prepared(population: Population, choice: Choice, count: int) -> None:
-    """The same, of what is known when the nodes are there."""
-    task = population.setup.task
+def refuse_prepared(task: Task, choice: Choice) -> None:
+    """The same, of what is known when the task is there, and how it would be trained."""
     if choice.strategy == "stacked" and (task.nature.products or task.kind is None):
         what = "convolutions" if task.nature.products else "models, losses and metrics of one's own"
         raise BadInput(
@@ -210,7 +209,11 @@ class _Seeds:
 
     def _run(self, seed: int, store: Store | None) -> SeedRun:
         ranks = self.ranks
-        device = ranks.told(b"" if store is None else (store.known_device() or "").encode()).decode() or None
+        begun_on, known = "", self.known
+        with ranks.together():
+            if store is not None:
+                begun_on, known = store.known_device() or "", store.known_choice()
+        device = ranks.told(begun_on.encode()).decode() or None
         with ranks.together():
             # Of what is read for this seed only the samples of the nodes here are kept.
             whole = self.experiment.load_data() if self.data is None else self.data
@@ -222,7 +225,6 @@ class _Seeds:
             if store is not None and store.behind:
                 store.lengthen(setup.task.layout)
         _check_same_start(ranks, setup, start)
-        known = self.known if store is None else store.known_choice()
         with ranks.together():
             if ranks.rank == 0:
                 learner, known = make_learner(setup, self.workers, known)
@@ -232,7 +234,7 @@ class _Seeds:
             if ranks.rank != 0:
                 learner, _ = make_learner(setup, self.workers, self.known)
             population = Population(setup, learner, self.workers)
-            refuse_prepared(population, self.known, ranks.count)
+            refuse_prepared(setup.task, self.known)
             if store is not None and store.run_info() is None:
                 note, classes, kind = setup.data.note, setup.data.classes, setup.task.device.type
                 store.begin(self.known, note, classes=classes, samples=setup.sizes, device=kind)
@@ -250,8 +252,9 @@ class _Seeds:
 
     def _say_ways(self, store: Store | None) -> None:
         """Write down how many mixtures came by each way since the seed began or went on."""
-        if store is not None:
-            store.amend({"ranks": {"count": self.ranks.count, "exchange": dict(sorted(self.ranks.ways.items()))}})
+        with self.ranks.together():
+            if store is not None:
+                store.amend({"ranks": {"count": self.ranks.count, "exchange": dict(sorted(self.ranks.ways.items()))}})
 
 
 def _digest_of(data: Dataset) -> bytes:

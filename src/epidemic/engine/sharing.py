@@ -10,7 +10,6 @@ from epidemic.data import Dataset
 from epidemic.engine.ranks import refuse, refuse_prepared
 from epidemic.errors import BadInput
 from epidemic.experiment import Experiment
-from epidemic.host.population import Population
 from epidemic.host.setup import make_learner, prepare
 from epidemic.workers import Workers
 
@@ -22,15 +21,14 @@ def check_sharing(experiment: Experiment, ranks: int) -> None:
     refuse(experiment, Callbacks(named_callbacks(experiment)), ranks)
 
 
-def check_strategy(experiment: Experiment, data: Dataset, ranks: int) -> None:
+def check_strategy(experiment: Experiment, data: Dataset) -> None:
     """Refuse what only shows when a node is there: how its model would be trained. One node is prepared, none is trained."""
     if experiment.runtime.strategy == "timed":  # which nobody knows before
         return
     workers = Workers(1)
     try:
         setup = prepare(experiment, experiment.seeds[0], data, [0])
-        learner, choice = make_learner(setup, workers)
-        refuse_prepared(Population(setup, learner, workers), choice, ranks)
+        refuse_prepared(setup.task, make_learner(setup, workers)[1])
     finally:
         workers.close()
 

@@ -50,9 +50,9 @@ def same_for_all() -> Iterator[None]:
     if not several():
         yield
         return
-    from epidemic.host.shards import Shards
+    from epidemic.host.passing import Passing
 
-    with Shards(dist.get_world_size()).together():
+    with Passing().together():
         yield
 
 
@@ -60,10 +60,12 @@ def told_by_the_first(path: Path) -> bytes | None:
     """A file as it is where the first rank is; None if it is not there, or in a process of its own, which reads it itself."""
     if not several():
         return None
-    from epidemic.host.shards import Shards
+    from epidemic.host.passing import Passing
 
-    raw = path.read_bytes() if dist.get_rank() == 0 and path.is_file() else b""
-    return Shards(dist.get_world_size()).told(raw) or None
+    ranks, raw = Passing(), b""
+    with ranks.together():
+        raw = path.read_bytes() if ranks.rank == 0 and path.is_file() else b""
+    return ranks.told(raw) or None
 
 
 @contextmanager

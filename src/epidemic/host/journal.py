@@ -328,7 +328,10 @@ class Journal:
         if known is None:
             return None
         progress, tensors = known
-        population, state = self.host.population, self.ranks.restored(found)
+        population = self.host.population
+        if self._who is None:
+            population.state = {}  # so that there are never two of them
+        state = self.ranks.restored(found)
         if self._who is None:
             population.state = {name: rows.to(self.setup.task.device) for name, rows in state.items()}
         else:
@@ -339,8 +342,9 @@ class Journal:
         if "up" in tensors:
             self.up = tensors["up"].numpy()
         self.done, self.recorded = progress.round, progress.recorded
-        if self.store is not None:
-            self.records = self.store.records()
+        with self.ranks.together():
+            if self.store is not None:
+                self.records = self.store.records()
         if self.ranks.count > 1:
             said = self.ranks.told(msgspec.json.encode(self.records))
             self.records = msgspec.json.decode(said, type=list[Record])
@@ -366,7 +370,9 @@ class Journal:
 
     def failed_beside(self, problem: CallbackFailed) -> CallbackFailed:
         """Save: what failed is not the run but somebody who was told of it, between two rounds."""
-        ended = self.store is not None and self.store.finished
+        ended = False
+        with self.ranks.together():
+            ended = self.store is not None and self.store.finished
         if self.ranks.any(ended):
             return CallbackFailed(f"{problem}; seed {self.setup.seed} itself is finished and saved")
         self._save_now()

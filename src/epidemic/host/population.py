@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epidemic.algorithms import Algorithm, Column, Inbox, Rows, Turn
-from epidemic.errors import Diverged, EpidemicError, RunFailed
+from epidemic.errors import NOT_FINITE, Diverged, EpidemicError, RunFailed
 from epidemic.graph import IntArray
 from epidemic.host.coding import MEMORY, SENT, coder_of, letter_bytes
 from epidemic.host.parts import parts_of
@@ -284,7 +284,7 @@ class Population:
         fix = "lower algorithm.lr" if round else "look at the data, the model and algorithm.lr"
         raise Diverged(
             f"{self._called(round)}: the {what} of {len(bad)} of {self.setup.experiment.nodes} nodes ({which})"
-            f" is no longer a finite number; {fix}{kept}"
+            f" is {NOT_FINITE}; {fix}{kept}"
         )
 
 

@@ -24,7 +24,7 @@ from epidemic.mixing import Weights
 from epidemic.workers import Workers
 
 if TYPE_CHECKING:
-    from epidemic.host.shards import Shards
+    from epidemic.host.crossing import Crossing
 
 
 class Sharded:
@@ -32,7 +32,7 @@ class Sharded:
 
     def __init__(
         self,
-        shards: Shards,
+        crossing: Crossing,
         message: Rows,
         weights: Weights,
         counts: list[int],
@@ -41,7 +41,7 @@ class Sharded:
         memory: Memory,
     ) -> None:
         """`weights` are those of all nodes of the round, who are `who` (None: everybody); `counts`: how many of them each rank has."""
-        self._shards = shards
+        self._crossing = crossing
         self._message = message
         self._weights = weights
         self._counts = counts
@@ -65,12 +65,12 @@ class Sharded:
         """The letters themselves, receiver by receiver; they are fetched now, not when somebody looks."""
         rows = self._message[column]
         needs = self._needs
-        found = self._shards.with_others(_flat(rows), needs)
-        self._shards.ways[LETTERS] += 1
-        return self._heard(rows, found.view(len(found), *rows.shape[1:]), needs.places(self._shards.rank))
+        found = self._crossing.with_others(_flat(rows), needs)
+        self._crossing.ways[LETTERS] += 1
+        return self._heard(rows, found.view(len(found), *rows.shape[1:]), needs.places(self._crossing.rank))
 
     def _heard(self, rows: Tensor, found: Tensor, places: IntArray) -> Iterator[Heard]:
-        first = sum(self._counts[: self._shards.rank])
+        first = sum(self._counts[: self._crossing.rank])
         for own, (at, share) in zip(rows, self._weights.by_row(range(first, first + len(rows))), strict=True):
             letters = found[torch.from_numpy(places[at[1:]]).to(rows.device)]
             senders = at[1:] if self._who is None else self._who[at[1:]]
@@ -85,13 +85,13 @@ class Sharded:
         out = self._memory(column, rows)
         x, into, workers = _flat(rows), _flat(out), self._workers
         way = choose(None if weights.matrix is None else self._needs, self._counts, x.shape[1])
-        self._shards.ways[way] += 1
+        self._crossing.ways[way] += 1
         if way == ROWS:
-            self._shards.by_rows(weights, x, self._needs, workers, into)
+            self._crossing.by_rows(weights, x, self._needs, workers, into)
         elif way == COLUMNS:
-            self._shards.by_columns(weights, x, self._counts, workers, into)
+            self._crossing.by_columns(weights, x, self._counts, workers, into)
         else:
-            self._shards.by_sum(weights, x, self._counts, workers, into)
+            self._crossing.by_sum(weights, x, self._counts, workers, into)
         return out
 
 

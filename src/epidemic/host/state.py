@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from epidemic.errors import NOT_FINITE
 from epidemic.files import UNREADABLE, read_bounded
 
 try:
@@ -26,6 +27,11 @@ class RunState(msgspec.Struct, frozen=True):
     def over(self) -> bool:
         """Whether nothing will happen any more unless somebody goes on with it."""
         return self.state not in ("running", "unknown")
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it has failed for good: its numbers exploded, and would again."""
+        return self.state == "failed" and NOT_FINITE in self.why
 
 
 def read_state(path: Path) -> RunState:

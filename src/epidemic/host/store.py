@@ -98,6 +98,12 @@ class Store:
 
         `longer`: whether a run may go on with more rounds than it was begun with.
         """
+        try:
+            self._check(resume, longer)
+        except OSError as problem:
+            raise BadInput(f"{self.root} cannot be used: {problem.strerror}; choose another directory") from None
+
+    def _check(self, resume: bool, longer: bool) -> None:
         for place in (self.root, *self.root.parents):
             if place.exists() and not place.is_dir():
                 raise BadInput(f"{place} is a file; choose a directory")
@@ -341,8 +347,10 @@ class Store:
             if file is not None:
                 with suppress(OSError):  # a full disk has been reported already
                     file.close()
-        if self._lock is not None and self.run_info() is None and not (self.root / "experiment.toml").exists():
-            with suppress(OSError):
+        if self._lock is None:
+            return
+        with suppress(OSError, EpidemicError):  # what cannot be read stays
+            if self.run_info() is None and not (self.root / "experiment.toml").exists():
                 (self.path / ".lock").unlink()
                 self.path.rmdir()
                 self.root.rmdir()

@@ -25,6 +25,10 @@ Traces = dict[tuple[Any, ...], Callable[..., Any]]
 EVALUATED_TOGETHER = 400_000
 """Numbers that the largest convolution may put out per batch of an evaluation; with more, stacked models are several times slower than one after the other."""
 
+EVALUATED = 250
+"""Rows that are evaluated together at most, ..."""
+SAMPLES = 4 * EVALUATION_BATCH
+"""... on so many samples at a time."""
 MOST_KINDS = 8
 _TRACES: OrderedDict[Hashable, Traces] = OrderedDict()  # by kind of task: tracing takes longer than a short run
 
@@ -38,6 +42,18 @@ def _traces_of(task: Task) -> Traces:
     while len(_TRACES) > MOST_KINDS:
         _TRACES.popitem(last=False)
     return found
+
+
+def most_trained(rows: int, size: int, *, convolved: bool) -> int:
+    """How many of so many rows of this size are trained together at most; it grows with their number."""
+    if convolved:
+        return max(1, min(max(48, -(-rows // 8)), 1000, 32_000_000 // size))
+    return max(1, min(max(48, 160_000 // size, -(-rows // 8)), 1000, 8_000_000 // size))
+
+
+def most_evaluated(rows: int, size: int) -> int:
+    """The same of evaluation."""
+    return min(most_trained(rows, size, convolved=True), EVALUATED)
 
 
 class Stacked:
@@ -61,14 +77,9 @@ class Stacked:
         """
         if self.steady:
             return self.steady
-        if rows == 0 or self.task.nature.products:
-            return self._chunk_of_convolutions(rows)
-        size = self.task.layout.size
-        most = max(1, min(max(48, 160_000 // size, -(-rows // 8)), 1000, 8_000_000 // size))
-        return -(-rows // -(-rows // most))  # equal ones
-
-    def _chunk_of_convolutions(self, rows: int) -> int:
-        return max(1, min(max(48, -(-rows // 8)), 1000, 32_000_000 // self.task.layout.size))
+        convolved = rows == 0 or self.task.nature.products > 0
+        most = most_trained(rows, self.task.layout.size, convolved=convolved)
+        return most if convolved else -(-rows // -(-rows // most))  # equal ones
 
     def sgd(self, x: Tensor, memory: Memory, index: Tensor, step: Optimiser, seeds: list[int]) -> Tensor:
         missing = -len(x) % self.steady if self.steady else 0
@@ -124,11 +135,11 @@ class Stacked:
 
     def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor, first: int = 0) -> Evaluation:
         task = self.task
-        batch = 4 * EVALUATION_BATCH
-        if task.device.type == "cpu" and task.nature.convolved * batch > EVALUATED_TOGETHER:
+        if task.device.type == "cpu" and task.nature.convolved * SAMPLES > EVALUATED_TOGETHER:
             return self._alone.evaluate(x, inputs, targets, first)
         sums = torch.zeros(len(x), 1 + len(task.metrics), dtype=torch.float64)
         whole = torch.zeros(len(x), len(task.whole), dtype=torch.float64)
+        batch = SAMPLES
 
         def one(part: slice) -> None:
             gathered = []
@@ -144,7 +155,7 @@ class Stacked:
                     whole[i] = task.judge(outputs, targets.cpu())
 
         with torch.no_grad():
-            rows = min(self._chunk_of_convolutions(len(x)), 250)
+            rows = most_evaluated(len(x), task.layout.size)
             chunks = blocks(len(x), min(rows, task.rows_to_gather(len(inputs))) if task.whole else rows)
             for part in {c.stop - c.start: c for c in chunks}.values():  # trace before the threads start
                 for which in {w.stop - w.start: w for w in blocks(len(inputs), batch)}.values():

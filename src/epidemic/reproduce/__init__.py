@@ -9,16 +9,16 @@ from pathlib import Path
 import msgspec
 
 from epidemic.batch import Job, Watcher, run_batch
+from epidemic.batch import diverged as diverged
 from epidemic.batch_ranks import run_sharded
 from epidemic.data.base import Dataset, find_directory
 from epidemic.errors import BadInput, require_choice, suggestion
 from epidemic.experiment import to_toml
 from epidemic.files import full_disk, write_bytes
-from epidemic.host.state import read_state
 from epidemic.report.results import to_csv
 from epidemic.report.style import FORMATS, save
 from epidemic.reproduce.asynchronous import ASYNC
-from epidemic.reproduce.base import NOT_FINITE, SCALES, Check, Finding, Item, Request, Verdict
+from epidemic.reproduce.base import SCALES, Check, Finding, Item, Request, Verdict
 from epidemic.reproduce.beyond import CAP, CONTRACTION, DRIFT, SPECTRA
 from epidemic.reproduce.learning import FIG1, FIG4, FIG5, FIG6, FIG7, FIG8, TABLE2_ITEM
 from epidemic.reproduce.rivals import RIVALS_ITEM
@@ -55,17 +55,6 @@ def stages(items: list[Item], request: Request) -> Iterator[list[Job]]:
         jobs = _each_once(job for jobs in stage if jobs is not None for job in jobs(request))
         if jobs:
             yield jobs
-
-
-def diverged(jobs: list[Job]) -> dict[str, str]:
-    """Those of some runs that have ended because their numbers were no longer finite, by name, and what they said."""
-    found = {}
-    for job in jobs:
-        for seed in job.experiment.seeds:
-            state = read_state(job.path / f"seed-{seed}")
-            if state.state == "failed" and NOT_FINITE in state.why:
-                found[job.name] = state.why
-    return found
 
 
 def _each_once(jobs: Iterable[Job]) -> list[Job]:

@@ -22,9 +22,6 @@ SCALES = {
 }
 SCALE = Literal["smoke", "laptop", "paper"]
 
-NOT_FINITE = "no longer a finite number"
-"""How the engine words divergence."""
-
 Verdict = Literal["agrees", "differs", "open", "not comparable"]
 """open: what was measured is too noisy to tell, or there is a single seed."""
 

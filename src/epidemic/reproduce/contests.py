@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 
 from epidemic.batch import Job
-from epidemic.errors import RunFailed, require_int
+from epidemic.errors import NOT_FINITE, RunFailed, require_int
 from epidemic.experiment import Experiment, experiment_from, merged
 from epidemic.files import directory_name
 from epidemic.report.results import Result, read_results
 from epidemic.report.statistics import accuracy_of
-from epidemic.reproduce.base import NOT_FINITE, Request
+from epidemic.reproduce.base import Request
 
 TUNING_SEED = 1001
 VALIDATION = 0.1

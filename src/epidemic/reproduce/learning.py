@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from epidemic.batch import Job
-from epidemic.errors import RunFailed
+from epidemic.errors import NOT_FINITE, RunFailed
 from epidemic.record import Record
 from epidemic.report.curves import GIB, learning_figure, panels_figure
 from epidemic.report.statistics import accuracy_of, best, curve
 from epidemic.reproduce import studies
-from epidemic.reproduce.base import NOT_FINITE, SCALE, Check, Finding, Item, Request, Verdict, ahead
+from epidemic.reproduce.base import SCALE, Check, Finding, Item, Request, Verdict, ahead
 from epidemic.reproduce.studies import (
     COMPLETE,
     EQUISTATIC,

@@ -1,0 +1,147 @@
+"""What is measured of an experiment on this machine: a few rounds of some of its nodes are trained, evaluated and mixed, and timed."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import torch
+
+from epidemic.algorithms import LocalSGD
+from epidemic.algorithms.free import FreeRunning
+from epidemic.data import Dataset
+from epidemic.estimate.footprint import Footprint, footprint_of
+from epidemic.estimate.standing_in import PROBE_TESTS, bytes_of
+from epidemic.experiment import Experiment
+from epidemic.host import ways
+from epidemic.host.mixture import mix
+from epidemic.host.plan import plan_round
+from epidemic.host.population import Population
+from epidemic.host.setup import initial_module, make_learner, prepare
+from epidemic.rng import Streams
+from epidemic.workers import Workers
+
+PROBE_NODES = 16
+SMALL_MODEL = 50_000  # parameters; the time of smaller ones depends on how many nodes are trained together
+MOST_NODES = 1_000  # that are trained together to measure that
+PROBE_SECONDS = 2.0  # of training; at least two rounds
+PROBE_NUMBERS = 1 << 22  # of the models that are mixed to measure mixing
+
+
+class Learning(msgspec.Struct, frozen=True):
+    """What was measured of training here, and what a node takes."""
+
+    train: float  # seconds of one node's training in a round
+    evaluate: float  # seconds of one model's test sample
+    parameters: int
+    row_bytes: int  # of all columns of a node's state
+    letter_bytes: int  # of the numbers that a letter carries
+    letter_sizes: tuple[int, ...]  # the same, of the letters of each part of the models
+    model_bytes: int  # of a model that a node is given
+    program: int  # bytes of everything else: Python, PyTorch, and what training and evaluating take for a moment
+    device: str = "cpu"  # the type of device that was measured
+    footprint: Footprint | None = None  # of the model on a GPU, if that was asked for
+
+
+class Exchanging(msgspec.Struct, frozen=True):
+    """What was measured of a round's exchange, all nodes."""
+
+    seconds: float  # of its graph and its mixtures
+    between_ranks: int = 0  # bytes that the busiest rank sends or receives in the first round
+
+
+def learning_of(experiment: Experiment, data: Dataset, *, for_gpus: bool = False) -> Learning:
+    """Measure: some of the nodes are set up and trained, and their models evaluated."""
+    probe = in_rounds(experiment)
+    small = _parameters(probe, data) < SMALL_MODEL
+    hosted = min(experiment.nodes, MOST_NODES if small else PROBE_NODES)
+    workers = Workers(experiment.runtime.threads)
+    try:
+        setup = prepare(probe, experiment.seeds[0], data, range(hosted))
+        learner, _ = make_learner(setup, workers)
+        population = Population(setup, learner, workers)
+        degree = np.ones(hosted, dtype=np.int64)
+        times: list[float] = []
+        while len(times) < 3 or (sum(times) < PROBE_SECONDS and len(times) < 10):
+            begin = time.perf_counter()
+            population.emit(len(times), degree)
+            times.append(time.perf_counter() - begin)
+        rows = {rows.untyped_storage().data_ptr(): rows for rows in population.state.values()}  # one may have two names
+        row_bytes = sum(one[0].numel() * one.element_size() for one in rows.values())
+        inputs, targets = (part[:PROBE_TESTS] for part in setup.test)
+        evaluation = _fastest(lambda: learner.evaluate(population.models, (inputs, targets)))
+        device = setup.task.device.type
+        taken = _peak() - bytes_of(data.train) - bytes_of(data.test) - (hosted * row_bytes if device == "cpu" else 0)
+        footprint = footprint_of(setup, workers) if for_gpus else None
+    finally:
+        workers.close()
+    return Learning(
+        train=min(times[1:]) / hosted,  # the first one is slower
+        evaluate=evaluation / (len(inputs) * hosted),
+        parameters=len(setup.initial),
+        row_bytes=row_bytes,
+        letter_bytes=population.letter_bytes,
+        letter_sizes=tuple(population.letter_sizes),
+        model_bytes=population.model_bytes,
+        program=max(0, taken),
+        device=device,
+        footprint=footprint,
+    )
+
+
+def exchange_of(experiment: Experiment, learning: Learning, ranks: int = 1) -> Exchanging | None:
+    """Measure: a round's graph is drawn, and some numbers of every model are mixed; None where there are no rounds."""
+    if isinstance(experiment.algorithm, FreeRunning):
+        return None
+    n, numbers = experiment.nodes, math.ceil(learning.letter_bytes / 4)
+    columns = min(numbers, max(1, PROBE_NUMBERS // n))
+    begin = time.perf_counter()
+    planned = plan_round(in_rounds(experiment), Streams(experiment.seeds[0]), 0, np.ones(n, dtype=np.int64))
+    drawing = time.perf_counter() - begin
+    x = torch.ones(n, columns, device=learning.device)
+    out = torch.empty_like(x)
+    workers = Workers(experiment.runtime.threads)
+    try:
+        mixing = _fastest(lambda: mix(planned.weights, x, workers, out))
+    finally:
+        workers.close()
+    between = 0 if ranks == 1 else 4 * ways.moved(planned.weights, n, ranks, numbers)
+    return Exchanging(drawing + mixing * numbers / columns, between)
+
+
+def in_rounds(experiment: Experiment) -> Experiment:
+    """The same without a clock; a method without rounds trains as local SGD does."""
+    algorithm = experiment.algorithm
+    if isinstance(algorithm, FreeRunning):
+        algorithm = LocalSGD(local_steps=algorithm.local_steps, batch_size=algorithm.batch_size)
+    return msgspec.structs.replace(experiment, clock=None, algorithm=algorithm)
+
+
+def _fastest(work: Callable[[], object]) -> float:
+    """Seconds; the first time is not counted, because it is slower."""
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        work()
+        if torch.cuda.is_available():  # which does not wait for what it was given
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    return min(times[1:])
+
+
+def _parameters(experiment: Experiment, data: Dataset) -> int:
+    return sum(p.numel() for p in initial_module(experiment, data, Streams(experiment.seeds[0])).parameters())
+
+
+def _peak() -> int:
+    """The most memory that this process has had; 0 where nobody says."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    found = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return found if sys.platform == "darwin" else 1024 * found

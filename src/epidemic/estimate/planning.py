@@ -1,0 +1,203 @@
+"""What one experiment would take: memory, bytes and time, in one process, on ranks or on GPUs."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from epidemic.data import IID, Dataset
+from epidemic.engine.ranks import refuse_prepared
+from epidemic.engine.sharing import check_sharing, check_strategy
+from epidemic.errors import BadInput, require_int
+from epidemic.estimate.footprint import GPU
+from epidemic.estimate.gpus import MOST, Gpus, Wanted, asked_for
+from epidemic.estimate.measuring import Exchanging, Learning, exchange_of, in_rounds, learning_of
+from epidemic.estimate.memory import (
+    ASSUMED_ON_GPU,
+    ASSUMED_ON_HOST,
+    Memory,
+    fewest_ranks,
+    gpu_memory_of,
+    host_memory_of,
+    memory_of,
+    threads_of,
+)
+from epidemic.estimate.standing_in import Sizes, source_of, stand_in, watched_of
+from epidemic.experiment import Experiment
+from epidemic.host.devices import choose_device
+from epidemic.host.setup import prepare
+from epidemic.learner import Choice
+from epidemic.memory import machine_memory
+from epidemic.shown import size
+from epidemic.workload import sent_in_rounds
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What an experiment would take."""
+
+    nodes: int
+    rounds: int
+    seeds: int
+    parameters: int
+    ranks: int
+    memory: Memory  # of each rank, on processors
+    memory_in_all: int  # of each rank
+    machine_memory: int | None
+    ranks_to_fit: int | None  # on machines like this one, a rank on each; None: not with any number of them
+    # bytes that the busiest rank sends to others or receives, by the way that is chosen for the first round
+    exchanged_per_round: int
+    sent_per_round: float | None  # bytes of a node, mean
+    sent_per_node: float | None  # by the end, one seed
+    sent_in_all: float | None  # all nodes, one seed
+    seconds_per_round: float  # in one process here
+    seconds_per_evaluation: float
+    seconds: float  # all seeds
+    measured_on: str  # the type of the device of this machine that was timed
+    gpus: Gpus | None = None  # if GPUs were asked about
+    notes: list[str]
+
+
+def plan(experiment: Experiment, ranks: int | None = None, gpus: Wanted | None = None) -> Plan:
+    """What an experiment would take in so many processes, or on such GPUs; times are those of one process on this machine."""
+    require_int("--ranks", 1 if ranks is None else ranks, 1)
+    n = experiment.nodes
+    asked = ranks if gpus is None else asked_for(gpus, ranks, n)
+    if asked is not None and asked > 1:
+        check_sharing(experiment, asked)
+    notes: list[str] = []
+    if gpus is not None:
+        experiment = _measurable(experiment, notes)
+    source = source_of(experiment)
+    data = source.data
+    if data is None:
+        notes.append(
+            "the data is not there: times are of random samples of its shape, and its size is known only about"
+        )
+        data = stand_in(experiment)
+        experiment = msgspec.structs.replace(experiment, data=data, partition=IID())
+    elif gpus is None and asked is not None and asked > 1:
+        check_strategy(experiment, data)
+    learning = learning_of(experiment, data, for_gpus=gpus is not None)
+    found = None if gpus is None else _on_gpus(experiment, data, learning, source.sizes, gpus, asked, notes)
+    count = (asked or 1) if found is None else found.count
+    exchange = exchange_of(experiment, learning, count)
+    if exchange is None:
+        notes.append("a method without rounds: letters, and models under way, are not counted; see epidemic timeline")
+    memory = memory_of(experiment, learning, source.sizes, count)
+    available = machine_memory()
+    takes = partial(_total, experiment, learning, source.sizes)
+    sent = None
+    if exchange is not None:
+        sent = sent_in_rounds(in_rounds(experiment), learning.letter_sizes, learning.model_bytes)
+    per_round, per_evaluation, in_all = seconds_of(experiment, learning, exchange, source.evaluated, source.tests)
+    return Plan(
+        nodes=n,
+        rounds=experiment.rounds,
+        seeds=len(experiment.seeds),
+        parameters=learning.parameters,
+        ranks=count,
+        memory=memory,
+        memory_in_all=memory.total,
+        machine_memory=available,
+        ranks_to_fit=None if available is None else fewest_ranks(takes, n, available),
+        exchanged_per_round=0 if exchange is None else exchange.between_ranks,
+        sent_per_round=None if sent is None else sent / max(experiment.rounds, 1),
+        sent_per_node=sent,
+        sent_in_all=None if sent is None else sent * n,
+        seconds_per_round=per_round,
+        seconds_per_evaluation=per_evaluation,
+        seconds=in_all,
+        measured_on=learning.device,
+        gpus=found,
+        notes=notes,
+    )
+
+
+def seconds_of(
+    experiment: Experiment, learning: Learning, exchange: Exchanging | None, evaluated: int, tests: int
+) -> tuple[float, float, float]:
+    """Of a round, of an evaluation while training, and of all seeds."""
+    n, watched = experiment.nodes, watched_of(experiment, evaluated)
+    per_round = n * learning.train + (0.0 if exchange is None else exchange.seconds)
+    per_sample = (n + 1) * learning.evaluate  # all models, and their average
+    rounds, evaluations = experiment.rounds, experiment.rounds // experiment.eval.every
+    whole = rounds * per_round + per_sample * (evaluations * watched + tests)
+    return per_round, per_sample * watched, len(experiment.seeds) * whole
+
+
+def _total(experiment: Experiment, learning: Learning, samples: Sizes, ranks: int) -> int:
+    return memory_of(experiment, learning, samples, ranks).total
+
+
+def _measurable(experiment: Experiment, notes: list[str]) -> Experiment:
+    """The same on a device that is here: that of the experiment, or the processor."""
+    device = experiment.runtime.device
+    if device == "cpu":
+        notes.append(f'runtime.device = "cpu" would leave the GPUs idle; set it to "{GPU}" or "auto"')
+    try:
+        choose_device(device)
+    except BadInput:
+        device = "cpu"
+    return msgspec.structs.replace(experiment, runtime=msgspec.structs.replace(experiment.runtime, device=device))
+
+
+def _on_gpus(
+    experiment: Experiment,
+    data: Dataset,
+    learning: Learning,
+    samples: Sizes,
+    wanted: Wanted,
+    asked: int | None,
+    notes: list[str],
+) -> Gpus:
+    """What it takes on so many GPUs, or on as many as it takes."""
+
+    def takes(ranks: int) -> int:
+        return gpu_memory_of(experiment, learning, samples, ranks).total
+
+    refused = _why_not_shared(experiment, data, learning)
+    if refused is not None and asked is not None and asked > 1:
+        raise refused
+    most = 1 if refused is not None else min(experiment.nodes, MOST)
+    to_fit = fewest_ranks(takes, most, wanted.memory)
+    count = asked or to_fit or 1
+    memory = gpu_memory_of(experiment, learning, samples, count)
+    host = host_memory_of(experiment, learning, samples, count)
+    if refused is not None and to_fit is None:
+        notes.append(f"one GPU is all that it can have: {refused}")
+    threads = threads_of(experiment)
+    notes += [
+        f"assumed, and never measured here: {size(ASSUMED_ON_GPU)} of each GPU for the CUDA context, workspaces of cuDNN and cuBLAS, buffers of nccl and what"
+        f" PyTorch's allocator holds back, and {size(ASSUMED_ON_HOST)} of its host process for their libraries",
+        f"what training and evaluating take of a GPU for a moment is counted from a forward pass, for {threads} threads a rank (runtime.threads)",
+        f"times were measured on {_called(learning.device)} of this machine; they are no times of those GPUs",
+    ]
+    return Gpus(
+        count=count,
+        memory_of_each=wanted.memory,
+        memory=memory,
+        memory_in_all=memory.total,
+        host=host,
+        host_in_all=host.total,
+        fits=memory.total <= wanted.memory,
+        to_fit=to_fit,
+        least=min(takes(1), takes(most)),
+    )
+
+
+def _called(device: str) -> str:
+    return "the CPU" if device == "cpu" else "the GPU"
+
+
+def _why_not_shared(experiment: Experiment, data: Dataset, learning: Learning) -> BadInput | None:
+    """Why several GPUs could not share it; None if they could."""
+    assert learning.footprint is not None
+    strategy = "stacked" if learning.footprint.stacked else "per-node"
+    try:
+        check_sharing(experiment, min(2, experiment.nodes))
+        task = prepare(in_rounds(experiment), experiment.seeds[0], data, [0]).task
+        refuse_prepared(task, Choice(strategy, "", task.nature.random))
+    except BadInput as problem:
+        return problem
+    return None

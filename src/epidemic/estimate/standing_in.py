@@ -1,0 +1,87 @@
+"""The data that an experiment would train on: its own where it is there, and otherwise random samples in the shape of what is known."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from epidemic.data import Dataset, Samples
+from epidemic.errors import BadInput
+from epidemic.experiment import Experiment
+
+PROBE_TESTS = 200
+PROBE_SAMPLES = 64  # that a node has where the data is not there, unless that were more than
+MOST_SAMPLES = 20_000  # in all
+
+SHAPES: dict[str, tuple[tuple[int, ...], int, int, int]] = {
+    "fashion": ((1, 14, 14), 10, 10_000, 2000),
+    "digits": ((1, 8, 8), 10, 1437, 360),
+    "cifar10": ((3, 32, 32), 10, 50_000, 10_000),
+    "femnist": ((1, 28, 28), 62, 720_000, 80_000),
+}
+"""Data that need not be there, by its kind: input shape, classes, and about how many samples for training and testing."""
+
+
+class Sizes(NamedTuple):
+    """Bytes of samples."""
+
+    train: int
+    test: int
+    evaluated: int = 0  # those that are evaluated while training
+
+
+class Source(NamedTuple):
+    """The data of an experiment, or what stands in for it."""
+
+    data: Dataset | None  # None: it is not there, but known
+    sizes: Sizes
+    evaluated: int  # samples that may be evaluated while training
+    tests: int
+
+
+def source_of(experiment: Experiment) -> Source:
+    """The data, and how much of it there is."""
+    try:
+        data = experiment.load_data()
+    except BadInput:
+        if kind_of(experiment) not in SHAPES:
+            raise
+        shape, _, train, tests = SHAPES[kind_of(experiment)]
+        each = math.prod(shape) + 8
+        watched = watched_of(experiment, tests)
+        return Source(None, Sizes(train * each, tests * each, watched * each), tests, tests)
+    evaluated, tests = len(data.evaluated), len(data.test)
+    watched = math.ceil(bytes_of(data.evaluated) * watched_of(experiment, evaluated) / max(1, evaluated))
+    return Source(data, Sizes(bytes_of(data.train), bytes_of(data.test), watched), evaluated, tests)
+
+
+def watched_of(experiment: Experiment, evaluated: int) -> int:
+    """How many samples are evaluated while training, of so many that could be."""
+    wanted = experiment.eval.samples
+    return evaluated if wanted == "all" else min(wanted, evaluated)
+
+
+def bytes_of(samples: Samples) -> int:
+    """Of inputs and targets."""
+    return int(samples.inputs.nbytes + samples.targets.nbytes)
+
+
+def kind_of(experiment: Experiment) -> str:
+    """What its data is called; empty for arrays of a user's own."""
+    table = experiment.table()["data"]
+    return str(table.get("kind", "")) if isinstance(table, dict) else ""
+
+
+def stand_in(experiment: Experiment) -> Dataset:
+    """Random samples in the shape of data that is known."""
+    shape, classes, _, _ = SHAPES[kind_of(experiment)]
+    rng = np.random.default_rng(1)
+
+    def some(size: int) -> Samples:
+        return Samples(rng.integers(0, 256, (size, *shape), dtype=np.uint8), np.arange(size) % classes)
+
+    n = experiment.nodes
+    train = some(max(n, min(PROBE_SAMPLES * n, MOST_SAMPLES)))
+    return Dataset(train, some(PROBE_TESTS), tuple(map(str, range(classes))), 2 / 255, -1.0)
