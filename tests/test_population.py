@@ -146,14 +146,17 @@ def test_nobody_may_take_part():
     assert same(nodes.state, before)
 
 
+@pytest.mark.parametrize("which", [SOME, np.array([3]), np.arange(2, 5), np.array([4, 3]), np.arange(N)], ids=str)
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: type(a).__name__)
-def test_a_snapshot_is_a_copy_that_can_be_put_back(algorithm):
+def test_a_snapshot_is_a_copy_that_can_be_put_back(algorithm, which):
     nodes = population(algorithm)
     play(nodes)
-    whole, some = copy(nodes.state), nodes.snapshot(SOME)
+    whole, some = copy(nodes.state), nodes.snapshot(which)
+    others = np.setdiff1d(np.arange(N), which)
+    assert torch.equal(nodes.models_of(which), nodes.models[which])
     nodes.emit(2, np.full(N, 3))
-    nodes.restore(SOME, some)
-    nodes.restore(OTHERS, {name: rows[OTHERS] for name, rows in whole.items()})
+    nodes.restore(which, some)
+    nodes.restore(others, {name: rows[others] for name, rows in whole.items()})
     assert {n: r for n, r in nodes.state.items() if n not in ("learnt", "gamma")}.keys() == whole.keys()
     assert all(torch.equal(nodes.state[name], rows) for name, rows in whole.items())
     some["x"].zero_()

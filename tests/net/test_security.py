@@ -179,7 +179,7 @@ def knock(there, folder, frames, place=0, sender=3, arrive=None):
     transport = Transport(Identity.load(folder), Addresses(None, addresses(there)), nodes=4, largest=2**20)
     with closing(transport):
         cluster = Identity.load(folder).cluster
-        publisher = transport._main.session.declare_publisher(
+        publisher = transport._lines.main.session.declare_publisher(
             f"epidemic/{cluster}/to/{place}/{sender}", congestion_control=zenoh.CongestionControl.BLOCK
         )
         end = time.monotonic() + 10
@@ -273,7 +273,7 @@ class Member:
     def send(self, place, frame):
         if place not in self.publishers:
             key = f"epidemic/{self.identity.cluster}/to/{place}/{self.place}"
-            publisher = self.transport._main.session.declare_publisher(
+            publisher = self.transport._lines.main.session.declare_publisher(
                 key, congestion_control=zenoh.CongestionControl.BLOCK
             )
             end = time.monotonic() + 30
@@ -397,7 +397,7 @@ def test_a_flood_of_hellos_stops_nobody(running, member):
     before, weight = running.statuses()[0], memory.resident(process)
     words = [member.hello(round=i, start=WHAT.rounds) for i in range(50)]
     for i in range(20_000):
-        member.transport._main.session.get(
+        member.transport._lines.main.session.get(
             key, Callback(lambda _: None, indirect=False), payload=words[i % 50], timeout=1.0
         )
     running.until_round(before.round + 20, [0])
@@ -422,7 +422,7 @@ def test_answers_that_are_too_long_or_too_many_do_no_harm(running, member):
 
     process = running.cluster.children[0].process.pid
     weight = memory.resident(process)
-    queryable = member.transport._main.session.declare_queryable(key, Callback(reply, indirect=True))
+    queryable = member.transport._lines.main.session.declare_queryable(key, Callback(reply, indirect=True))
     member.transport.appear("alive", 3)
     end = time.monotonic() + 90
     while len(asked) < 9:

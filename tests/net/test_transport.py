@@ -230,8 +230,8 @@ def test_lines_lead_to_those_who_are_asked_for_and_nobody_sees_further(acquainta
     b.connect("node-2", hosts[2])
     until(lambda: a.ends() == {"node-1": {1}} and b.ends() == {"node-2": {2}})
     time.sleep(0.5)
-    assert a._watches["alive"].places - {0} == {1}  # b passes on nothing
-    assert b._watches["alive"].places - {1} == {0, 2}
+    assert a._lines.watches["alive"].places - {0} == {1}  # b passes on nothing
+    assert b._lines.watches["alive"].places - {1} == {0, 2}
     got = []
     for one in (a, b, c):
         one.receive(lambda sender, raw, places: got.append((sender, places)), lambda _: None, 2**20)
@@ -247,7 +247,7 @@ def test_who_says_to_be_at_another_ones_address_does_not_cut_its_line(acquaintan
     until(lambda: a.ends() == {"node-1": {1}, "node-3": {1}})
     a.disconnect("node-3")
     until(lambda: a.ends() == {"node-1": {1}})
-    assert 1 in a._watches["alive"].places
+    assert 1 in a._lines.watches["alive"].places
 
 
 def test_lines_at_whose_end_nobody_is_are_let_go_and_others_are_not(acquaintances, monkeypatch):
@@ -257,7 +257,7 @@ def test_lines_at_whose_end_nobody_is_are_let_go_and_others_are_not(acquaintance
     a.connect("first dead", dead)
     a.connect("node-3", dead)
     until(lambda: set(a.ends()) == {"first 1", "first dead", "node-3"} and a.ends()["first 1"] == {1})
-    monkeypatch.setattr("epidemic.net.transport.NOBODY", 0.2)
+    monkeypatch.setattr("epidemic.net.lines.NOBODY", 0.2)
     time.sleep(0.3)
     a.let_go("first ")
     assert a.ends() == {"first 1": {1}, "node-3": set()}  # the protocol decides about places
@@ -275,12 +275,12 @@ def test_lines_are_opened_again_with_the_network_and_tell_everything_once(acquai
     until(lambda: a.ends() == {"node-1": {1}} and (0, a.token, True) in told and (0, old, False) in told)
     a.disconnect("node-1")
     until(lambda: a.ends() == {} and (0, a.token, False) in told)
-    assert a._watches["alive"].places <= {0}
+    assert a._lines.watches["alive"].places <= {0}
 
 
 def test_there_are_never_more_lines_than_a_process_can_have(acquaintances, monkeypatch):
     (a, _, _), _ = acquaintances
-    monkeypatch.setattr("epidemic.net.transport.MOST_LINES", 5)
+    monkeypatch.setattr("epidemic.net.lines.MOST_LINES", 5)
     for i, address in enumerate(free_addresses(9)):
         a.connect(f"node-{i}", address)
-    assert len(a._wanted) == 5
+    assert len(a._lines._wanted) == 5

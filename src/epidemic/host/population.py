@@ -80,6 +80,10 @@ class Population:
         with self._in_a_line("model"):
             return self._algorithm.model(self.state)
 
+    def models_of(self, who: Positions | None) -> Tensor:
+        """Those of these nodes, to be looked at.   # (k', d)"""
+        return self.models if who is None else self.models[_where(who)]
+
     @property
     def at_once(self) -> int:
         """How many nodes to train in one go where letters of the first may leave while the others train."""
@@ -203,7 +207,7 @@ class Population:
 
     def snapshot(self, who: Positions) -> Rows:
         """A copy of these nodes' state."""
-        return {name: rows[who].clone() for name, rows in self.state.items()}
+        return _copied(self.state, who)
 
     def restore(self, who: Positions, state: Rows) -> None:
         """Put these nodes' state back."""
@@ -211,12 +215,13 @@ class Population:
         self._put(who, {name: rows.to(self._device) for name, rows in state.items()})
 
     def _part(self, who: Positions | None) -> Rows:
-        return self.state if who is None else {name: rows[who] for name, rows in self.state.items()}
+        return self.state if who is None else _copied(self.state, who)
 
     def _put(self, who: Positions | None, part: Rows) -> None:
         if who is None:
             self.state = part
             return
+        where = _where(who)
         users = Counter(rows.untyped_storage().data_ptr() for rows in self.state.values())
         for name, rows in part.items():
             held = self.state.get(name)
@@ -224,7 +229,7 @@ class Population:
                 held = torch.zeros(len(self.ids), *rows.shape[1:], dtype=rows.dtype, device=rows.device)
             elif users[held.untyped_storage().data_ptr()] > 1 or not held.is_contiguous():
                 held = held.clone(memory_format=torch.contiguous_format)  # one tensor under two names: they part here
-            held[who] = rows
+            held[where] = rows
             self.state[name] = held
 
     @contextmanager
@@ -286,6 +291,21 @@ class Population:
             f"{self._called(round)}: the {what} of {len(bad)} of {self.setup.experiment.nodes} nodes ({which})"
             f" is {NOT_FINITE}; {fix}{kept}"
         )
+
+
+def _where(who: Positions) -> Positions | slice:
+    """The same rows as a slice where they follow each other: PyTorch copies a slice several times as fast as rows that it looks up."""
+    first, last = (int(who[0]), int(who[-1])) if len(who) else (0, -1)
+    in_a_row = last - first == len(who) - 1 and bool((np.diff(who) == 1).all())
+    return slice(first, last + 1) if in_a_row else who
+
+
+def _copied(state: Rows, who: Positions) -> Rows:
+    """A copy of these rows of a state."""
+    where = _where(who)
+    if isinstance(where, slice):
+        return {name: rows[where].clone(memory_format=torch.contiguous_format) for name, rows in state.items()}
+    return {name: rows[where] for name, rows in state.items()}  # looking rows up makes a copy
 
 
 def _without_memory(state: Rows) -> Rows:

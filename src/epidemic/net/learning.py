@@ -165,8 +165,7 @@ class Learning(Computing[RoundSeat]):
 
     def _sane(self, seats: list[RoundSeat]) -> Tensor:
         """Whether the models of these nodes have the numbers that a sane model has.   # (k,)"""
-        x, who = self._host.population.models, self._who(seats)
-        rows, most = (x if who is None else x[who]), self._experiment.network.largest
+        rows, most = self._host.population.models_of(self._who(seats)), self._experiment.network.largest
         lengths = torch.linalg.vector_norm(rows, dim=1)
         if bool((lengths <= most).all()):  # no number is larger than all together, and this is ten times faster to find
             return torch.ones(len(rows), dtype=torch.bool, device=rows.device)

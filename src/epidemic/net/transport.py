@@ -18,21 +18,20 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import zenoh
 from zenoh.handlers import Callback
 
-from epidemic.errors import EpidemicError
 from epidemic.net.access import Mode, configuration
 from epidemic.net.addresses import Addresses
 from epidemic.net.hearing import Once, Presence, Watch
 from epidemic.net.keys import Identity, place_of
-from epidemic.net.line import Declare, Line
+from epidemic.net.line import Line
+from epidemic.net.lines import Lines
 from epidemic.net.opening import check_free, worded
 from epidemic.net.runtime import enough_threads, no_lingering
 
@@ -40,12 +39,6 @@ MOST_QUESTIONS = 64
 """Questions of one topic that may wait for an answer; further ones get none."""
 LARGEST_QUESTION = 2**18
 """Bytes of a question; longer ones get no answer."""
-NOBODY = 30.0
-"""Seconds after which a line is closed at whose end nobody is in sight."""
-LEAVING = 10.0
-"""Seconds that the end of connections is waited for, when a process leaves."""
-MOST_LINES = 512
-"""Lines of a process, besides the one that listens."""
 
 
 class Transport:
@@ -69,28 +62,20 @@ class Transport:
         share the machine. Unless it `knows_all`, it connects to nobody before `connect` says so, and nobody is told of others.
         Raises Unreachable if a node behind a relay does not reach it now.
         """
-        self._identity, self._addresses = identity, addresses
+        self._identity = identity
         self._nodes, self._largest, self._insecure = nodes, largest, insecure
         self._mode: Mode = "router" if routes else "client" if addresses.relay else "peer"
         self._prefix = f"epidemic/{identity.cluster}"
         self._place = place_of(identity.name)
         self._knows_all = knows_all
-        self._lock = threading.RLock()
-        self._declarations: list[Declare] = []  # how to declare everything once more
-        self._wanted: dict[str, str] = {}  # the addresses to which there is a line, or will be, by the names of lines
-        self._generation = 0  # how often the network was opened anew
-        self._opening = ThreadPoolExecutor(2, "line")
-        self._closing = ThreadPoolExecutor(8, "closing")
-        self._watches: dict[str, Watch] = {}  # by what is watched
         self._answering = ThreadPoolExecutor(4, "answer")
         enough_threads(nodes, here)
         zenoh.init_log_from_env_or("off")
-        self.token = secrets.token_hex(8)
-        self._main = Line(self._open_main())
-        self._lines: dict[str, Line] = {}  # further ones, by name
+        self._new_token()
+        self._lines = Lines(self._open, addresses, knows_all=knows_all)
 
-    def _open_main(self) -> zenoh.Session:
-        return self._open(self._addresses if self._knows_all else Addresses(self._addresses.listen))
+    def _new_token(self) -> None:
+        self.token = secrets.token_hex(8)
 
     def _open(self, addresses: Addresses) -> zenoh.Session:
         if addresses.listen is not None:
@@ -111,87 +96,23 @@ class Transport:
             raise worded(problem, addresses) from None
         return session
 
-    def _declare(self, declare: Declare) -> None:
-        with self._lock:
-            self._declarations.append(declare)
-            for line in self._all():
-                line.declare(declare)
-
-    def _all(self) -> list[Line]:
-        with self._lock:
-            return [self._main, *self._lines.values()]
-
     # -- lines to some of the others ----------------------------------------------------------------------------------
 
     def connect(self, name: str, address: str) -> None:
         """Have a line of this name to an address, soon; nothing happens if there is one, or if there are too many."""
-        with self._lock:
-            if self._knows_all or name in self._wanted or len(self._wanted) >= MOST_LINES:
-                return
-            self._wanted[name] = address
-            self._opening.submit(self._open_line, name, address, self._generation)
-
-    def _open_line(self, name: str, address: str, generation: int) -> None:
-        try:
-            session = self._open(Addresses(None, (address,)))
-        except EpidemicError:
-            with self._lock:
-                if self._generation == generation:
-                    self._wanted.pop(name, None)
-            return
-        line = Line(session)
-        with self._lock:
-            if self._generation == generation and self._wanted.get(name) == address and name not in self._lines:
-                for declare in self._declarations:
-                    line.declare(declare)
-                self._lines[name] = line
-                return
-        line.close()  # it is no longer wanted
+        self._lines.connect(name, address)
 
     def disconnect(self, *names: str) -> None:
         """Close the lines of these names."""
-        with self._lock:
-            for name in names:
-                self._wanted.pop(name, None)
-            closing = [line for name in names if (line := self._lines.pop(name, None)) is not None]
-        for line in closing:
-            self._closing.submit(self._close_line, line)
-
-    def _close_line(self, line: Line) -> None:
-        for watch in self._watches.values():
-            watch.lost_sight(line.number)
-        line.close()  # takes seconds where the other end says nothing
-        for watch in self._watches.values():
-            watch.lost_sight(line.number)
+        self._lines.disconnect(*names)
 
     def ends(self) -> dict[str, set[int]]:
-        """Who is in sight at the end of each line, by the names of the lines."""
-        with self._lock:
-            numbers = {name: line.number for name, line in self._lines.items()}
-        watch = self._watches["alive"]
-        return {name: watch.at_end_of(number) - {self._place} for name, number in numbers.items()}
+        """Who else is in sight at the end of each line, by the names of the lines."""
+        return {name: there - {self._place} for name, there in self._lines.ends().items()}
 
     def let_go(self, prefix: str) -> None:
-        """Close lines with names that begin so at whose end nobody has been in sight for long; call it about once a second."""
-        now, late = time.monotonic(), []
-        for name, there in self.ends().items():
-            line = self._lines.get(name)
-            if line is None or there:
-                if line is not None:
-                    line.seen = now
-            elif name.startswith(prefix) and now - line.seen > NOBODY:
-                late.append(name)
-        self.disconnect(*late)
-
-    def _line_to(self, place: int) -> Line:
-        """The line that leads to a place: one of its own if there is one."""
-        if self._lines:
-            numbers = self._watches["alive"].lines_to(place)
-            with self._lock:
-                for line in self._lines.values():
-                    if line.number in numbers:
-                        return line
-        return self._main
+        """Close lines with names that begin so at whose end nobody else has been in sight for long; call it about once a second."""
+        self._lines.let_go(prefix, self._place)
 
     # -- letters ------------------------------------------------------------------------------------------------------
 
@@ -213,7 +134,7 @@ class Transport:
                 take(sender, sample.payload.to_bytes(), self._places_in(sample.attachment))
 
         key = f"{self._prefix}/to/{self._place}/*"
-        self._declare(lambda _, session: session.declare_subscriber(key, _direct(arrived)))
+        self._lines.declare(lambda _, session: session.declare_subscriber(key, _direct(arrived)))
 
     def _place_in(self, text: str) -> int | None:
         """The place that a part of a key names, if it names one."""
@@ -236,7 +157,7 @@ class Transport:
         """Send a letter, for these places of the process at `place`; False if nobody is there to take it. Blocks while the link is busy."""
         key = f"{self._prefix}/to/{place}/{self._place}"
         attachment = None if places in ((), (place,)) else ",".join(map(str, places))
-        return self._line_to(place).put(key, payload, attachment)
+        return self._lines.to(place).put(key, payload, attachment)
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -276,7 +197,7 @@ class Transport:
                 room.release()
                 query.drop()  # type: ignore[no-untyped-call]
 
-        self._declare(lambda _, session: session.declare_queryable(key, _direct(asked)))
+        self._lines.declare(lambda _, session: session.declare_queryable(key, _direct(asked)))
 
     def ask(
         self,
@@ -299,7 +220,7 @@ class Transport:
                 answered(sample.payload.to_bytes())
 
         key = f"{self._prefix}/ask/{topic}/{place}"
-        self._get(self._line_to(place), key, question, timeout, replied, once.give_up)
+        self._get(self._lines.to(place), key, question, timeout, replied, once.give_up)
 
     def ask_all(self, topic: str, question: bytes, timeout: float, largest: int) -> dict[int, bytes]:
         """What every place answers within so many seconds: at most one answer of each, of at most `largest` bytes, by its own link."""
@@ -316,7 +237,7 @@ class Transport:
             if place is not None and place not in found:
                 found[place] = sample.payload.to_bytes()
 
-        self._get(self._main, f"{prefix}*", question, timeout, replied, ended.set)
+        self._get(self._lines.main, f"{prefix}*", question, timeout, replied, ended.set)
         ended.wait(timeout + 1.0)
         ended.set()
         return dict(sorted(found.items()))
@@ -347,13 +268,13 @@ class Transport:
 
     def appear(self, what: str, place: int) -> None:
         """Show the others that this place is taken (`alive`), or has finished (`done`)."""
-        self._declare(
+        self._lines.declare(
             lambda _, session: session.liveliness().declare_token(f"{self._prefix}/{what}/{place}/{self.token}")
         )
 
     def watch(self, what: str, changed: Presence) -> None:
         """Tell of every place that appears or disappears, those there already included."""
-        watch = self._watches[what] = Watch(changed)
+        watch = self._lines.watches[what] = Watch(changed)
 
         def noticed(line: int, sample: zenoh.Sample) -> None:
             _, text, token = str(sample.key_expr).rsplit("/", 2)
@@ -365,20 +286,20 @@ class Transport:
             return session.liveliness().declare_subscriber(key, _direct(partial(noticed, line)), history=True)
 
         key = f"{self._prefix}/{what}/*/*"
-        self._declare(declare)
+        self._lines.declare(declare)
 
     def links(self) -> int:
         """How many links there are to others; one to the same place from each side counts twice."""
-        return sum(len(line.session.info.transports()) for line in self._all())
+        return sum(len(line.session.info.transports()) for line in self._lines.all())
 
     def unseen(self) -> frozenset[int]:
         """The places with a direct link, by their certificates, that are not `alive` as far as this one sees; none if `insecure`.
 
         For a moment that is usual: a link is there before its other end shows itself. For long, it is a reason to renew; see Sight.
         """
-        names = [link.auth_identifier for line in self._all() for link in line.session.info.links()]
+        names = [link.auth_identifier for line in self._lines.all() for link in line.session.info.links()]
         linked = {place for name in names if name is not None and (place := place_of(name)) is not None}
-        return frozenset(linked - self._watches["alive"].places - {self._place})
+        return frozenset(linked - self._lines.watches["alive"].places - {self._place})
 
     def renew(self) -> None:
         """Leave and come back with a new token, with everything declared that was declared before.
@@ -386,30 +307,12 @@ class Transport:
         Call it when Sight says so, and when the list of revoked certificates has changed: access rules are read when the network is
         opened. Watchers are told that everyone is gone, then who is there. Raises Unreachable like the first time; call it again then.
         """
-        with self._lock:
-            self._generation += 1
-            lines, self._lines = list(self._lines.values()), {}
-        for line in lines:
-            self._closing.submit(self._close_line, line)
-        self._main.close()
-        for watch in self._watches.values():
-            watch.lost_sight()
-        self.token = secrets.token_hex(8)
-        main = Line(self._open_main())
-        with self._lock:
-            self._main = main
-            wanted, self._wanted = self._wanted, {}
-            for declare in self._declarations:
-                main.declare(declare)
-        for name, address in wanted.items():
-            self.connect(name, address)
+        self._lines.renew(self._new_token)
 
     def close(self) -> None:
         """Leave."""
-        for pool in (self._answering, self._opening):
-            pool.shutdown(wait=False, cancel_futures=True)
-        wait([self._closing.submit(line.close) for line in self._all()], LEAVING)
-        self._closing.shutdown(wait=False, cancel_futures=True)
+        self._answering.shutdown(wait=False, cancel_futures=True)
+        self._lines.close()
 
 
 def _direct(call: Callable[[Any], None]) -> Any:
