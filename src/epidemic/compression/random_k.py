@@ -23,7 +23,6 @@ from epidemic.compression.base import (
     Said,
     as_bytes,
     as_numbers,
-    columns_of,
     sane,
     smallest,
     spread,
@@ -98,4 +97,4 @@ _remembered = _Memory()
 def _subsets(keys: bytes, size: int, kept: int) -> NDArray[np.int64]:
     """Those with the smallest of as many random words, the first of equal ones.   # (k, kept)"""
     words = words_of(np.frombuffer(keys, np.uint64).tolist(), -(-size // 2)).astype("<u8", copy=False)
-    return columns_of(smallest(words.view("<u4")[:, :size], kept))
+    return smallest(words.view("<u4")[:, :size], kept)
