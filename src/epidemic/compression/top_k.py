@@ -45,7 +45,7 @@ class TopK(Partial, frozen=True, tag="top-k"):
     def encode(self, rows: Tensor, keys: Sequence[int], before: Tensor | None = None) -> Tensor:
         """Coordinates and values; of equal changes the first coordinates."""
         size = rows.shape[1]
-        columns = _largest(rows if before is None else rows - before, self.kept(size))
+        columns = _largest(rows.clone() if before is None else rows - before, self.kept(size))
         where = torch.from_numpy(columns).to(rows.device)
         values = rows.gather(1, where)
         if before is not None:
@@ -90,10 +90,10 @@ class TopK(Partial, frozen=True, tag="top-k"):
 def _largest(change: Tensor, kept: int) -> NDArray[np.int64]:
     """Which columns have the largest magnitudes of each row, ascending; of equal ones the first; what is no number counts as infinite.   # (k, kept)
 
-    Magnitudes are compared as whole numbers, which have their order.
+    Magnitudes are compared as whole numbers, which have their order. `change` is overwritten.
     """
     exact = (change if change.dtype == torch.float64 else change.float()).cpu()
     whole = torch.int64 if exact.dtype == torch.float64 else torch.int32
     infinite = int(torch.tensor(math.inf, dtype=exact.dtype).view(whole))
-    magnitude = exact.contiguous().view(whole).bitwise_and(torch.iinfo(whole).max).clamp_(max=infinite)
+    magnitude = exact.contiguous().view(whole).bitwise_and_(torch.iinfo(whole).max).clamp_(max=infinite)
     return smallest(magnitude.neg_().numpy(), kept)
