@@ -86,8 +86,10 @@ def _keep(own: Tensor, heard: Tensor, out: Tensor) -> None:
     """The own number, bit by bit, where nothing was heard; `torch.where`, which branches, takes five times as long."""
     whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[heard.element_size()]
     own, out = own.view(whole), out.view(whole)
-    some = heard.view(whole).clamp(max=1)  # 0 or 1: the bits of a number that is 0 or more and is not 0.0 are a positive number
-    torch.addcmul(own, some, out.sub_(own), out=out)  # as whole numbers, which come back exactly even if they overflow
+    # 0 or 1: a weight is 0.0 or more, and the bits of one that is not 0.0 are a positive whole number
+    some = heard.view(whole).clamp(max=1)
+    # a difference of whole numbers that overflows comes back when it is added again
+    torch.addcmul(own, some, out.sub_(own), out=out)
 
 
 def mix_parts(weights: Sequence[Weights], cuts: Sequence[slice], x: Tensor, workers: Workers, out: Tensor) -> Tensor:
