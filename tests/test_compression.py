@@ -180,9 +180,9 @@ def test_the_smallest_are_found_as_by_a_stable_sort(d, kind, dtype):
         "unfair sample": np.tile(np.where(np.arange(d) % max(1, d // SAMPLE), 5 + np.arange(d), 0), (2, 1)),
     }[kind].astype(dtype)
     for kept in sorted({1, min(2, d), max(1, d // 100), max(1, d // 4), max(1, d - 1), d}):
-        mask = smallest(rows, kept)
-        for row, one in zip(rows, mask, strict=True):
-            assert np.flatnonzero(one).tolist() == sorted(np.argsort(row, kind="stable")[:kept].tolist())
+        where = smallest(rows, kept)
+        for row, one in zip(rows, where, strict=True):
+            assert one.tolist() == sorted(np.argsort(row, kind="stable")[:kept].tolist())
 
 
 def test_top_k_takes_what_is_no_number_for_infinite():

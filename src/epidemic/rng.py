@@ -121,15 +121,15 @@ def words_of(keys: Sequence[int], size: int) -> NDArray[np.uint64]:
 
     One generator takes the keys in turn: to make a new one takes longer than to draw a thousand words.
     """
-    words = np.empty((len(keys), size), dtype=np.uint64)
     both = np.frombuffer(b"".join(key.to_bytes(16, "little") for key in keys), "<u8").astype(np.uint64).reshape(-1, 2)
     philox = np.random.Philox(_Key(0))  # type: ignore[arg-type]  # documented, not in the stubs
     fresh: Any = philox.state
-    for row, key in zip(words, both, strict=True):
+    rows = []
+    for key in both:
         fresh["state"]["key"] = key
         philox.state = fresh
-        row[:] = philox.random_raw(size)
-    return words
+        rows.append(philox.random_raw(size))
+    return rows[0][None] if len(rows) == 1 else np.array(rows, dtype=np.uint64).reshape(len(keys), size)
 
 
 def distinct(stream: Stream, rows: int, population: int, size: int) -> IntArray:

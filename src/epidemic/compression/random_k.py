@@ -9,6 +9,7 @@ Layout: the key, 8 bytes; then the values by ascending coordinate.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -23,7 +24,6 @@ from epidemic.compression.base import (
     Said,
     as_bytes,
     as_numbers,
-    columns_of,
     sane,
     smallest,
     spread,
@@ -98,4 +98,12 @@ _remembered = _Memory()
 def _subsets(keys: bytes, size: int, kept: int) -> NDArray[np.int64]:
     """Those with the smallest of as many random words, the first of equal ones.   # (k, kept)"""
     words = words_of(np.frombuffer(keys, np.uint64).tolist(), -(-size // 2)).astype("<u8", copy=False)
-    return columns_of(smallest(words.view("<u4")[:, :size], kept))
+    return smallest(words.view("<u4")[:, :size], kept, _bounds(size, kept))
+
+
+def _bounds(size: int, kept: int) -> tuple[np.uint32, np.uint32]:
+    """Between which words the last of the `kept` smallest almost certainly is: they are uniform, so no sample has to say so."""
+    share = kept / size
+    around = 5 * math.sqrt(share * (1 - share) / size)
+    low, high = (min(max(int(bound * 2**32), 0), 2**32 - 1) for bound in (share - around, share + around))
+    return np.uint32(low), np.uint32(high)

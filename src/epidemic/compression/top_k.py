@@ -10,6 +10,7 @@ the first byte is coordinate 0), then the values by ascending coordinate.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -24,6 +25,7 @@ from epidemic.compression.base import (
     as_bytes,
     as_numbers,
     columns_of,
+    marked,
     sane,
     smallest,
     spread,
@@ -43,13 +45,13 @@ class TopK(Partial, frozen=True, tag="top-k"):
     def encode(self, rows: Tensor, keys: Sequence[int], before: Tensor | None = None) -> Tensor:
         """Coordinates and values; of equal changes the first coordinates."""
         size = rows.shape[1]
-        mask = _largest(rows if before is None else rows - before, self.kept(size))
-        where = torch.from_numpy(columns_of(mask)).to(rows.device)
+        columns = _largest(rows.clone() if before is None else rows - before, self.kept(size))
+        where = torch.from_numpy(columns).to(rows.device)
         values = rows.gather(1, where)
         if before is not None:
             before.scatter_(1, where, values)
         if self._bitmap(size):
-            told = torch.from_numpy(np.packbits(mask, axis=1, bitorder="little")).to(rows.device)
+            told = torch.from_numpy(np.packbits(marked(columns, size), axis=1, bitorder="little")).to(rows.device)
         else:
             told = as_bytes(where.to(torch.int32))
         return torch.cat([told, as_bytes(values)], dim=1)
@@ -85,15 +87,13 @@ class TopK(Partial, frozen=True, tag="top-k"):
         return -(-size // 8) if self._bitmap(size) else 4 * self.kept(size)
 
 
-def _largest(change: Tensor, kept: int) -> NDArray[np.bool_]:
-    """Where the largest magnitudes of each row are, exactly so many; the first of equal ones; no number counts as infinite.   # (k, d)
+def _largest(change: Tensor, kept: int) -> NDArray[np.int64]:
+    """Which columns have the largest magnitudes of each row, ascending; of equal ones the first; what is no number counts as infinite.   # (k, kept)
 
-    Magnitudes are compared as whole numbers, which have their order.
+    Magnitudes are compared as whole numbers, which have their order. `change` is overwritten.
     """
-    exact = change if change.dtype == torch.float64 else change.float()
-    numbers = exact.cpu().contiguous().numpy()
-    wide = numbers.dtype == np.float64
-    infinite = numbers.dtype.type(np.inf).view(np.int64 if wide else np.int32)
-    bits = numbers.view(infinite.dtype) & np.iinfo(infinite.dtype).max  # without the sign
-    np.minimum(bits, infinite, out=bits)
-    return smallest(np.subtract(infinite, bits, out=bits), kept)
+    exact = (change if change.dtype == torch.float64 else change.float()).cpu()
+    whole = torch.int64 if exact.dtype == torch.float64 else torch.int32
+    infinite = int(torch.tensor(math.inf, dtype=exact.dtype).view(whole))
+    magnitude = exact.contiguous().view(whole).bitwise_and_(torch.iinfo(whole).max).clamp_(max=infinite)
+    return smallest(magnitude.neg_().numpy(), kept)

@@ -64,13 +64,14 @@ class Coder:
         return self._codec.decode(raw, self.column.shape[0], self.column.dtype)
 
     def decode_all(self, raw: Tensor, workers: Workers, memory: Memory | None = None) -> Said:
-        """The same on all threads, with the mask as numbers 0 and 1; `memory` gives room for entries of a message.   # (k, b) uint8 -> (k, d)"""
+        """The same on all threads; `memory` gives room for entries of a message.   # (k, b) uint8 -> (k, d)"""
         like = torch.empty(len(raw), self.column.shape[0], dtype=self.column.torch_dtype, device=raw.device)
         name = self.column.name
         rows = like if memory is None else memory(name + SAID, like)
         mask = None
         if self.fill != "zero" and self._codec.partial:
-            mask = torch.empty_like(like) if memory is None else memory(name + HEARD, like)
+            heard = torch.empty_like(like, dtype=torch.bool)
+            mask = heard if memory is None else memory(name + HEARD, heard)
 
         def one(part: slice) -> None:
             said = self.decode(raw[part])

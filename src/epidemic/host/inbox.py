@@ -170,7 +170,7 @@ class Post:
                 if said.mask is not None and coder.fill != "zero":
                     heard = torch.zeros_like(own[i]) if heard is None else heard
                     add(heard, said.mask[0].to(own.dtype), share)
-            out[i] = with_own(total, heard, own[i], own.new_tensor(first), coder.fill)
+            with_own(total, heard, own[i], own.new_tensor(first), coder.fill, out[i])
 
         self._workers.map(one, range(len(own)))
         return out
