@@ -55,7 +55,9 @@ def node_command(
     with stop_by_signal():
         with Waiting(str(directories[0]), doing="loading PyTorch", at_once=True, quiet=quiet):
             from epidemic.net.node import run_node
+            from epidemic.net.scheduling import compute_in_stretches
 
+        compute_in_stretches()
         summaries = run_node(directories, settings, insecure=insecure, say=speaker(quiet))
     if quiet:
         return

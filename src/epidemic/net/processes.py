@@ -21,6 +21,7 @@ import msgspec
 from epidemic.errors import BadInput, EpidemicError, Interrupted, RunFailed, plain, require_int
 from epidemic.net.node import run_node
 from epidemic.net.runtime import enough_threads
+from epidemic.net.scheduling import compute_in_stretches
 from epidemic.net.status import Status
 from epidemic.workers import available_threads
 
@@ -94,6 +95,7 @@ def _child(folders: list[str], insecure: bool, threads: int, here: int) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node itself attends to it
     enough_threads(here, here)
+    compute_in_stretches()
     paths = [Path(folder) for folder in folders]
     with (paths[0] / "node.log").open("a", encoding="utf-8", buffering=1) as log:
         began = time.time()
