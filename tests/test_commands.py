@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from epidemic import commands
 from epidemic.commands import LAST_WORDS, execute
 from epidemic.errors import Interrupted, RunFailed
 
@@ -85,12 +86,24 @@ def test_a_run_is_asked_to_save_and_its_last_words_are_kept(number):
     assert gone(Path("pid").read_text())
 
 
-def test_a_run_that_does_not_answer_is_killed_at_the_third_time():
+def test_a_run_that_does_not_answer_is_killed_at_the_third_time(monkeypatch):
+    monkeypatch.setattr(commands, "AT_ONCE", 0.0)
     thread = asking(there("pid"), there("asked", "1"), there("asked", "2"))
     with pytest.raises(Interrupted):
         execute(python(STUBBORN))
     thread.join()
     assert gone(Path("pid").read_text())
+
+
+def test_signals_that_come_together_are_one_wish_and_the_run_may_save():
+    slow = SAVES.replace(
+        "    print(",
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN); open('heard', 'w').close(); time.sleep(1)\n    print(",
+    )
+    thread = asking(there("pid"), there("heard"), there("heard"), there("heard"))
+    with pytest.raises(Interrupted, match=r"^interrupted after round 7$"):
+        execute(python(slow))
+    thread.join()
 
 
 def test_what_a_run_has_started_and_left_behind_does_not_hold_anybody_up():

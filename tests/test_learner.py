@@ -409,6 +409,39 @@ def test_models_with_large_convolutions_are_evaluated_one_after_the_other(side, 
         assert float(found.loss[i]) == pytest.approx(float(loss), rel=1e-5)
 
 
+class _WithView(nn.Module):
+    """As many write it: `view` needs numbers that lie picture by picture."""
+
+    def __init__(self, channels, side):
+        super().__init__()
+        self.convolution = nn.Conv2d(channels, 16, 3, padding=1)
+        self.last = nn.Linear(16 * (side // 2) ** 2, 4)
+
+    def forward(self, x):
+        x = nn.functional.max_pool2d(self.convolution(x).relu(), 2)
+        return self.last(x.view(x.size(0), -1))
+
+
+@pytest.mark.parametrize("strategy", [Stacked, PerNode])
+@pytest.mark.parametrize(("channels", "side"), [(1, 28), (3, 32), (1, 8)])
+def test_models_that_need_numbers_picture_by_picture_are_given_them_so(strategy, channels, side):
+    data = _data(shape=(channels, side, side))
+    torch.manual_seed(0)
+    task = _task(_WithView(channels, side), data)
+    assert not task.nature.any_layout
+    assert _task(_module("small-cnn", torch.float32, (channels, side, side)), data).nature.any_layout
+    x = _rows(task, 2)
+    learner = strategy(task, WORKERS)
+    learner.sgd(x, {}, _index(2, 1, 4), SGD(0.01), [0, 0])
+    found = learner.evaluate(x, *task.tensors(data.test))
+    module = copy.deepcopy(task.module)
+    module.load_state_dict(task.layout.state_dict(x[1]))
+    outputs = module(task.tensors(data.test)[0]).detach()
+    assert float(found.loss[1]) == pytest.approx(
+        float(nn.functional.cross_entropy(outputs, task.tensors(data.test)[1])), rel=1e-5
+    )
+
+
 @pytest.mark.parametrize(
     ("model", "shape", "message"),
     [

@@ -501,6 +501,16 @@ def test_methods_of_which_one_diverged_are_not_compared(place, slurm, capsys):
     assert not (slurm / "script").exists()
 
 
+@pytest.mark.parametrize(("before", "then"), [("0.1", "0.2"), ("1e38", "0.1")])
+def test_what_lies_there_of_another_experiment_is_no_result_of_this_one(before, then, place, slurm, capsys):
+    words = ["sweep", "tiny.toml", "--grid", "topology.s=1,2", "--out", "out"]
+    main([*words, "--set", f"algorithm.lr={before}", "--quiet"])
+    capsys.readouterr()
+    assert main([*words, "--set", f"algorithm.lr={then}", "--on", "slurm"]) == 2
+    assert "holds a different experiment (in algorithm.lr)" in capsys.readouterr().err
+    assert not (slurm / "script").exists()
+
+
 def test_a_dry_run_does_not_pretend_to_be_elsewhere(place, capsys):
     assert main(["reproduce", "table2", "--dry-run", "--on", "slurm"]) == 2
     assert "leave out --on slurm" in capsys.readouterr().err

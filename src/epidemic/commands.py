@@ -10,16 +10,18 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from epidemic.errors import Interrupted, RunFailed
+from epidemic.host.interrupt import AT_ONCE
 
 INTERRUPTED = 130
 PATIENCE = 3
-"""Signals after which a run is not asked any more."""
+"""Wishes after which a run is not asked any more."""
 LAST_WORDS = 5.0
 """Seconds in which what a run has said must be there when it has ended."""
 KEPT = 1 << 16
@@ -85,6 +87,7 @@ class _Asked:
 
     def __init__(self) -> None:
         self.times = 0
+        self._last = -AT_ONCE
         self._process: subprocess.Popen[bytes] | None = None
 
     def of(self, process: subprocess.Popen[bytes]) -> None:
@@ -95,7 +98,9 @@ class _Asked:
 
     def __call__(self, *_: Any) -> None:
         """The signal handler."""
-        self.times += 1
+        now = time.monotonic()
+        if now - self._last >= AT_ONCE:  # a terminal and who starts commands may both hand on the same wish
+            self.times, self._last = self.times + 1, now
         if self._process is not None:
             self._process.terminate() if self.times < PATIENCE else self._process.kill()
 

@@ -194,10 +194,10 @@ def _rank(mouth: Any, words: list[str], place: dict[str, str]) -> None:
         os.setsid()  # Ctrl-C is for the parent, which tells all
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(place)
-    import torch.distributed  # noqa: F401
-
     from epidemic.cli.app import outcome
 
+    with suppress(ImportError):  # the command says so, in one line
+        import torch.distributed  # noqa: F401
     # torch's word for a store that is there already, so that no rank tries to be the one that holds it
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(mouth.recv()), TORCHELASTIC_USE_AGENT_STORE="True")
 

@@ -69,6 +69,8 @@ def hand_over(
     from epidemic.slurm.submit import submit
 
     options = parse_options(texts or [], ranks)
+    for job in jobs:
+        job.check()  # what lies there may be of another experiment, finished or diverged
     failed = diverged(jobs)
     todo = [job for job in jobs if job.name not in failed]
     if all(job.finished for job in todo):

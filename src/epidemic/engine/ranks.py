@@ -245,7 +245,8 @@ class _Seeds:
         try:
             found = InRounds(host, store, self.callback, way_on(store, self.deciding)).run()
         except Interrupted:
-            self._say_ways(store)
+            if not self.stop.broke:  # then this rank left alone, and the others do not come along
+                self._say_ways(store)
             raise
         self._say_ways(store)
         return found if ranks.rank == 0 else SeedRun(seed, found.records, found.summary, None, elsewhere)

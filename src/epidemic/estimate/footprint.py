@@ -34,6 +34,7 @@ class Footprint(msgspec.Struct, frozen=True):
     steps: int  # of training in a round
     convolved: bool
     stacked: bool  # on a GPU; otherwise one row after the other
+    hidden: bool = False  # some steps (an LSTM, attention) make more than their results, which is not counted
 
     def training(self, rows: int, threads: int) -> int:
         """What so many rows take while they are trained: the inputs of all their steps; and three times what a pass makes and the rows themselves.
@@ -76,6 +77,7 @@ def footprint_of(setup: Setup, workers: Workers) -> Footprint:
         steps=algorithm.local_steps,
         convolved=task.nature.products > 0,
         stacked=_stacked(setup, workers),
+        hidden=seen.hidden,
     )
 
 
@@ -96,6 +98,7 @@ class _Made(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.sizes: list[int] = []
+        self.hidden = False  # whether something with several results was called, such as an LSTM: what it makes inside is not seen
 
     def __torch_function__(
         self,
@@ -105,8 +108,10 @@ class _Made(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         found = func(*args, **(kwargs or {}))
-        if isinstance(found, Tensor):
-            given = {one.untyped_storage().data_ptr() for one in args if isinstance(one, Tensor)}
-            if found.untyped_storage().data_ptr() not in given:
-                self.sizes.append(found.numel() * found.element_size())
+        given = {one.untyped_storage().data_ptr() for one in args if isinstance(one, Tensor)}
+        several = isinstance(found, tuple | list)
+        made = [one for one in (found if several else [found]) if isinstance(one, Tensor)]
+        made = [one for one in made if one.untyped_storage().data_ptr() not in given]
+        self.sizes += [one.numel() * one.element_size() for one in made]
+        self.hidden = self.hidden or (several and bool(made))
         return found

@@ -167,6 +167,11 @@ def _on_gpus(
     if refused is not None and to_fit is None:
         notes.append(f"one GPU is all that it can have: {refused}")
     threads = threads_of(experiment)
+    assert learning.footprint is not None
+    if learning.footprint.hidden:
+        notes.append(
+            "the model has steps with several results (an LSTM, attention): what they make inside is not counted, so leave room for it"
+        )
     notes += [
         f"assumed, and never measured here: {size(ASSUMED_ON_GPU)} of each GPU for the CUDA context, workspaces of cuDNN and cuBLAS, buffers of nccl and what"
         f" PyTorch's allocator holds back, and {size(ASSUMED_ON_HOST)} of its host process for their libraries",

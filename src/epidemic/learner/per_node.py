@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from epidemic.learner.nature import channels_together
 from epidemic.learner.optimisers import Memory, Optimiser, of_rows, parts_of_memory
 from epidemic.learner.task import EVALUATION_BATCH, Evaluation, Task, evaluation
 from epidemic.workers import Workers, blocks
@@ -58,6 +59,7 @@ class PerNode:
 
     def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor, first: int = 0) -> Evaluation:
         task = self.task
+        laid_out = channels_together if _by_channels(task, inputs) else _as_it_is
         cuts = blocks(len(inputs), 10 * EVALUATION_BATCH)
 
         @torch.no_grad()
@@ -68,7 +70,7 @@ class PerNode:
             for part in blocks(block.stop - block.start, EVALUATION_BATCH):
                 which = slice(block.start + part.start, block.start + part.stop)
                 raw, wanted = inputs[which], targets[which]
-                outputs = seat.module(_for_evaluation(task.floats(raw)))
+                outputs = seat.module(laid_out(task.floats(raw)))
                 sums[0] += float(task.loss(outputs, wanted)) * len(raw)
                 for j, metric in enumerate(task.metrics.values(), start=1):
                     sums[j] += float(metric(outputs, wanted).sum())
@@ -123,6 +125,7 @@ class _Seat:
     def __init__(self, task: Task) -> None:
         self.module = copy.deepcopy(task.module)
         self.loss = task.loss
+        self._by_channels = _by_channels(task, task.train[0])
         self.layout = task.layout
         self.gradient = torch.zeros(task.layout.trainable, dtype=task.layout.dtype, device=task.device)
         parameters = dict(self.module.named_parameters())
@@ -151,19 +154,17 @@ class _Seat:
     def backward(self, inputs: Tensor, targets: Tensor) -> float:
         """The loss; its gradient is then in `gradient`."""
         self.gradient.zero_()
-        loss = self.loss(self.module(_for_convolutions(inputs)), targets)
+        if self._by_channels and inputs.shape[1] > 1:
+            inputs = channels_together(inputs)
+        loss = self.loss(self.module(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
 
-def _for_convolutions(x: Tensor) -> Tensor:
-    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 and x.device.type == "cpu" else x
+def _by_channels(task: Task, inputs: Tensor) -> bool:
+    """Whether these are pictures that the module is given with their channels side by side."""
+    return inputs.dim() == 4 and task.device.type == "cpu" and task.nature.any_layout
 
 
-def _for_evaluation(x: Tensor) -> Tensor:
-    """The same, and pictures of one channel say that they lie channel by channel too: pooling is then twice as fast."""
-    x = _for_convolutions(x)
-    if x.dim() != 4 or x.shape[1] != 1 or x.device.type != "cpu":
-        return x
-    height, width = x.shape[2:]
-    return x.as_strided(x.shape, (height * width, 1, width, 1))
+def _as_it_is(x: Tensor) -> Tensor:
+    return x

@@ -2,7 +2,7 @@
 
 Several processes of nodes on one machine take the cores from each other in the middle of a model's training, at every letter that comes in, and each time
 the caches are filled anew. Linux can be told that a process computes (SCHED_BATCH), so that those who wake up wait for the end of its stretch, and from
-version 6.12 on how long a stretch is. Nobody has more of a core for it, and nobody waits longer than a stretch.
+version 6.12 on how long a stretch is. Nobody has more of a core for it, and nobody waits longer than a stretch of each of the others.
 """
 
 from __future__ import annotations
@@ -31,6 +31,6 @@ def compute_in_stretches() -> None:
 
 def _set_stretch(nice: int) -> None:
     number = _SCHED_SETATTR.get(platform.machine())
-    if number is not None:
+    if number is not None and struct.calcsize("P") == 8:
         wanted = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_BATCH, 0, nice, 0, STRETCH, 0, 0)
         ctypes.CDLL(None).syscall(number, 0, wanted, 0)  # older versions take no notice
