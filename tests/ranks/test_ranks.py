@@ -326,6 +326,46 @@ def test_sigterm_saves_and_ends_with_130_and_one_process_goes_on(place):
     assert results(place / "on") == results(place / "alone")
 
 
+SLOW = """
+import os, pathlib, time
+from torch import nn
+
+class Slow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, x):
+        if self.training and x.requires_grad is False and os.environ.get("RANK") == "1" and pathlib.Path("go").exists():
+            pathlib.Path("slow").touch()
+            time.sleep(12)
+        return self.last(x.flatten(1))
+"""
+
+
+def test_a_second_wish_does_not_wait_for_a_rank_that_is_slow(place):
+    (place / "slow_model.py").write_text(SLOW)
+    process = subprocess.Popen(
+        command("run", "base.toml", "--out", "on", "-q", "--ranks", 2, "--rank-timeout", 150, *LONG, "--set",
+                'model={kind="python",factory="slow_model:Slow"}', "--set", 'runtime.strategy="per-node"', "--set", "data.kind=digits"),
+        cwd=place, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    begun(process, place / "on", 2)
+    (place / "go").touch()
+    until = time.monotonic() + 60
+    while not (place / "slow").exists():
+        assert time.monotonic() < until
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    time.sleep(2.5)
+    process.send_signal(signal.SIGINT)
+    begin = time.monotonic()
+    _, said = process.communicate(timeout=200)
+    assert process.returncode == 130, said
+    assert time.monotonic() - begin < 75, "it waited for the others until their patience was over"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
