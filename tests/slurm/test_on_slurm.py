@@ -198,9 +198,12 @@ def nearly_over(task):
 
 
 def soon(task):
-    """Have a task that was requeued begin, with time enough; Slurm lets such tasks wait for two minutes."""
+    """Have a task that was requeued begin, with time enough; Slurm lets such tasks wait for two minutes.
+
+    A few seconds it must wait: what begins in the second in which it ended is killed ("Job credential revoked").
+    """
     until("it waits", lambda: says("squeue", "-h", "-j", task, "-o", "%r") == "BeginTime")
-    says("scontrol", "update", f"JobId={task}", "TimeLimit=10", "StartTime=now")
+    says("scontrol", "update", f"JobId={task}", "TimeLimit=10", "StartTime=now+5")
 
 
 def stopped(seed):
