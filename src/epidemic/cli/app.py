@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -27,7 +27,7 @@ from epidemic.cli import (
     topology,
 )
 from epidemic.cli.loading import Loading
-from epidemic.cli.ranks import check_command
+from epidemic.cli.ranks import check_command, started_as_a_rank
 from epidemic.errors import BadInput, EpidemicError, Interrupted, RankLost
 from epidemic.progress import told_to
 
@@ -134,4 +134,9 @@ def _usage(problem: Any, arguments: list[str]) -> str:
 
 def entry() -> None:
     """The console script."""
-    sys.exit(main())
+    code = main()
+    if code and started_as_a_rank():
+        with suppress(OSError):  # nobody reads it any more
+            sys.stdout.flush()
+        os._exit(code)  # what is left of a process group that was not dissolved may abort the process at its end
+    sys.exit(code)
