@@ -11,13 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from epidemic.errors import Interrupted, RunFailed
-from epidemic.host.interrupt import AT_ONCE
+from epidemic.host.interrupt import AT_ONCE, signals_to
 
 INTERRUPTED = 130
 PATIENCE = 3
@@ -57,7 +56,8 @@ def execute(command: Sequence[str]) -> None:
         Interrupted: It has saved, because this process or it was asked to.
         RunFailed: It failed, or could not be started; the reason is the last line that it said.
     """
-    with _passing_on() as asked:
+    asked = _Asked()
+    with signals_to(asked):
         try:
             process = subprocess.Popen(  # noqa: S603
                 command,
@@ -103,21 +103,6 @@ class _Asked:
             self.times, self._last = self.times + 1, now
         if self._process is not None:
             self._process.terminate() if self.times < PATIENCE else self._process.kill()
-
-
-@contextmanager
-def _passing_on() -> Iterator[_Asked]:
-    """Ctrl-C and SIGTERM are passed on; outside the main thread nobody but the caller hears them."""
-    asked = _Asked()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _listen(process: subprocess.Popen[bytes], said: bytearray) -> None:

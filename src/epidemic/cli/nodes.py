@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import typer
 from epidemic.cli.experiments import Quiet, Settings
 from epidemic.cli.waiting import Waiting
 from epidemic.errors import BadInput, plain
+from epidemic.host.interrupt import signals_to
 
 Insecure = Annotated[bool, typer.Option("--insecure", help="Without encryption; loopback addresses only.")]
 
@@ -110,9 +110,5 @@ def stop_by_signal() -> Iterator[None]:
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with signals_to(stop):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

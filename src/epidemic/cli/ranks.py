@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import os
-import signal
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from epidemic.errors import BadInput, Interrupted, RunFailed, require_int
+from epidemic.host.interrupt import signals_to
 
 GRACE = 20.0
 """Seconds that the other ranks have to end by themselves when one has failed."""
@@ -130,15 +130,8 @@ def _forwarding(processes: Sequence[Any]) -> Iterator[list[int]]:
             if process.is_alive():
                 process.terminate()  # SIGTERM, which ranks take as a wish
 
-    if threading.current_thread() is not threading.main_thread():
+    with signals_to(forward):
         yield came
-        return
-    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _endings(processes: Sequence[Any], ears: Sequence[Any]) -> list[Ending | None]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from epidemic.host.setup import Setup
 from epidemic.learner import STRATEGIES, Stacked, obstacle_to_stacking, rule
+from epidemic.learner.nature import Watched
 from epidemic.learner.stacked import SAMPLES, most_evaluated, most_trained
 from epidemic.learner.task import EVALUATION_BATCH
 from epidemic.workers import Workers
@@ -92,7 +92,7 @@ def _stacked(setup: Setup, workers: Workers) -> bool:
     return obstacle_to_stacking(Stacked(setup.task, workers), setup.initial, index) is None
 
 
-class _Made(TorchFunctionMode):
+class _Made(Watched):
     """Notes the bytes of every tensor that whatever runs inside makes; views, and what is changed in place, are none."""
 
     def __init__(self) -> None:
@@ -100,18 +100,10 @@ class _Made(TorchFunctionMode):
         self.sizes: list[int] = []
         self.hidden = False  # whether something with several results was called, such as an LSTM: what it makes inside is not seen
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        found = func(*args, **(kwargs or {}))
+    def saw(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any) -> None:
         given = {one.untyped_storage().data_ptr() for one in args if isinstance(one, Tensor)}
         several = isinstance(found, tuple | list)
         made = [one for one in (found if several else [found]) if isinstance(one, Tensor)]
         made = [one for one in made if one.untyped_storage().data_ptr() not in given]
         self.sizes += [one.numel() * one.element_size() for one in made]
         self.hidden = self.hidden or (several and bool(made))
-        return found

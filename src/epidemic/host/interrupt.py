@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,18 +77,25 @@ class AgreedStop(Stop):
 
 
 @contextmanager
+def signals_to(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM call this inside, and whatever they called before afterwards; outside the main thread nobody hears them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+@contextmanager
 def gentle_stop(stop: Stop | None = None) -> Iterator[Stop]:
     """Ctrl-C and SIGTERM wait for the end of the round, or for what `stop` waits for."""
     stop = Stop() if stop is None else stop
-    if threading.current_thread() is not threading.main_thread():
+    with signals_to(stop.request):
         yield stop
-        return
-    before = {number: signal.signal(number, stop.request) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ which takes longer than everything else before the first round.
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,12 +78,8 @@ def _takes_any_layout(module: nn.Module, inputs: Tensor) -> bool:
     return True
 
 
-class _Convolutions(TorchFunctionMode):
-    """Counts the convolutions of whatever runs inside, called as modules or as functions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.largest = self.products = 0
+class Watched(TorchFunctionMode, ABC):
+    """Sees every call of a function of PyTorch by whatever runs inside."""
 
     def __torch_function__(
         self,
@@ -91,11 +88,26 @@ class _Convolutions(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        """What PyTorch calls in place of the function."""
         found = func(*args, **(kwargs or {}))
-        name = getattr(func, "__name__", "")
+        self.saw(getattr(func, "__name__", ""), args, kwargs or {}, found)
+        return found
+
+    @abstractmethod
+    def saw(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any) -> None:
+        """A function of this name was called with these arguments, and gave what was found."""
+
+
+class _Convolutions(Watched):
+    """Counts the convolutions, called as modules or as functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = self.products = 0
+
+    def saw(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any) -> None:
         if name in _CONVOLUTIONS:
-            given = {**dict(zip(("input", "weight"), args, strict=False)), **(kwargs or {})}
+            given = {**dict(zip(("input", "weight"), args, strict=False)), **kwargs}
             weight, narrow = given["weight"], given["input"] if "transpose" in name else found
             self.largest = max(self.largest, found.numel())
             self.products += narrow.numel() * weight.numel() // weight.shape[0]
-        return found
