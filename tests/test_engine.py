@@ -1,5 +1,6 @@
 """Laws of the simulator."""
 
+import gc
 import importlib.util
 import json
 import math
@@ -846,6 +847,25 @@ def test_the_strategy_is_chosen_once_for_several_seeds(monkeypatch):
     monkeypatch.setattr(setup, "choose", lambda *a: calls.append(1) or original(*a))
     ep.simulate(small(seeds=[1, 2, 3], rounds=1, runtime=AUTO))
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("clock", [None, ep.Clock()], ids=["rounds", "clock"])
+def test_models_of_finished_seeds_are_on_the_disk_not_in_memory(clock, tmp_path):
+    class Counting(Callback):
+        def __init__(self):
+            self.found = []
+
+        def advanced(self, rounds_done, x):
+            if rounds_done == 1:
+                large = [one for one in gc.get_objects() if type(one) is torch.Tensor and one.numel() == x.numel()]
+                self.found.append(len({one.untyped_storage().data_ptr() for one in large}))
+
+    counting = Counting()
+    run = ep.simulate(small(seeds=(1, 2, 3), clock=clock), tmp_path, callbacks=counting)
+    first, *others = counting.found
+    assert others == [first] * 2
+    alone = ep.simulate(small(clock=clock))
+    assert torch.equal(run.models.rows, alone.models.rows)
 
 
 def test_several_callbacks_are_told_in_their_order():

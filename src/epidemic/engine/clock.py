@@ -19,7 +19,7 @@ from epidemic.clock import LateLetters
 from epidemic.engine.assembly import Sizes, assemble
 from epidemic.engine.in_rounds import Steps, Together
 from epidemic.engine.keeping import fill, keep
-from epidemic.engine.results import Models, SeedRun
+from epidemic.engine.results import Models, SeedRun, models_in
 from epidemic.errors import BadInput, CallbackFailed
 from epidemic.host.journal import Ear, Extra, Host, Journal
 from epidemic.host.parts import parts_of
@@ -146,9 +146,12 @@ class TimedRun:
         if not journal.ended_early:
             self._record()
         summary = journal.conclude(self._about)
-        models = Models(journal.setup.task.layout, journal.models.cpu())
-        path = None if journal.store is None else journal.store.path
-        return SeedRun(journal.setup.seed, journal.records, summary, path, lambda: models)
+        task = journal.setup.task
+        if journal.store is not None:
+            path = journal.store.path
+            return SeedRun(journal.setup.seed, journal.records, summary, path, models_in(path, task.module))
+        models = Models(task.layout, journal.models.cpu())
+        return SeedRun(journal.setup.seed, journal.records, summary, None, lambda: models)
 
     def _about(self, node: int) -> dict[str, Any]:
         """What is said of a node besides its model."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from epidemic.errors import BadInput
 from epidemic.experiment import Experiment
+from epidemic.host.saved import load_models
 from epidemic.learner import Layout
 from epidemic.record import Record, Summary
 from epidemic.shown import count, html_table, number, percent, size
@@ -47,6 +48,11 @@ class Models:
     def mean(self) -> dict[str, Tensor]:
         """The average of all models."""
         return self.layout.state_dict(self.rows.double().mean(0).to(self.rows.dtype))
+
+
+def models_in(path: Path, module: nn.Module) -> Callable[[], Models]:
+    """How to read the models of a finished seed from its directory; they take no memory until somebody asks for them."""
+    return lambda: Models(*load_models(path, module))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -12,13 +12,12 @@ import numpy as np
 
 from epidemic.algorithms import Inbox, Rows
 from epidemic.callbacks import Callback
-from epidemic.engine.results import Models, SeedRun
+from epidemic.engine.results import Models, SeedRun, models_in
 from epidemic.errors import BadInput, CallbackFailed, RankLost
 from epidemic.host.fragments import Mosaic
 from epidemic.host.journal import Ear, Host, Journal
 from epidemic.host.plan import Plan, plan_round
 from epidemic.host.population import Positions
-from epidemic.host.saved import load_models
 from epidemic.host.store import Store
 
 
@@ -127,10 +126,10 @@ class InRounds:
         return SeedRun(journal.setup.seed, journal.records, summary, path, self._models(path))
 
     def _models(self, path: Path | None) -> Callable[[], Models]:
-        """How to get the models: they are here, or, where all of them are nowhere together, in the directory."""
+        """How to get the models: from the directory, or, without one, from memory."""
         journal, task = self.journal, self.journal.setup.task
-        if journal.ranks.count > 1 and journal.kept_somewhere:
-            return lambda: Models(*load_models(path, task.module)) if path is not None else elsewhere()
+        if journal.kept_somewhere:
+            return elsewhere if path is None else models_in(path, task.module)
         models = Models(task.layout, journal.ranks.gathered(journal.outcome).cpu())
         return lambda: models
 

@@ -5,6 +5,7 @@ Interrupt it at any moment, by Ctrl-C or by force: going on from the directory g
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -56,44 +57,60 @@ def simulate(
     root = None if out is None else Path(out)
     workers = Workers(experiment.runtime.threads)
     try:
-        results: list[SeedRun] = []
         stores = [None if root is None else Store(root, experiment, seed) for seed in experiment.seeds]
         for store in stores:  # before the first one starts
             if store is not None:
                 store.check(resume=resume)
-        known: Choice | None = None
-        for seed, store in zip(experiment.seeds, stores, strict=True):
-            try:
-                if store is not None:
-                    store.open()
-                if store is not None and store.finished:
-                    again = partial(_saved_models, experiment, seed, store.path, data)
-                    results.append(SeedRun(seed, store.records(), store.summary(), store.path, again))
-                    continue
-                data = experiment.load_data() if data is None else data
-                setup = prepare(experiment, seed, data, begun_on=None if store is None else store.known_device())
-                check_first_round(experiment)  # now that sizes are known to be sane
-                if store is not None and (store.run_info() is None or store.behind):
-                    store.announce()
-                if store is not None and store.behind:
-                    store.lengthen(setup.task.layout)
-                learner, known = make_learner(setup, workers, known if store is None else store.known_choice())
-                population = Population(setup, learner, workers)
-                if store is not None and store.run_info() is None:
-                    device = setup.task.device.type
-                    store.begin(known, data.note, classes=data.classes, samples=setup.sizes, device=device)
-                with gentle_stop() as stop:
-                    host = Host(population, learner, workers, stop)
-                    kind = InRounds if experiment.clock is None else TimedRun
-                    results.append(kind(host, store, callback, way_on(store, deciding)).run())
-            except KeyboardInterrupt:
-                raise Interrupted(f"interrupted before seed {seed} began; {way_on(store, deciding)}") from None
-            finally:
-                if store is not None:
-                    store.close()
-        return Run(experiment, results)
+        one = _Seeds(experiment, workers, callback, deciding, data)
+        return Run(experiment, [one(seed, store) for seed, store in zip(experiment.seeds, stores, strict=True)])
     finally:
         workers.close()
+
+
+class _Seeds:
+    """One seed after the other. What a seed leaves behind is what came out of it: the memory of its models is free for the next."""
+
+    def __init__(
+        self, experiment: Experiment, workers: Workers, callback: Callbacks, deciding: bool, data: Dataset | None
+    ) -> None:
+        self.experiment, self.workers, self.callback, self.deciding = experiment, workers, callback, deciding
+        self.data = data
+        self.known: Choice | None = None
+
+    def __call__(self, seed: int, store: Store | None) -> SeedRun:
+        try:
+            if store is not None:
+                store.open()
+            if store is not None and store.finished:
+                again = partial(_saved_models, self.experiment, seed, store.path, self.data)
+                return SeedRun(seed, store.records(), store.summary(), store.path, again)
+            return self._run(seed, store)
+        except KeyboardInterrupt:
+            raise Interrupted(f"interrupted before seed {seed} began; {way_on(store, self.deciding)}") from None
+        finally:
+            if store is not None:
+                store.close()
+            if self.experiment.clock is not None:
+                gc.collect()  # a run under the clock refers to itself
+
+    def _run(self, seed: int, store: Store | None) -> SeedRun:
+        experiment, workers = self.experiment, self.workers
+        self.data = data = experiment.load_data() if self.data is None else self.data
+        setup = prepare(experiment, seed, data, begun_on=None if store is None else store.known_device())
+        check_first_round(experiment)  # now that sizes are known to be sane
+        if store is not None and (store.run_info() is None or store.behind):
+            store.announce()
+        if store is not None and store.behind:
+            store.lengthen(setup.task.layout)
+        learner, self.known = make_learner(setup, workers, self.known if store is None else store.known_choice())
+        population = Population(setup, learner, workers)
+        if store is not None and store.run_info() is None:
+            device = setup.task.device.type
+            store.begin(self.known, data.note, classes=data.classes, samples=setup.sizes, device=device)
+        with gentle_stop() as stop:
+            host = Host(population, learner, workers, stop)
+            kind = InRounds if experiment.clock is None else TimedRun
+            return kind(host, store, self.callback, way_on(store, self.deciding)).run()
 
 
 def _saved_models(experiment: Experiment, seed: int, path: Path, data: Dataset | None) -> Models:
