@@ -90,11 +90,11 @@ class _Seeds:
         finally:
             if store is not None:
                 store.close()
-            if self.experiment.clock is not None:
-                gc.collect()  # a run under the clock refers to itself
 
     def _run(self, seed: int, store: Store | None) -> SeedRun:
         experiment, workers = self.experiment, self.workers
+        if self.known is not None and experiment.clock is not None:
+            gc.collect()  # the seed before: a run under the clock refers to itself
         self.data = data = experiment.load_data() if self.data is None else self.data
         setup = prepare(experiment, seed, data, begun_on=None if store is None else store.known_device())
         check_first_round(experiment)  # now that sizes are known to be sane
