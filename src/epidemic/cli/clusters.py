@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from epidemic.cli.experiments import Json, Quiet, Settings
 from epidemic.cli.keys import Days, hosts_in
 from epidemic.cli.nodes import Insecure, stop_by_signal
+from epidemic.cli.options import Json, Quiet, Settings
 from epidemic.cli.waiting import Waiting
 from epidemic.errors import BadInput, Interrupted, require_int, require_real
 from epidemic.files import own_directory

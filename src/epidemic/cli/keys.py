@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from epidemic.cli.experiments import Json
+from epidemic.cli.options import Json
 from epidemic.errors import BadInput, require_int
 
 keys_app = typer.Typer(help="Certificates for nodes: a private authority, one for each place.", no_args_is_help=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from epidemic.cli.experiments import Quiet, Settings
+from epidemic.cli.options import Quiet, Settings
 from epidemic.cli.waiting import Waiting
 from epidemic.errors import BadInput, plain
 from epidemic.host.interrupt import signals_to

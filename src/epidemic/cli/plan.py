@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epidemic.cli.experiments import Json, Seeds, Settings
+from epidemic.cli.options import Json, Seeds, Settings
 
 if TYPE_CHECKING:
     from rich.table import Table

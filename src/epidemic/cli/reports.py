@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from epidemic.cli.experiments import Json
+from epidemic.cli.options import Json
 from epidemic.errors import BadInput, require_real
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 
 from epidemic.cli.completion import items as items_begun
 from epidemic.cli.completion import scales
-from epidemic.cli.experiments import Json, Quiet, RankCount, Settings
+from epidemic.cli.options import Json, Quiet, RankCount, Settings
 from epidemic.cli.slurm import HERE, On, SlurmOptions, hand_over, print_status, rank_count, wants_slurm, with_slurm
 from epidemic.errors import BadInput, Interrupted, RunFailed, require_choice, require_int
 from epidemic.files import directory_name, own_directory

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epidemic.cli.experiments import Json
+from epidemic.cli.options import Json
 from epidemic.errors import BadInput, require_int, require_real
 
 if TYPE_CHECKING:

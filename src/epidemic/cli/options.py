@@ -1,0 +1,24 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a value of the file, e.g. --set topology.s=4.", show_default=False
+    ),
+]
+Seeds = Annotated[int | None, typer.Option(metavar="N", help="Seeds 1 to N.", show_default="the file's")]
+RankCount = Annotated[
+    int | None, typer.Option("--ranks", metavar="N", help="Share the nodes among N processes.", show_default=False)
+]
+RankTimeout = Annotated[
+    float | None,
+    typer.Option("--rank-timeout", metavar="SECONDS", help="How long a rank waits for the others.", show_default="600"),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")]
