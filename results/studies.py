@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epidemic.report.statistics import Interval
-from epidemic.shown import interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,6 +53,12 @@ def ahead(found: Accuracies, rate: str, method: str, other: str) -> Interval:
     return Interval.of([ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())])
 
 
+def shown(value: Interval, sign: str = "") -> str:
+    """With two digits after the point."""
+    half = "" if value.half_width is None else f" ± {value.half_width:.2f}"
+    return f"{value.mean:{sign}.2f}{half}"
+
+
 def is_lead(difference: Interval) -> bool:
     """Whether the interval does not hold zero."""
     return difference.half_width is not None and abs(difference.mean) > difference.half_width
@@ -64,7 +69,7 @@ def table_of_accuracies(found: Accuracies) -> list[str]:
     best = best_rates(found)
     lines = [f"| method | {' | '.join(found)} | best at |", "|---" * (len(found) + 2) + "|"]
     for method in METHODS:
-        cells = [interval(Interval.of(list(found[rate][method].values())), between=" ± ") for rate in found]
+        cells = [shown(Interval.of(list(found[rate][method].values()))) for rate in found]
         lines.append(f"| {method} | {' | '.join(cells)} | {best[method]} |")
     return lines
 
@@ -76,7 +81,7 @@ def table_of_leads(found: Accuracies) -> list[str]:
     for method in EPIDEMIC:
         for other in RIVALS:
             differences = [ahead(with_best(found), rate, method, other) for rate in rates]
-            cells = [interval(one, signed=True, between=" ± ") for one in differences]
+            cells = [shown(one, "+") for one in differences]
             bold = [f"**{cell}**" if is_lead(one) else cell for cell, one in zip(cells, differences, strict=True)]
             lines.append(f"| {method} of {other} | {' | '.join(bold)} |")
     return lines
@@ -101,7 +106,7 @@ def _draw_accuracies(axes: Axes, found: Accuracies) -> None:
         axes.errorbar(places, [one.mean for one in means], halves, fmt="os^Dv"[i], capsize=3, label=method)
     axes.set_xticks(range(len(found)), list(found))
     axes.set(xlabel="learning rate", ylabel="accuracy after the last round (%)")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="lower right")
     axes.grid(alpha=0.3)
 
 
@@ -115,7 +120,7 @@ def _draw_leads(axes: Axes, found: Accuracies) -> None:
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_xticks(range(len(found)), list(found))
     axes.set(xlabel="learning rate", ylabel="ahead (points), with 95 % intervals")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
     axes.grid(alpha=0.3)
 
 

@@ -1,6 +1,7 @@
-"""The committed CIFAR-10 results are what the code makes of the committed records, and the documentation quotes them rightly."""
+"""The committed results are what the code makes of the committed records, and the documentation quotes them rightly."""
 
 import csv
+import importlib.util
 import json
 import re
 import shutil
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from epidemic.cli import main
+from epidemic.files import directory_name
 from epidemic.report.results import read_results
 
 ROOT = Path(__file__).parents[1]
@@ -59,3 +61,45 @@ def test_the_quoted_numbers_are_those_of_the_table(file, method):
     paper = f"{100 * float(row['paper_best_accuracy']):.2f}"
     assert cells[2] == paper
     assert cells[4] == f"{float(row['paper_best_loss']):.2f}"
+
+
+# -- studies: methods x learning rates x seeds ------------------------------------------------------------------------
+
+
+def load_studies():
+    spec = importlib.util.spec_from_file_location("studies", ROOT / "results" / "studies.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("study", ["fashion-mnist"])
+def test_a_study_is_whole_and_its_tables_come_from_its_records(study):
+    studies, where = load_studies(), ROOT / "results" / study
+    found = studies.accuracies(where)
+    assert list(found) == ["0.05", "0.1", "0.2"]
+    for rate, of_rate in found.items():
+        assert {method: sorted(seeds) for method, seeds in of_rate.items()} == {
+            method: [1, 2, 3, 4, 5] for method in METHODS
+        }
+        for method in METHODS:
+            for seed, accuracy in of_rate[method].items():
+                place = where / f"lr-{rate}" / directory_name(method) / f"seed-{seed}"
+                summary = json.loads((place / "summary.json").read_text())
+                assert (summary["rounds"], summary["test_samples"]) == (100, 10_000)
+                nodes = json.loads((place / "nodes.json").read_text())
+                assert 100 * sum(node["final_accuracy"] for node in nodes) / 96 == pytest.approx(accuracy)
+    text = (where / "README.md").read_text().splitlines()
+    for line in [*studies.table_of_accuracies(found), *studies.table_of_leads(found)]:
+        assert line in text
+
+
+def test_leads_of_a_study_are_paired_and_called_so_when_zero_is_outside():
+    studies = load_studies()
+    found = {"0.1": {"a": {1: 71.0, 2: 62.0, 3: 83.0}, "b": {1: 70.0, 2: 60.0, 3: 80.0, 4: 10.0}}}
+    lead = studies.ahead(found, "0.1", "a", "b")
+    assert (lead.mean, lead.seeds) == (2.0, 3)
+    assert lead.half_width == pytest.approx(4.302653 / 3**0.5)  # differences 1, 2, 3: their standard deviation is 1
+    assert not studies.is_lead(lead)
+    found["0.1"]["a"] = {1: 71.0, 2: 61.0, 3: 81.1}
+    assert studies.is_lead(studies.ahead(found, "0.1", "a", "b"))
