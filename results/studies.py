@@ -18,20 +18,26 @@ if TYPE_CHECKING:
 METHODS = ("complete", "EL-Oracle", "EL-Local", "8-U-EquiStatic", "7-regular static")
 EPIDEMIC, RIVALS = METHODS[1:3], METHODS[4:2:-1]
 BEST = "its own best"
+FEWEST = 3
+"""Seeds for which a lead is called one."""
 
 Accuracies = dict[str, dict[str, dict[int, float]]]
 """By learning rate (as its directory has it, or `BEST`), method and seed; percent."""
 
 
 def accuracies(study: Path) -> Accuracies:
-    """Of every run that has come to its end."""
+    """Of the seeds of which all runs have come to their end: what is compared is compared on the same seeds."""
     found: Accuracies = {}
     for file in sorted(study.glob("lr-*/*/seed-*/summary.json")):
         summary = json.loads(file.read_text())
         rate = file.parts[-4].removeprefix("lr-")
         of_method = found.setdefault(rate, {}).setdefault(summary["name"], {})
         of_method[summary["seed"]] = 100 * summary["final_accuracy"]["mean"]
-    return found
+    runs = [of_rate.get(method, {}) for of_rate in found.values() for method in METHODS]
+    seeds = sorted(set.intersection(*map(set, runs))) if runs else []
+    if not seeds:
+        sys.exit(f"error: {study} has no seed with which all methods have come to their end")
+    return {rate: {method: {seed: found[rate][method][seed] for seed in seeds} for method in METHODS} for rate in found}
 
 
 def best_rates(found: Accuracies) -> dict[str, str]:
@@ -49,8 +55,8 @@ def with_best(found: Accuracies) -> Accuracies:
 
 def ahead(found: Accuracies, rate: str, method: str, other: str) -> Interval:
     """By how many points a method is ahead of another one, seed by seed."""
-    ours, theirs = found[rate][method], found[rate][other]
-    return Interval.of([ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())])
+    theirs = found[rate][other]
+    return Interval.of([accuracy - theirs[seed] for seed, accuracy in found[rate][method].items()])
 
 
 def shown(value: Interval, sign: str = "") -> str:
@@ -60,8 +66,12 @@ def shown(value: Interval, sign: str = "") -> str:
 
 
 def is_lead(difference: Interval) -> bool:
-    """Whether the interval does not hold zero."""
-    return difference.half_width is not None and abs(difference.mean) > difference.half_width
+    """Whether the interval does not hold zero, of seeds enough to have one worth the name."""
+    return (
+        difference.seeds >= FEWEST
+        and difference.half_width is not None
+        and abs(difference.mean) > difference.half_width
+    )
 
 
 def table_of_accuracies(found: Accuracies) -> list[str]:
@@ -127,6 +137,7 @@ def _draw_leads(axes: Axes, found: Accuracies) -> None:
 def main(study: Path) -> None:
     """Print the tables, and draw the picture into the study's directory."""
     found = accuracies(study)
+    print(f"seeds: {', '.join(map(str, next(iter(next(iter(found.values())).values()))))}\n")
     print("\n".join([*table_of_accuracies(found), "", *table_of_leads(found)]))
     draw(found, study / "leads.png")
 

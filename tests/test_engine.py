@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ import epidemic as ep
 from epidemic import theory
 from epidemic.algorithms import LocalSGD
 from epidemic.callbacks import Callback
+from epidemic.engine import simulation
 from epidemic.errors import BadInput, RunFailed
 from epidemic.faults import Crash, Faults, RandomCrashes, Split
 from epidemic.graph import Graph
@@ -850,7 +852,7 @@ def test_the_strategy_is_chosen_once_for_several_seeds(monkeypatch):
 
 
 @pytest.mark.parametrize("clock", [None, ep.Clock()], ids=["rounds", "clock"])
-def test_models_of_finished_seeds_are_on_the_disk_not_in_memory(clock, tmp_path):
+def test_models_of_finished_seeds_are_on_the_disk_not_in_memory(clock, tmp_path, monkeypatch):
     class Counting(Callback):
         def __init__(self):
             self.found = []
@@ -860,12 +862,31 @@ def test_models_of_finished_seeds_are_on_the_disk_not_in_memory(clock, tmp_path)
                 large = [one for one in gc.get_objects() if type(one) is torch.Tensor and one.numel() == x.numel()]
                 self.found.append(len({one.untyped_storage().data_ptr() for one in large}))
 
+    monkeypatch.setattr(simulation, "LARGE", 0)
+    gc.collect()  # what other tests have left behind
     counting = Counting()
     run = ep.simulate(small(seeds=(1, 2, 3), clock=clock), tmp_path, callbacks=counting)
     first, *others = counting.found
     assert others == [first] * 2
     alone = ep.simulate(small(clock=clock))
     assert torch.equal(run.models.rows, alone.models.rows)
+
+
+def test_models_are_read_from_the_directory_as_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    short = ep.simulate(small(rounds=2), "here")
+    kept = ep.simulate(small(rounds=2), "other")
+    monkeypatch.chdir("/")
+    assert torch.equal(short.models.rows, ep.simulate(small(rounds=2)).models.rows)
+    monkeypatch.chdir(tmp_path)
+    ep.simulate(small(rounds=4), "other", resume=True)
+    with pytest.raises(BadInput, match="had 2 rounds: it has gone on"):
+        kept.models  # noqa: B018
+    lost = ep.simulate(small(rounds=2), "here", resume=True)
+    shutil.rmtree("here")
+    with pytest.raises(BadInput, match="here/seed-1 is gone, and with it the models"):
+        lost.models  # noqa: B018
+    assert short.models.rows.device.type == "cpu", "it has been read before"
 
 
 def test_several_callbacks_are_told_in_their_order():

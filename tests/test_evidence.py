@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -96,10 +97,35 @@ def test_a_study_is_whole_and_its_tables_come_from_its_records(study):
 
 def test_leads_of_a_study_are_paired_and_called_so_when_zero_is_outside():
     studies = load_studies()
-    found = {"0.1": {"a": {1: 71.0, 2: 62.0, 3: 83.0}, "b": {1: 70.0, 2: 60.0, 3: 80.0, 4: 10.0}}}
+    found = {"0.1": {"a": {1: 71.0, 2: 62.0, 3: 83.0}, "b": {1: 70.0, 2: 60.0, 3: 80.0}}}
     lead = studies.ahead(found, "0.1", "a", "b")
     assert (lead.mean, lead.seeds) == (2.0, 3)
     assert lead.half_width == pytest.approx(4.302653 / 3**0.5)  # differences 1, 2, 3: their standard deviation is 1
     assert not studies.is_lead(lead)
     found["0.1"]["a"] = {1: 71.0, 2: 61.0, 3: 81.1}
     assert studies.is_lead(studies.ahead(found, "0.1", "a", "b"))
+    del found["0.1"]["a"][3]
+    assert not studies.is_lead(studies.ahead(found, "0.1", "a", "b")), "two seeds are too few"
+
+
+def test_a_study_compares_on_the_seeds_that_are_whole(tmp_path):
+    studies = load_studies()
+    for rate, method, seed in product(("0.1", "0.2"), METHODS, (1, 2, 3)):
+        if (rate, method, seed) != ("0.2", "complete", 3):  # this one has diverged
+            place = tmp_path / f"lr-{rate}" / directory_name(method) / f"seed-{seed}"
+            place.mkdir(parents=True)
+            accuracy = 0.5 + float(rate) if seed < 3 else 0.9
+            (place / "summary.json").write_text(
+                json.dumps({"name": method, "seed": seed, "final_accuracy": {"mean": accuracy}})
+            )
+    found = studies.accuracies(tmp_path)
+    assert found == {
+        rate: {method: {1: percent, 2: percent} for method in METHODS}
+        for rate, percent in (("0.1", 60.0), ("0.2", 70.0))
+    }
+    assert studies.best_rates(found) == dict.fromkeys(METHODS, "0.2")
+    (tmp_path / "lr-0.2").rename(tmp_path / "other")
+    for left in (tmp_path / "lr-0.1" / "complete").glob("seed-*/summary.json"):
+        left.unlink()
+    with pytest.raises(SystemExit, match="no seed with which all methods"):
+        studies.accuracies(tmp_path)

@@ -34,7 +34,8 @@ def simulate(
     Args:
         experiment: What to run: an `Experiment`, the path of its TOML file, or the tables of one as a dict.
         out: A directory where everything is written down as it happens, so that the run can go on after an interrupt and be
-            read by `epidemic report`. Without it nothing is kept but what this function returns.
+            read by `epidemic report`. Final models are then read from it when they are asked for: keep it as long as you need them.
+            Without it nothing is kept but what this function returns.
         resume: Go on with what is in `out`: finished seeds are read back, an unfinished one goes on from its checkpoint. Both go on to
             more rounds, if the experiment has more than before.
         callbacks: Who is told how it goes on, and may end a seed early: one `Callback` or several.

@@ -27,7 +27,7 @@ from epidemic.cli import (
     topology,
 )
 from epidemic.cli.loading import Loading
-from epidemic.cli.ranks import check_command, started_as_a_rank
+from epidemic.cli.ranks import check_command
 from epidemic.errors import BadInput, EpidemicError, Interrupted, RankLost
 from epidemic.progress import told_to
 
@@ -135,8 +135,17 @@ def _usage(problem: Any, arguments: list[str]) -> str:
 def entry() -> None:
     """The console script."""
     code = main()
-    if code and started_as_a_rank():
+    if code and _among_ranks():
         with suppress(OSError):  # nobody reads it any more
             sys.stdout.flush()
-        os._exit(code)  # what is left of a process group that was not dissolved may abort the process at its end
+        os._exit(code)  # a process group that was not dissolved may abort the process at its end
     sys.exit(code)
+
+
+def _among_ranks() -> bool:
+    """Whether this process has met others and not parted from them. PyTorch is loaded then."""
+    if "torch.distributed" not in sys.modules:
+        return False
+    from epidemic.host.joining import several
+
+    return several()

@@ -149,7 +149,8 @@ class TimedRun:
         task = journal.setup.task
         if journal.store is not None:
             path = journal.store.path
-            return SeedRun(journal.setup.seed, journal.records, summary, path, models_in(path, task.module))
+            models_later = models_in(path, task.module, summary.rounds)
+            return SeedRun(journal.setup.seed, journal.records, summary, path, models_later)
         models = Models(task.layout, journal.models.cpu())
         return SeedRun(journal.setup.seed, journal.records, summary, None, lambda: models)
 

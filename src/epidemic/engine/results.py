@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 
 from epidemic.errors import BadInput
 from epidemic.experiment import Experiment
+from epidemic.files import read_json
+from epidemic.host.longer import SUMMARY
 from epidemic.host.saved import load_models
 from epidemic.learner import Layout
 from epidemic.record import Record, Summary
@@ -50,9 +53,22 @@ class Models:
         return self.layout.state_dict(self.rows.double().mean(0).to(self.rows.dtype))
 
 
-def models_in(path: Path, module: nn.Module) -> Callable[[], Models]:
-    """How to read the models of a finished seed from its directory; they take no memory until somebody asks for them."""
-    return lambda: Models(*load_models(path, module))
+def models_in(path: Path, module: nn.Module, rounds: int) -> Callable[[], Models]:
+    """How to read the models that a seed has after so many rounds from its directory; they take no memory until somebody asks for them."""
+    where, module = path.absolute(), copy.deepcopy(module).cpu()
+
+    def read() -> Models:
+        if not where.is_dir():
+            raise BadInput(f"{where} is gone, and with it the models of this run; keep it, or run without a directory")
+        found = (read_json(where / SUMMARY) or {}).get("rounds")
+        if found != rounds:
+            raise BadInput(
+                f"{where} does not hold the models of this run any more, which had {count(rounds, 'round')}:"
+                " it has gone on; simulate(..., resume=True) reads what is there now"
+            )
+        return Models(*load_models(where, module))
+
+    return read
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -74,7 +90,11 @@ class SeedRun:
 
     @cached_property
     def models(self) -> Models:
-        """The final models: `models[3]` is the state dict of node 3, `models.mean` that of the average, `models.rows` (n, d)."""
+        """The final models: `models[3]` is the state dict of node 3, `models.mean` that of the average, `models.rows` (n, d).
+
+        Those of a run with a directory are read from it, the first time that somebody asks; buffers that a module does not save are then as they
+        were in the beginning.
+        """
         return self.read_models()
 
     def __repr__(self) -> str:

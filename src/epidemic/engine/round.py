@@ -123,13 +123,13 @@ class InRounds:
         journal = self.journal
         summary = journal.conclude()
         path = None if journal.store is None else journal.store.path
-        return SeedRun(journal.setup.seed, journal.records, summary, path, self._models(path))
+        return SeedRun(journal.setup.seed, journal.records, summary, path, self._models(path, summary.rounds))
 
-    def _models(self, path: Path | None) -> Callable[[], Models]:
+    def _models(self, path: Path | None, rounds: int) -> Callable[[], Models]:
         """How to get the models: from the directory, or, without one, from memory."""
         journal, task = self.journal, self.journal.setup.task
         if journal.kept_somewhere:
-            return elsewhere if path is None else models_in(path, task.module)
+            return elsewhere if path is None else models_in(path, task.module, rounds)
         models = Models(task.layout, journal.ranks.gathered(journal.outcome).cpu())
         return lambda: models
 

@@ -16,7 +16,7 @@ from epidemic.callbacks.named import named_callbacks
 from epidemic.data import Dataset
 from epidemic.engine.clock import TimedRun
 from epidemic.engine.ranks import on_ranks
-from epidemic.engine.results import Models, Run, SeedRun
+from epidemic.engine.results import Models, Run, SeedRun, models_in
 from epidemic.engine.round import InRounds, way_on
 from epidemic.errors import Interrupted
 from epidemic.experiment import Experiment, as_experiment
@@ -25,12 +25,14 @@ from epidemic.host.joining import several
 from epidemic.host.journal import Host
 from epidemic.host.plan import check_first_round
 from epidemic.host.population import Population
-from epidemic.host.saved import load_models
 from epidemic.host.setup import initial_module, make_learner, prepare
 from epidemic.host.store import Store
 from epidemic.learner import Choice
 from epidemic.rng import Streams
 from epidemic.workers import Workers
+
+LARGE = 64 << 20
+"""Bytes of models for which it is worth to look for what is not needed any more, which takes a tenth of a second."""
 
 
 def simulate(
@@ -76,28 +78,32 @@ class _Seeds:
         self.experiment, self.workers, self.callback, self.deciding = experiment, workers, callback, deciding
         self.data = data
         self.known: Choice | None = None
+        self._cyclic = 0  # bytes of models that refer to each other
 
     def __call__(self, seed: int, store: Store | None) -> SeedRun:
         try:
             if store is not None:
                 store.open()
             if store is not None and store.finished:
-                again = partial(_saved_models, self.experiment, seed, store.path, self.data)
-                return SeedRun(seed, store.records(), store.summary(), store.path, again)
+                summary = store.summary()
+                again = partial(_saved_models, self.experiment, seed, store.path.absolute(), summary.rounds, self.data)
+                return SeedRun(seed, store.records(), summary, store.path, again)
             return self._run(seed, store)
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted before seed {seed} began; {way_on(store, self.deciding)}") from None
         finally:
             if store is not None:
                 store.close()
+            if self._cyclic > LARGE:
+                gc.collect()
 
     def _run(self, seed: int, store: Store | None) -> SeedRun:
         experiment, workers = self.experiment, self.workers
-        if self.known is not None and experiment.clock is not None:
-            gc.collect()  # the seed before: a run under the clock refers to itself
         self.data = data = experiment.load_data() if self.data is None else self.data
         setup = prepare(experiment, seed, data, begun_on=None if store is None else store.known_device())
         check_first_round(experiment)  # now that sizes are known to be sane
+        if experiment.clock is not None:  # whose nodes refer to each other
+            self._cyclic = experiment.nodes * setup.initial.nbytes
         if store is not None and (store.run_info() is None or store.behind):
             store.announce()
         if store is not None and store.behind:
@@ -113,8 +119,7 @@ class _Seeds:
             return kind(host, store, self.callback, way_on(store, self.deciding)).run()
 
 
-def _saved_models(experiment: Experiment, seed: int, path: Path, data: Dataset | None) -> Models:
+def _saved_models(experiment: Experiment, seed: int, path: Path, rounds: int, data: Dataset | None) -> Models:
     """The models of a finished seed; the data says how its model is laid out."""
     data = experiment.load_data() if data is None else data
-    module = initial_module(experiment, data, Streams(seed))
-    return Models(*load_models(path, module))
+    return models_in(path, initial_module(experiment, data, Streams(seed)), rounds)()
