@@ -67,8 +67,8 @@ def test_the_quoted_numbers_are_those_of_the_table(file, method):
 # -- studies: methods x learning rates x seeds ------------------------------------------------------------------------
 
 
-def load_studies():
-    spec = importlib.util.spec_from_file_location("studies", ROOT / "results" / "studies.py")
+def load_script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "results" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -76,7 +76,7 @@ def load_studies():
 
 @pytest.mark.parametrize("study", ["fashion-mnist"])
 def test_a_study_is_whole_and_its_tables_come_from_its_records(study):
-    studies, where = load_studies(), ROOT / "results" / study
+    studies, where = load_script("studies"), ROOT / "results" / study
     found = studies.accuracies(where)
     assert list(found) == ["0.05", "0.1", "0.2"]
     for rate, of_rate in found.items():
@@ -96,7 +96,7 @@ def test_a_study_is_whole_and_its_tables_come_from_its_records(study):
 
 
 def test_leads_of_a_study_are_paired_and_called_so_when_zero_is_outside():
-    studies = load_studies()
+    studies = load_script("studies")
     found = {"0.1": {"a": {1: 71.0, 2: 62.0, 3: 83.0}, "b": {1: 70.0, 2: 60.0, 3: 80.0}}}
     lead = studies.ahead(found, "0.1", "a", "b")
     assert (lead.mean, lead.seeds) == (2.0, 3)
@@ -109,7 +109,7 @@ def test_leads_of_a_study_are_paired_and_called_so_when_zero_is_outside():
 
 
 def test_a_study_compares_on_the_seeds_that_are_whole(tmp_path):
-    studies = load_studies()
+    studies = load_script("studies")
     for rate, method, seed in product(("0.1", "0.2"), METHODS, (1, 2, 3)):
         if (rate, method, seed) != ("0.2", "complete", 3):  # this one has diverged
             place = tmp_path / f"lr-{rate}" / directory_name(method) / f"seed-{seed}"
@@ -129,3 +129,11 @@ def test_a_study_compares_on_the_seeds_that_are_whole(tmp_path):
         left.unlink()
     with pytest.raises(SystemExit, match="no seed with which all methods"):
         studies.accuracies(tmp_path)
+
+
+def test_the_table_of_three_seeds_comes_from_their_records():
+    text = (RESULTS / "README.md").read_text().replace("**", "").splitlines()
+    lines = load_script("paired").lines(ROOT / "results" / "cifar10-seeds")
+    assert len(lines) == 2 + 8
+    for line in lines:
+        assert line in text
