@@ -62,7 +62,7 @@ def ahead(found: Accuracies, rate: str, method: str, other: str) -> Interval:
 def shown(value: Interval, sign: str = "") -> str:
     """With two digits after the point."""
     half = "" if value.half_width is None else f" ± {value.half_width:.2f}"
-    return f"{value.mean:{sign}.2f}{half}"
+    return f"{round(value.mean, 2) + 0.0:{sign}.2f}{half}"  # no -0.00
 
 
 def is_lead(difference: Interval) -> bool:
