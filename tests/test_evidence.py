@@ -74,7 +74,7 @@ def load_script(name):
     return module
 
 
-@pytest.mark.parametrize(("study", "seeds"), [("fashion-mnist", [1, 2, 3, 4, 5]), ("mnist", [1, 2, 3, 4])])
+@pytest.mark.parametrize(("study", "seeds"), [("fashion-mnist", [1, 2, 3, 4, 5]), ("mnist", [1, 2, 3, 4, 5])])
 def test_a_study_is_whole_and_its_tables_come_from_its_records(study, seeds):
     studies, where = load_script("studies"), ROOT / "results" / study
     found = studies.accuracies(where)
