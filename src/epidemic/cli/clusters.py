@@ -401,11 +401,16 @@ def cluster_gather_command(
 ) -> None:
     """Put the results of nodes together as one run, which 'epidemic report' shows beside simulations.
 
+    'epidemic export OUT --mean' writes the average of their models. Where nodes have data of their own (network.data = "own"), that average
+    is not evaluated, because no data is here.
+
     [bold]Example[/bold]
 
       epidemic cluster gather hospital/node-* --out hospital/together
     """
-    from epidemic.net.gather import gather
+    from epidemic.net.gather import OWN_DATA, gather
 
     summary = gather(directories, own_directory(out))
     typer.echo(f"wrote {out}: {summary.rounds} rounds of {len(directories)} nodes")
+    if summary.final_mean_model_loss is None:
+        typer.echo(f"{OWN_DATA}; write it with: {shlex.join(['epidemic', 'export', str(out), '--mean', '-o'])} FILE.safetensors")

@@ -93,6 +93,12 @@ def node_terms(experiment: Experiment) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key != "seeds"}
 
 
+def different_for_nodes(a: Experiment, b: Experiment) -> list[str]:
+    """The dotted keys in which the experiments of two nodes differ that must have them in common; seeds are compared as well."""
+    left, right = ({**node_terms(one), "seeds": list(one.seeds)} for one in (a, b))
+    return sorted(key for key in {*left, *right} if left.get(key) != right.get(key))
+
+
 def check_node_setting(setting: str, *, own_data: bool) -> None:
     """Refuse `key=value` for a single node unless it may differ between nodes."""
     for key in _keys(setting):

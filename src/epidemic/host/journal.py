@@ -270,8 +270,10 @@ class Journal:
                 nodes = nodes_of(self.setup, final, self.counters, self.ids, held)
                 state = host.population.state
                 longer = self._who is None and moment is None  # whether it could go on with more rounds
-                models = [f"state.{name}" for name, rows in state.items() if rows is x] if longer else None
-                self.store.finish(summary, [node | about(node["node"]) for node in nodes], layout, models)
+                models = [f"state.{name}" for name, rows in state.items() if rows is x and not layout.transient]
+                self.store.finish(
+                    summary, [node | about(node["node"]) for node in nodes], models if longer else None
+                )
             self.ear.finished(summary)
         return summary
 

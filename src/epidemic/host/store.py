@@ -287,10 +287,14 @@ class Store:
     def restore(self, layout: Layout) -> Found | None:
         """The checkpoint, with records and timings cut back to it; None to start from the beginning."""
         found = read_checkpoint(self.path, layout)
-        with full_disk(str(self.path), running=True):
-            self._records = self._appending(RECORDS, found.progress.records_bytes if found else 0)
-            self._timings = self._appending(TIMINGS, found.progress.timings_bytes if found else 0)
+        self.open_records(found.progress if found else None)
         return found
+
+    def open_records(self, progress: Progress | None = None) -> None:
+        """Open the files of records and timings, cut back to a checkpoint's progress; without one, they are empty."""
+        with full_disk(str(self.path), running=True):
+            self._records = self._appending(RECORDS, progress.records_bytes if progress else 0)
+            self._timings = self._appending(TIMINGS, progress.timings_bytes if progress else 0)
 
     def _appending(self, name: str, size: int) -> IO[bytes]:
         path = self.path / name
@@ -322,13 +326,7 @@ class Store:
             os.fsync(self._records.fileno())
         progress.records_bytes, progress.timings_bytes = self._records.tell(), self._timings.tell()
 
-    def finish(
-        self,
-        summary: Summary,
-        nodes: list[dict[str, Any]],
-        layout: Layout,
-        models: Sequence[str] | None = None,
-    ) -> None:
+    def finish(self, summary: Summary, nodes: list[dict[str, Any]], models: Sequence[str] | None = None) -> None:
         """Write the results beside the models; the summary last, because it says that all is there.
 
         `models`: the tensors of the checkpoint that are the models, if it is to be kept for more rounds.
@@ -339,7 +337,7 @@ class Store:
         if models is None:
             (self.path / CHECKPOINT).unlink(missing_ok=True)
         elif self.has_checkpoint:
-            thin_checkpoint(self.path, summary.rounds, [] if layout.transient else models)
+            thin_checkpoint(self.path, summary.rounds, models)
 
     def close(self) -> None:
         """Let go of the directory; where nothing began, nothing is left behind."""
