@@ -9,9 +9,10 @@ import torch
 from safetensors.torch import load_file
 
 import epidemic as ep
-from conftest import experiment
+from conftest import experiment, furthest
 from epidemic.cli.app import main
 from epidemic.experiment import to_toml
+from epidemic.net.extending import extend_cluster, write_rounds
 from epidemic.net.gather import OWN_DATA
 
 OWN = {
@@ -91,3 +92,122 @@ def test_the_mean_model_of_nodes_with_data_of_their_own_is_gathered_and_exported
     (strange / "experiment.toml").write_text(to_toml(changed))
     assert "(in algorithm.local_steps, algorithm.lr)" in problem(capsys, *arguments)
     assert not (tmp_path / "no").exists()
+
+
+# -- more rounds ------------------------------------------------------------------------------------------------------
+
+SHORT = {
+    "nodes": 4, "rounds": 12, "topology": ep.ELLocal(2), "algorithm": ep.LocalSGD(lr=0.05, local_steps=2, momentum=0.5),
+    "eval": ep.Eval(every=5, samples=200), "network": ep.Network(close="barrier"),
+}  # fmt: skip
+
+
+def of(rounds, **changes):
+    return experiment(**{**SHORT, "rounds": rounds, **changes})
+
+
+PUSH_SUM = {"algorithm": ep.PushSum(lr=0.05), "topology": ep.ELOracle(2)}  # whose state is more than a model
+
+
+@pytest.mark.parametrize("changes", [{}, PUSH_SUM], ids=["momentum", "push-sum"])
+def test_a_finished_deployment_goes_on_with_more_rounds_to_the_result_of_the_simulator(deploy, changes):
+    there = deploy(of(12, **changes)).start(processes=2).finish()
+    assert there.cluster.problems() == {}
+    before = (there.folders[0] / "node.pem").read_bytes()
+    extend_cluster(there.root, 21)
+    there.start(processes=3).finish()
+    assert there.cluster.problems() == {}
+    whole = ep.simulate(of(21, **changes))
+    assert furthest(there, whole) < 1e-5
+    for i in range(4):
+        rounds = [json.loads(line)["round"] for line in (there.run(i) / "records.jsonl").read_text().splitlines()]
+        assert rounds == [0, 5, 10, 15, 20, 21]
+        assert there.summary(i)["rounds"] == 21
+        assert there.node(i)["letters"] == {"counted": sum(int(k) * v for k, v in there.node(i)["in_degree"].items())}
+        assert sum(there.node(i)["in_degree"].values()) == 21
+    assert (there.folders[0] / "node.pem").read_bytes() == before
+    assert np.mean([sum(there.node(i)["bytes"].values()) for i in range(4)]) == whole.seeds[0].summary.bytes.total.mean
+    there.start(processes=1).finish()  # nothing is left to do
+    assert "finished already" in there.log(0)[-4]
+    assert "epidemic node" in there.log(0)[-4]
+
+
+def test_a_longer_deployment_is_stopped_and_made_longer_again(deploy):
+    there = deploy(of(12)).start().finish()
+    extend_cluster(there.root, 30)
+    there.start()
+    there.until_round(16)
+    there.cluster.stop()
+    extend_cluster(there.root, 40)
+    there.start().finish()
+    assert there.cluster.problems() == {}
+    assert [there.summary(i)["rounds"] for i in range(4)] == [40] * 4
+    assert furthest(there, ep.simulate(of(40))) < 1e-5
+
+
+def test_who_was_not_told_of_more_rounds_is_refused_and_who_was_keeps_its_results(deploy, capsys):
+    what = of(12, network=ep.Network(close="deadline", patience=8))
+    there = deploy(what).start().finish()
+    kept = {
+        name: (there.run(0) / name).read_bytes()
+        for name in ("summary.json", "models.safetensors", "state.json", "records.jsonl")
+    }
+    # Nobody else comes: the finished run is as it was.
+    code = main(["node", str(there.folders[0]), "--set", "rounds=20", "--set", "network.patience=1", "--quiet"])
+    assert code == 2
+    assert "no other node was found" in capsys.readouterr().err
+    assert {name: (there.run(0) / name).read_bytes() for name in kept} == kept
+    assert ep.load(there.folders[0] / "experiment.toml").rounds == 20  # it has been told
+    # Three are told of 20, one of 16: that one learns what to do, and its finished run stays.
+    for folder, rounds in zip(there.folders, (20, 20, 20, 16), strict=True):
+        write_rounds(folder, rounds)
+    there.start().finish()
+    assert [child.process.exitcode for child in there.cluster.children] == [0, 0, 0, 2]
+    assert "rounds = 16 here, 20 there (start every node with --set rounds=20)" in there.cluster.problems()[3]
+    assert there.summary(3)["rounds"] == 12
+    assert there.summary(0)["rounds"] == 20
+    assert there.cluster.finished() == there.folders[:3]
+    assert "(in rounds)" in problem(capsys, "cluster", "gather", *there.folders, "--out", there.root / "together")
+    for words, said in (
+        (["--set", "rounds=19"], f"rounds = 19 is fewer than the 20 of {there.folders[0] / 'experiment.toml'}"),
+        (["--set", "nodes=3"], "and more rounds on all of them"),
+    ):
+        assert said in problem(capsys, "node", there.folders[0], *words)
+
+
+def test_cluster_up_goes_on_with_more_rounds_by_command(tmp_path, capsys):
+    from test_commands import one_line, run
+
+    out, file = tmp_path / "up", tmp_path / "e.toml"
+    file.write_text(to_toml(of(6)))
+    code, _, err = run("cluster", "up", file, "--out", out, "--quiet")
+    assert code == 0, err
+    code, said, err = run("cluster", "up", "--resume", out, "--set", "rounds=11", "--json")
+    assert code == 0, err
+    assert json.loads(said)["summary"]["rounds"] == 11
+    assert {ep.load(path).rounds for path in out.glob("**/experiment.toml")} == {11}
+    simulated = ep.simulate(of(11)).seeds[0].summary
+    assert json.loads(said)["summary"]["final_accuracy"]["mean"] == pytest.approx(
+        simulated.final_accuracy.mean, abs=1e-6
+    )
+    for settings, message in (
+        (["--set", "rounds=5"], "rounds = 5 is fewer than the 11"),
+        (["--set", "topology.s=1"], "epidemic cluster next"),
+    ):
+        assert message in problem(capsys, "cluster", "up", "--resume", out, *settings)
+    for path in out.glob("node-*/run/seed-1/checkpoint.safetensors"):  # as versions did that kept none
+        path.unlink()
+    code, _, err = run("cluster", "up", "--resume", out, "--set", "rounds=12")
+    assert code == 2
+    assert "epidemic cluster next" in one_line(err)
+    assert {ep.load(path).rounds for path in out.glob("**/experiment.toml")} == {11}
+
+
+def test_methods_without_rounds_have_no_more_of_them(deploy, capsys):
+    what = experiment(
+        nodes=2, topology=ep.ELLocal(1), algorithm=ep.AsyncEL(lr=0.05), clock=ep.Clock(stop=1.0), network=ep.Network()
+    )
+    there = deploy(what)
+    said = problem(capsys, "node", there.folders[0], "--set", "rounds=500")
+    assert "has no rounds and ends after clock.stop" in said
+    assert "epidemic cluster next" in said

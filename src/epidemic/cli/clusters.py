@@ -108,8 +108,8 @@ def cluster_up_command(
 ) -> None:
     """Start all nodes as real processes on this machine, talking over encrypted loopback connections, and show how they do.
 
-    Ctrl-C stops them all, saved; --resume goes on. Kill any of them: the others finish. Results of each are in DIR/node-I/run,
-    those of all together in DIR/together.
+    Ctrl-C stops them all, saved; --resume goes on, with --set rounds=N also after the end. Kill any of them: the others finish. Results of
+    each are in DIR/node-I/run, those of all together in DIR/together.
 
     [bold]Examples[/bold]
 
@@ -118,22 +118,22 @@ def cluster_up_command(
       epidemic cluster up --nodes 24 --processes 2 --out runs/many
 
       epidemic cluster up experiment.toml --nodes 8 --out runs/eight --set network.close=barrier
+
+      epidemic cluster up --resume runs/eight --set rounds=200
     """
     doing = "loading PyTorch and the experiment"
     with Waiting("cluster", doing=doing, at_once=True, quiet=quiet or as_json) as waiting:
-        from epidemic.experiment import load
         from epidemic.net.addresses import free_addresses
+        from epidemic.net.extending import extend_cluster
         from epidemic.net.folders import make_cluster
         from epidemic.net.processes import Cluster, blocks
         from epidemic.net.terms import check_hosting
 
         if resume is not None:
-            if file is not None or nodes is not None or out is not None or settings:
-                raise BadInput(
-                    "--resume goes on with the experiment as it is; leave out FILE, --nodes, --out and --set"
-                )
+            if file is not None or nodes is not None or out is not None:
+                raise BadInput("--resume goes on with the experiment as it is; leave out FILE, --nodes and --out")
             where = resume
-            experiment = load(where / "experiment.toml")
+            experiment = _with_more_rounds(where, settings or [])
         else:
             experiment = _experiment_here(file, nodes, settings)
             where = _directory_of(experiment) if out is None else own_directory(out)
@@ -147,6 +147,8 @@ def cluster_up_command(
             folders = [where / f"node-{i}" for i in range(experiment.nodes)]
             if not all((folder / "node.pem").is_file() for folder in folders):
                 raise BadInput(f"{where} is not the directory of a cluster of {experiment.nodes} nodes")
+            if settings:
+                extend_cluster(where, experiment.rounds)
     with stop_by_signal():
         cluster: Cluster | None = None
         try:
@@ -167,6 +169,22 @@ def cluster_up_command(
                 cluster.stop(5)
             raise
     _report(cluster, where, as_json=as_json)
+
+
+def _with_more_rounds(directory: Path, settings: list[str]) -> Experiment:
+    """The experiment of a cluster that goes on; of its settings, only the rounds may become more."""
+    from epidemic.config import parse_setting
+    from epidemic.experiment import load
+
+    for setting in settings:
+        if parse_setting(setting)[0] != "rounds":
+            raise BadInput(
+                f"--set {setting}: --resume goes on with the experiment as it is; only more rounds can be set, and 'epidemic cluster next'"
+                " makes another run with the same keys"
+            )
+    if not (directory / "experiment.toml").is_file():
+        raise BadInput(f"{directory} is not the directory of a cluster: it has no experiment.toml")
+    return load(directory / "experiment.toml", settings)
 
 
 def _experiment_here(file: Path | None, nodes: int | None, settings: list[str] | None) -> Experiment:
@@ -413,4 +431,6 @@ def cluster_gather_command(
     summary = gather(directories, own_directory(out))
     typer.echo(f"wrote {out}: {summary.rounds} rounds of {len(directories)} nodes")
     if summary.final_mean_model_loss is None:
-        typer.echo(f"{OWN_DATA}; write it with: {shlex.join(['epidemic', 'export', str(out), '--mean', '-o'])} FILE.safetensors")
+        typer.echo(
+            f"{OWN_DATA}; write it with: {shlex.join(['epidemic', 'export', str(out), '--mean', '-o'])} FILE.safetensors"
+        )

@@ -100,12 +100,12 @@ def different_for_nodes(a: Experiment, b: Experiment) -> list[str]:
 
 
 def check_node_setting(setting: str, *, own_data: bool) -> None:
-    """Refuse `key=value` for a single node unless it may differ between nodes."""
+    """Refuse `key=value` for a single node unless it may differ between nodes, or become more on all of them."""
     for key in _keys(setting):
-        if not among(key, _free_of_nodes(own_data=own_data)):
+        if not among(key, {**_free_of_nodes(own_data=own_data), **GROWING}):
             raise BadInput(
                 f"--set {setting}: all nodes must have the same experiment; for one node, only"
-                f" {_listed(_free_of_nodes(own_data=own_data))} can be set"
+                f" {_listed(_free_of_nodes(own_data=own_data))} can be set, and more {_listed(GROWING)} on all of them"
             )
 
 

@@ -90,7 +90,14 @@ def summary_of(
     `living`: of those who took part in the last round, where not everybody does.
     """
     found = summary_without_data(
-        setup.experiment, setup.seed, records, final, tested=len(setup.test[0]), rounds=rounds, bytes=bytes, seconds=seconds
+        setup.experiment,
+        setup.seed,
+        records,
+        final,
+        tested=len(setup.test[0]),
+        rounds=rounds,
+        bytes=bytes,
+        seconds=seconds,
     )
     return msgspec.structs.replace(
         found,

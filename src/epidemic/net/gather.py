@@ -14,9 +14,11 @@ from torch import Tensor
 
 from epidemic.errors import BadInput
 from epidemic.experiment import Experiment, different_for_nodes, load
+from epidemic.files import read_json
 from epidemic.graph import IntArray
 from epidemic.host.checkpoint import MODELS
 from epidemic.host.findings import summary_of, summary_without_data
+from epidemic.host.longer import rounds_of
 from epidemic.host.mixture import disagreement, mean_row
 from epidemic.host.saved import SavedModels, join_models, read_models, save_models
 from epidemic.host.setup import make_learner, prepare
@@ -25,9 +27,7 @@ from epidemic.learner import Choice, Evaluation, Layout
 from epidemic.record import Letters, MeanMax, Moment, OwnSpread, Record, Spread, Summary, Traffic
 from epidemic.workers import Workers
 
-OWN_DATA = (
-    "every node has data of its own: its accuracy and loss are on its own test samples, and the average model was not evaluated"
-)
+OWN_DATA = "every node has data of its own: its accuracy and loss are on its own test samples, and the average model was not evaluated"
 """What is said of the data of such a run."""
 
 
@@ -51,7 +51,7 @@ def gather(folders: Sequence[Path], out: Path) -> Summary:
     finished = [folder for folder in folders if any((folder / "run").glob("seed-*/summary.json"))]
     if not finished:
         raise BadInput(f"none of {len(folders)} nodes has finished; nothing can be gathered yet")
-    experiments = [load(folder / "experiment.toml") for folder in finished]
+    experiments = [_experiment_of(folder) for folder in finished]
     experiment = experiments[0]
     for folder, other in zip(finished, experiments, strict=True):
         different = different_for_nodes(experiment, other)
@@ -67,6 +67,13 @@ def gather(folders: Sequence[Path], out: Path) -> Summary:
         return _write_own(store, experiment, runs, models) if own else _write(store, experiment, runs)
     finally:
         store.close()
+
+
+def _experiment_of(folder: Path) -> Experiment:
+    """The experiment of a node's folder, with the rounds that its run has: its own machine may have been told of more."""
+    experiment = load(folder / "experiment.toml")
+    info = read_json(folder / "run" / f"seed-{experiment.seeds[0]}" / "run.json")
+    return msgspec.structs.replace(experiment, rounds=rounds_of(info, experiment.rounds))
 
 
 def _write(store: Store, experiment: Experiment, runs: list[_Run]) -> Summary:

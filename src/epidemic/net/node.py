@@ -20,6 +20,7 @@ from epidemic.host.setup import Setup, make_learner, prepare
 from epidemic.host.store import Store
 from epidemic.net.acquaintances import meeting_of
 from epidemic.net.addresses import Addresses, read_addresses
+from epidemic.net.extending import check_rounds, write_rounds
 from epidemic.net.in_rounds import InRounds
 from epidemic.net.keys import Identity
 from epidemic.net.opening import Unreachable
@@ -62,17 +63,21 @@ def run_node(
     seed = experiment.seeds[0]
     threads = experiment.runtime.threads or threads or available_threads()
     stores = [Store(folder / "run", experiment, seed) for folder in folders]
-    more = [word for setting in settings or [] for word in ("--set", setting)]
-    how = f"go on with: {shlex.join(['epidemic', 'node', *map(str, folders), *(['--insecure'] if insecure else []), *more])}"
+    given = [word for setting in settings or [] for word in ("--set", setting)]
+    how = f"go on with: {shlex.join(['epidemic', 'node', *map(str, folders), *(['--insecure'] if insecure else []), *given])}"
     workers = Workers(1, inside=threads) if len(folders) == 1 else Workers(threads)
     try:
         for store in stores:
-            store.check(resume=True, longer=False)
+            store.check(resume=True)
             store.open()
+        for folder in folders:
+            if write_rounds(folder, experiment.rounds):
+                say(f"rounds = {experiment.rounds} from now on, written to {folder / 'experiment.toml'}")
         before = [store.finished for store in stores]
-        for store in stores:
+        for folder, store in zip(folders, stores, strict=True):
             if store.finished:
-                say(f"finished already: {store.path}")
+                more = f"; if the others have more rounds, go on with: epidemic node {shlex.quote(str(folder))} --set rounds=N"
+                say(f"finished already: {store.path}{more if experiment.free is None else ''}")
         data = None
         while left := [i for i, store in enumerate(stores) if not store.finished]:
             if data is None:
@@ -138,15 +143,16 @@ def _experiment(folders: Sequence[Path], settings: list[str]) -> Experiment:
     first = load(folders[0] / "experiment.toml")
     for setting in settings:
         check_node_setting(setting, own_data=first.network.data == "own")
-    for folder in folders[1:]:
-        different = same_experiment(load(folder / "experiment.toml").table(), first.table())
+    experiment = load(folders[0] / "experiment.toml", settings)
+    for folder in folders:
+        check_rounds(folder, load(folder / "experiment.toml"), experiment)
+        different = same_experiment(load(folder / "experiment.toml", settings).table(), experiment.table())
         if different:
             raise BadInput(f"{folder} holds another experiment than {folders[0]} (in {', '.join(different[:5])})")
         others = python_files(folder)
         for name in sorted({*modules, *others}):
             if modules.get(name) != others.get(name):
                 raise BadInput(f"{folder} holds another {name} than {folders[0]}; copy the one that all nodes have")
-    experiment = load(folders[0] / "experiment.toml", settings)
     check_deployable(experiment)
     return experiment
 

@@ -125,7 +125,7 @@ def differences(here: Terms, there: Terms) -> list[str]:
     for key in sorted({*here.experiment, *there.experiment}):
         a, b = (t.experiment.get(key, "not set") for t in (here, there))
         if a != b:
-            found.append(f"{key} = {_short(a)} here, {_short(b)} there")
+            found.append(f"{key} = {_short(a)} here, {_short(b)} there{_remedy(key, a, b)}")
     for name in sorted({*here.modules, *there.modules}):
         if here.modules.get(name) != there.modules.get(name):
             lacking = [side for side, terms in (("here", here), ("there", there)) if name not in terms.modules]
@@ -149,6 +149,13 @@ def differences(here: Terms, there: Terms) -> list[str]:
         if here.model != there.model:
             found.append("the initial models differ (perhaps another version of PyTorch)")
     return found
+
+
+def _remedy(key: str, here: Any, there: Any) -> str:
+    """What makes two nodes agree again, where one of them was not told what the other was."""
+    if key == "rounds" and type(here) is int and type(there) is int:
+        return f" (start every node with --set rounds={_short(max(here, there))})"
+    return ""
 
 
 def _short(value: Any) -> str:
