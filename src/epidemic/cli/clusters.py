@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from epidemic.cli import later
 from epidemic.cli.keys import Days, hosts_in
 from epidemic.cli.nodes import Insecure, stop_by_signal
 from epidemic.cli.options import Json, Quiet, Settings
@@ -37,6 +38,7 @@ MOST_NODES_HERE = 4096
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
+    later.register(cluster_app)
     app.add_typer(cluster_app, name="cluster")
 
 
@@ -133,7 +135,7 @@ def cluster_up_command(
             if file is not None or nodes is not None or out is not None:
                 raise BadInput("--resume goes on with the experiment as it is; leave out FILE, --nodes and --out")
             where = resume
-            experiment = _with_more_rounds(where, settings or [])
+            experiment = later.with_more_rounds(where, settings or [])
         else:
             experiment = _experiment_here(file, nodes, settings)
             where = _directory_of(experiment) if out is None else own_directory(out)
@@ -169,22 +171,6 @@ def cluster_up_command(
                 cluster.stop(5)
             raise
     _report(cluster, where, as_json=as_json)
-
-
-def _with_more_rounds(directory: Path, settings: list[str]) -> Experiment:
-    """The experiment of a cluster that goes on; of its settings, only the rounds may become more."""
-    from epidemic.config import parse_setting
-    from epidemic.experiment import load
-
-    for setting in settings:
-        if parse_setting(setting)[0] != "rounds":
-            raise BadInput(
-                f"--set {setting}: --resume goes on with the experiment as it is; only more rounds can be set, and 'epidemic cluster next'"
-                " makes another run with the same keys"
-            )
-    if not (directory / "experiment.toml").is_file():
-        raise BadInput(f"{directory} is not the directory of a cluster: it has no experiment.toml")
-    return load(directory / "experiment.toml", settings)
 
 
 def _experiment_here(file: Path | None, nodes: int | None, settings: list[str] | None) -> Experiment:

@@ -22,6 +22,7 @@ from epidemic.host.longer import rounds_of
 from epidemic.host.mixture import disagreement, mean_row
 from epidemic.host.saved import SavedModels, join_models, read_models, save_models
 from epidemic.host.setup import make_learner, prepare
+from epidemic.host.start import START, read_start
 from epidemic.host.store import Store
 from epidemic.learner import Choice, Evaluation, Layout
 from epidemic.record import Letters, MeanMax, Moment, OwnSpread, Record, Spread, Summary, Traffic
@@ -36,6 +37,7 @@ class _Run:
 
     def __init__(self, folder: Path, experiment: Experiment) -> None:
         self.store = Store(folder / "run", experiment, experiment.seeds[0])
+        self.folder = folder
         self.info: dict[str, Any] = self.store.run_info() or {}
         self.records = _by_time(self.store.records(), experiment)
         self.summary = self.store.summary()
@@ -78,7 +80,13 @@ def _experiment_of(folder: Path) -> Experiment:
 
 def _write(store: Store, experiment: Experiment, runs: list[_Run]) -> Summary:
     """Write the run of nodes that share one data set, on which their average is evaluated."""
-    setup = prepare(experiment, experiment.seeds[0])
+    start, weights = read_start(runs[0].folder)
+    began = runs[0].info.get("start")
+    if began != (None if start is None else msgspec.to_builtins(start)):
+        raise BadInput(
+            f"{runs[0].folder} has a run that began from something else than its {START} says; copy the node's whole folder"
+        )
+    setup = prepare(experiment, experiment.seeds[0], weights=weights)
     _begin(store, runs, runs[0].info.get("data", ""), setup.sizes)
     layout = setup.task.layout
     store.open_records()
@@ -125,6 +133,7 @@ def _begin(store: Store, runs: list[_Run], data: str, samples: IntArray | None) 
     store.announce()
     choice = Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"])
     store.begin(choice, data, classes=info.get("classes", ()), samples=samples)
+    store.amend({key: info[key] for key in ("start",) if key in info})
 
 
 def _records(runs: list[_Run], experiment: Experiment, apart: float) -> list[Record]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from epidemic.callbacks import Callback, Callbacks
 from epidemic.callbacks.named import listeners
 from epidemic.config import look_beside
@@ -17,6 +19,7 @@ from epidemic.host.interrupt import Stop, gentle_stop
 from epidemic.host.journal import Ear, Host, Journal
 from epidemic.host.population import Population
 from epidemic.host.setup import Setup, make_learner, prepare
+from epidemic.host.start import Start, Weights, read_start
 from epidemic.host.store import Store
 from epidemic.net.acquaintances import meeting_of
 from epidemic.net.addresses import Addresses, read_addresses
@@ -61,6 +64,7 @@ def run_node(
     _check_places(folders, identities, experiment)
     experiment.check_names()
     seed = experiment.seeds[0]
+    start, weights = _start_of(folders)
     threads = experiment.runtime.threads or threads or available_threads()
     stores = [Store(folder / "run", experiment, seed) for folder in folders]
     given = [word for setting in settings or [] for word in ("--set", setting)]
@@ -87,11 +91,14 @@ def run_node(
                     say(f"data: {plain(data.note, 500)}")
             say("preparing the model")
             places, begun_on = [identities[i].place for i in left], stores[left[0]].known_device()
-            setup = prepare(experiment, seed, data, places, begun_on=begun_on)
+            setup = prepare(experiment, seed, data, places, begun_on=begun_on, weights=weights)
             with gentle_stop() as stop:
                 host = _hosting(setup, [stores[i] for i in left], workers, stop)
+                if start is not None:
+                    for i in left:
+                        stores[i].amend({"start": msgspec.to_builtins(start)})
                 some = [(identities[i], stores[i]) for i in left]
-                _run(host, some, how, insecure=insecure, here=here, say=say)
+                _run(host, terms_of(setup, start), some, how, insecure=insecure, here=here, say=say)
         return [None if was else store.summary() for was, store in zip(before, stores, strict=True)]
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted before the first round; {how}") from None
@@ -171,10 +178,29 @@ def _check_places(folders: Sequence[Path], identities: Sequence[Identity], exper
         raise BadInput(f"these folders are of different authorities: {', '.join(map(str, folders))}")
 
 
-def _run(host: Host, nodes: Sequence[tuple[Identity, Store]], how: str, *, insecure: bool, here: int, say: Say) -> None:
+def _start_of(folders: Sequence[Path]) -> tuple[Start | None, Weights | None]:
+    """What the runs of these folders start from, which is the same for all of them."""
+    first, weights = read_start(folders[0])
+    for folder in folders[1:]:
+        if read_start(folder)[0] != first:
+            raise BadInput(
+                f"{folder} starts from something else than {folders[0]}; make both with one 'epidemic cluster next'"
+            )
+    return first, weights
+
+
+def _run(
+    host: Host,
+    terms: Terms,
+    nodes: Sequence[tuple[Identity, Store]],
+    how: str,
+    *,
+    insecure: bool,
+    here: int,
+    say: Say,
+) -> None:
     """Run these nodes to their end. Where some were stopped in their final evaluation, only that is done; the others come next."""
-    setup, terms = host.population.setup, terms_of(host.population.setup)
-    experiment = setup.experiment
+    experiment = host.population.setup.experiment
     way = _way(host, terms, [identity.place for identity, _ in nodes])
     seats, told = [], []
     for position, (identity, store) in enumerate(nodes):
