@@ -330,7 +330,7 @@ class Desk:
         if name == "node":
             self.held.append((words, where))
             return
-        if words[:2] == ["cluster", "gather"]:
+        if words[:2] in (["cluster", "gather"], ["cluster", "next"]):
             self._start_held()
             self._wait_for_nodes()
         last = self.held.pop() if self.held and words[:2] == ["cluster", "status"] else None
@@ -344,7 +344,8 @@ class Desk:
             child = self._start(words, where)
             code, said = child[0].wait(PATIENCE), child[2].read_text()
         else:
-            code, said = self._until_there(main, words)
+            with contextlib.chdir(where):
+                code, said = self._until_there(main, words)
         if last is not None:  # whoever is asked how it is waits for the last one, so that it cannot have ended
             self._start(*last)
         if code != 0:

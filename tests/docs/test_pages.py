@@ -57,6 +57,11 @@ GIVEN = {
         "epidemic cluster up experiment.toml --nodes 3 --set topology.s=2 --out hospital",
         "mv hospital/together before",
     ],
+    "epidemic cluster next": [
+        RUN[0],
+        "epidemic cluster up experiment.toml --nodes 3 --set topology.s=2 --out hospital",
+        "epidemic export hospital/together --mean -o mean.safetensors",
+    ],
     "epidemic keys add": [KEYS],
     "epidemic keys revoke": [KEYS],
     "epidemic keys show": [KEYS],

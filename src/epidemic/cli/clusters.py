@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from epidemic.cli import later
 from epidemic.cli.keys import Days, hosts_in
 from epidemic.cli.nodes import Insecure, stop_by_signal
 from epidemic.cli.options import Json, Quiet, Settings
@@ -37,6 +38,7 @@ MOST_NODES_HERE = 4096
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
+    later.register(cluster_app)
     app.add_typer(cluster_app, name="cluster")
 
 
@@ -108,8 +110,8 @@ def cluster_up_command(
 ) -> None:
     """Start all nodes as real processes on this machine, talking over encrypted loopback connections, and show how they do.
 
-    Ctrl-C stops them all, saved; --resume goes on. Kill any of them: the others finish. Results of each are in DIR/node-I/run,
-    those of all together in DIR/together.
+    Ctrl-C stops them all, saved; --resume goes on, with --set rounds=N also after the end. Kill any of them: the others finish. Results of
+    each are in DIR/node-I/run, those of all together in DIR/together.
 
     [bold]Examples[/bold]
 
@@ -118,22 +120,22 @@ def cluster_up_command(
       epidemic cluster up --nodes 24 --processes 2 --out runs/many
 
       epidemic cluster up experiment.toml --nodes 8 --out runs/eight --set network.close=barrier
+
+      epidemic cluster up --resume runs/eight --set rounds=200
     """
     doing = "loading PyTorch and the experiment"
     with Waiting("cluster", doing=doing, at_once=True, quiet=quiet or as_json) as waiting:
-        from epidemic.experiment import load
         from epidemic.net.addresses import free_addresses
+        from epidemic.net.extending import extend_cluster
         from epidemic.net.folders import make_cluster
         from epidemic.net.processes import Cluster, blocks
         from epidemic.net.terms import check_hosting
 
         if resume is not None:
-            if file is not None or nodes is not None or out is not None or settings:
-                raise BadInput(
-                    "--resume goes on with the experiment as it is; leave out FILE, --nodes, --out and --set"
-                )
+            if file is not None or nodes is not None or out is not None:
+                raise BadInput("--resume goes on with the experiment as it is; leave out FILE, --nodes and --out")
             where = resume
-            experiment = load(where / "experiment.toml")
+            experiment = later.with_more_rounds(where, settings or [])
         else:
             experiment = _experiment_here(file, nodes, settings)
             where = _directory_of(experiment) if out is None else own_directory(out)
@@ -147,6 +149,8 @@ def cluster_up_command(
             folders = [where / f"node-{i}" for i in range(experiment.nodes)]
             if not all((folder / "node.pem").is_file() for folder in folders):
                 raise BadInput(f"{where} is not the directory of a cluster of {experiment.nodes} nodes")
+            if settings:
+                extend_cluster(where, experiment.rounds)
     with stop_by_signal():
         cluster: Cluster | None = None
         try:
@@ -401,11 +405,18 @@ def cluster_gather_command(
 ) -> None:
     """Put the results of nodes together as one run, which 'epidemic report' shows beside simulations.
 
+    'epidemic export OUT --mean' writes the average of their models. Where nodes have data of their own (network.data = "own"), that average
+    is not evaluated, because no data is here.
+
     [bold]Example[/bold]
 
       epidemic cluster gather hospital/node-* --out hospital/together
     """
-    from epidemic.net.gather import gather
+    from epidemic.net.gather import OWN_DATA, gather
 
     summary = gather(directories, own_directory(out))
     typer.echo(f"wrote {out}: {summary.rounds} rounds of {len(directories)} nodes")
+    if summary.final_mean_model_loss is None:
+        typer.echo(
+            f"{OWN_DATA}; write it with: {shlex.join(['epidemic', 'export', str(out), '--mean', '-o'])} FILE.safetensors"
+        )

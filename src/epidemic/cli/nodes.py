@@ -40,7 +40,8 @@ def node_command(
 
     Ctrl-C (or SIGTERM) saves; the same command goes on. A node that was away asks the others where they are and joins them again.
     --set takes what may differ between nodes: data.path, runtime, checkpoint, network.patience, name; and data and partition where
-    network.data = "own". Of several nodes, the first listens and carries the letters of all.
+    network.data = "own". --set rounds=N lets a run go on with more rounds, finished or not: tell all nodes the same. Of several nodes, the first
+    listens and carries the letters of all.
 
     [bold]Examples[/bold]
 

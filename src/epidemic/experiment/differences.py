@@ -94,13 +94,19 @@ def node_terms(experiment: Experiment) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key != "seeds"}
 
 
+def different_for_nodes(a: Experiment, b: Experiment) -> list[str]:
+    """The dotted keys in which the experiments of two nodes differ that must have them in common; seeds are compared as well."""
+    left, right = ({**node_terms(one), "seeds": list(one.seeds)} for one in (a, b))
+    return sorted(key for key in {*left, *right} if left.get(key) != right.get(key))
+
+
 def check_node_setting(setting: str, *, own_data: bool) -> None:
-    """Refuse `key=value` for a single node unless it may differ between nodes."""
+    """Refuse `key=value` for a single node unless it may differ between nodes, or become more on all of them."""
     for key in _keys(setting):
-        if not among(key, _free_of_nodes(own_data=own_data)):
+        if not among(key, {**_free_of_nodes(own_data=own_data), **GROWING}):
             raise BadInput(
                 f"--set {setting}: all nodes must have the same experiment; for one node, only"
-                f" {_listed(_free_of_nodes(own_data=own_data))} can be set"
+                f" {_listed(_free_of_nodes(own_data=own_data))} can be set, and more {_listed(GROWING)} on all of them"
             )
 
 

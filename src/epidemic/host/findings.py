@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from epidemic.experiment import Experiment
 from epidemic.graph import IntArray
 from epidemic.host.counters import Counters
 from epidemic.host.setup import Setup
@@ -88,12 +89,46 @@ def summary_of(
 
     `living`: of those who took part in the last round, where not everybody does.
     """
+    found = summary_without_data(
+        setup.experiment,
+        setup.seed,
+        records,
+        final,
+        tested=len(setup.test[0]),
+        rounds=rounds,
+        bytes=bytes,
+        seconds=seconds,
+    )
+    return msgspec.structs.replace(
+        found,
+        final_mean_model_accuracy=_first(mean, "accuracy"),
+        final_mean_model_loss=None if mean is None else float(mean.loss[0]),
+        ended_early=ended_early,
+        final_living_accuracy=None if living is None else _spread(living, "accuracy", len(living.loss)),
+    )
+
+
+def summary_without_data(
+    experiment: Experiment,
+    seed: int,
+    records: list[Record],
+    final: Evaluation,
+    *,
+    tested: int,
+    rounds: int,
+    bytes: Traffic,
+    seconds: float | None = None,
+) -> Summary:
+    """The part of a summary that follows from what was measured before: nothing is said of the average model.
+
+    `final`: of each node on its full test set; `tested`: how many samples that were.
+    """
     best = max((r for r in records if r.accuracy), key=_accuracy, default=None)
     lowest = min(records, key=lambda r: r.loss.mean)
     hosted = len(final.loss)
     return Summary(
-        name=setup.experiment.name,
-        seed=setup.seed,
+        name=experiment.name,
+        seed=seed,
         rounds=rounds,
         best_accuracy=None if best is None else _accuracy(best),
         best_accuracy_round=None if best is None else best.round,
@@ -101,15 +136,13 @@ def summary_of(
         best_loss_round=lowest.round,
         final_accuracy=_spread(final, "accuracy", hosted),
         final_loss=Spread.of(final.loss),
-        final_mean_model_accuracy=_first(mean, "accuracy"),
-        final_mean_model_loss=None if mean is None else float(mean.loss[0]),
+        final_mean_model_accuracy=None,
+        final_mean_model_loss=None,
         final_disagreement=records[-1].disagreement,
-        final_metrics={name: OwnSpread.of(final.metrics[name]) for name in setup.experiment.own_metrics()},
-        test_samples=len(setup.test[0]),
+        final_metrics={name: OwnSpread.of(final.metrics[name]) for name in experiment.metrics},
+        test_samples=tested,
         bytes=bytes,
         seconds=seconds,
-        ended_early=ended_early,
-        final_living_accuracy=None if living is None else _spread(living, "accuracy", len(living.loss)),
     )
 
 

@@ -27,10 +27,11 @@ from torch import Tensor
 
 from epidemic.algorithms import Rows
 from epidemic.errors import CallbackFailed, Diverged, EpidemicError, Interrupted
-from epidemic.host.checkpoint import MODELS, Found, Progress, write_checkpoint
+from epidemic.host.checkpoint import MODELS, Found, Progress, read_checkpoint, write_checkpoint
 from epidemic.host.counters import Counters
 from epidemic.host.findings import Clock, among, held_of, living_of, nodes_of, record_of, summary_of
 from epidemic.host.interrupt import Stop
+from epidemic.host.longer import recorded_before
 from epidemic.host.pieces import Fed, Head
 from epidemic.host.population import Population, Positions
 from epidemic.host.ranks import Alone, Ranks
@@ -102,6 +103,8 @@ class Journal:
         self.moment: Callable[[], Moment | None] = lambda: None  # where it stands under a simulated clock
         self._saved = time.monotonic()
         self._kept_by_first = self.ranks.count > 1 and self.ranks.any(store is not None)
+        # A deployed node keeps its finished run as it is until other nodes agree on more rounds.
+        self.unconfirmed = place is not None and store is not None and store.behind
 
     @property
     def over(self) -> bool:
@@ -268,12 +271,19 @@ class Journal:
         with self.ranks.together():
             if self.store is not None:
                 nodes = nodes_of(self.setup, final, self.counters, self.ids, held)
-                state = host.population.state
-                longer = self._who is None and moment is None  # whether it could go on with more rounds
-                models = [f"state.{name}" for name, rows in state.items() if rows is x] if longer else None
-                self.store.finish(summary, [node | about(node["node"]) for node in nodes], layout, models)
+                longer = moment is None  # whether it could go on with more rounds
+                lines = [node | about(node["node"]) for node in nodes]
+                self.store.finish(summary, lines, self._columns_in(x) if longer else None)
             self.ear.finished(summary)
         return summary
+
+    def _columns_in(self, x: Tensor) -> list[str]:
+        """The tensors of a checkpoint that the file of the models `x` holds as well.   # (k, d)"""
+        population = self.host.population
+        own = population.models
+        if self.setup.task.layout.transient or (self._who is None and x is not own):
+            return []
+        return [f"state.{name}" for name, rows in population.state.items() if rows is own]
 
     @contextmanager
     def marked(self) -> Iterator[None]:
@@ -299,6 +309,8 @@ class Journal:
 
     def save(self) -> None:
         """Save the state of the nodes, what was counted, and what the host adds."""
+        if self.unconfirmed:  # nothing has happened since the checkpoint that is there
+            return
         with self.clock("checkpoint"):
             population, extra = self.host.population, self.extra()
             state: Rows = population.state if self._who is None else population.snapshot(self._who)
@@ -323,7 +335,9 @@ class Journal:
         """Go on from the checkpoint; what the host had added to it, or None if there is none."""
         found: Found | None = None
         with self.ranks.together():
-            found = None if self.store is None else self.store.restore(self.setup.task.layout)
+            if self.store is not None:
+                layout = self.setup.task.layout
+                found = read_checkpoint(self.store.path, layout) if self.unconfirmed else self.store.restore(layout)
         known = self._shared(found)
         if known is None:
             return None
@@ -345,10 +359,24 @@ class Journal:
         with self.ranks.together():
             if self.store is not None:
                 self.records = self.store.records()
+        if self.unconfirmed:
+            self.recorded = recorded_before(progress, self.experiment.eval.every)
+            self.records = [record for record in self.records if record.round <= self.recorded]
         if self.ranks.count > 1:
             said = self.ranks.told(msgspec.json.encode(self.records))
             self.records = msgspec.json.decode(said, type=list[Record])
         return Extra(tensors, progress.tallies)
+
+    def confirm(self) -> None:
+        """The other nodes agree on more rounds than this run was begun with: make it one of so many."""
+        if not self.unconfirmed:
+            return
+        assert self.store is not None
+        self.unconfirmed = False
+        self.store.announce()
+        self.store.lengthen(self.setup.task.layout)
+        self.store.restore(self.setup.task.layout)
+        self.store.mark("running")
 
     def _shared(self, found: Found | None) -> tuple[Progress, dict[str, Tensor]] | None:
         """What the first rank has read, but the rows of the nodes, on every rank."""

@@ -8,12 +8,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from epidemic.counting import without_rounds
 from epidemic.errors import BadInput
 from epidemic.files import read_json
-from epidemic.host.checkpoint import CHECKPOINT, MODELS, read_checkpoint, write_checkpoint
+from epidemic.host.checkpoint import CHECKPOINT, MODELS, Progress, read_checkpoint, write_checkpoint
 from epidemic.learner import Layout
 
 RECORDS, TIMINGS, SUMMARY, NODES = "records.jsonl", "timings.jsonl", "summary.json", "nodes.json"
+
+NEXT_RUN = "make a new run with the same keys, from its models, by 'epidemic cluster next'"
+"""What a deployment does instead."""
 
 
 def rounds_of(info: dict[str, Any] | None, otherwise: int) -> int:
@@ -34,16 +38,28 @@ def check_longer(path: Path, begun: int, wanted: int) -> None:
             f"rounds = {wanted} is fewer than the {begun} of the run in {path};"
             f" go on with {begun} or more, or choose another directory"
         )
-    if "clock" in (read_json(path / "run.json") or {}).get("experiment", {}):
+    info = read_json(path / "run.json") or {}
+    table = info.get("experiment", {})
+    deployed = "node" in info
+    if deployed and without_rounds(table):
+        raise BadInput(
+            f"{path} cannot go on to {wanted} rounds: its method has none and ends after clock.stop; {NEXT_RUN}"
+        )
+    if "clock" in table and not deployed:
         raise BadInput(
             f"{path} cannot go on to {wanted} rounds: under a clock, nodes that are done have stopped while others went on;"
             " choose another directory to run all of them"
         )
     if begun and (path / SUMMARY).is_file() and not (path / CHECKPOINT).is_file() and not ended_early(path):
+        fix = NEXT_RUN if deployed else "choose another directory to run all of them"
         raise BadInput(
-            f"{path} cannot go on from {begun} to {wanted} rounds: its {CHECKPOINT} was deleted, or never kept;"
-            " choose another directory to run all of them"
+            f"{path} cannot go on from {begun} to {wanted} rounds: its {CHECKPOINT} was deleted, or never kept; {fix}"
         )
+
+
+def recorded_before(progress: Progress, every: int) -> int:
+    """The last round with a record that a longer run has, too, whose models are evaluated every so many rounds; -1: none."""
+    return progress.recorded - (progress.recorded % every if progress.recorded > 0 else 0)
 
 
 def take_back_the_end(path: Path, layout: Layout, every: int) -> None:
@@ -55,8 +71,8 @@ def take_back_the_end(path: Path, layout: Layout, every: int) -> None:
     found = read_checkpoint(path, layout)
     if found is not None:
         progress = found.progress
-        if progress.recorded % every:
-            progress.recorded -= progress.recorded % every
+        if recorded_before(progress, every) < progress.recorded:
+            progress.recorded = recorded_before(progress, every)
             progress.records_bytes = _without_last_line(path / RECORDS, progress.records_bytes)
             progress.timings_bytes = _without_last_line(path / TIMINGS, progress.timings_bytes)
         write_checkpoint(path, progress, found.tensors, {name: found.fed(name) for name in found.state})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import safetensors
+import torch
 from torch import Tensor, nn
 
 from epidemic.errors import BadInput
@@ -37,6 +40,58 @@ def save_models(path: Path | None, layout: Layout, x: Tensor, ranks: Ranks | Non
     }
     about = msgspec.json.encode(_ModelFile(n, list(layout.constants), layout.aliases)).decode()
     write_tensors(path, layout.constants, rows, lambda _: {"epidemic": about}, together=ranks.together)
+
+
+@dataclass(frozen=True, eq=False)
+class SavedModels:
+    """Models as a file holds them, read without the module that they are of."""
+
+    rows: dict[str, Tensor]  # (n, ...) each tensor of the model, with a leading axis of nodes
+    constants: dict[str, Tensor]  # tensors that all nodes have in common
+    aliases: dict[str, str]
+
+    @property
+    def flat(self) -> Tensor:
+        """All numbers that differ between nodes, a row for each.   # (n, d)"""
+        return torch.cat([rows.flatten(1) for rows in self.rows.values()], dim=1)
+
+    def write(self, path: Path) -> None:
+        """Write them as `save_models` does."""
+        nodes = len(next(iter(self.rows.values())))
+        about = msgspec.json.encode(_ModelFile(nodes, list(self.constants), self.aliases)).decode()
+        write_tensors(path, {**self.constants, **self.rows}, {}, lambda _: {"epidemic": about})
+
+
+def read_models(path: Path) -> SavedModels:
+    """The models in a file that `save_models` wrote."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            about = msgspec.json.decode((file.metadata() or {})["epidemic"], type=_ModelFile)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise BadInput(f"{path} is missing; copy the run again") from None
+    except (OSError, safetensors.SafetensorError, msgspec.DecodeError, KeyError) as problem:
+        raise BadInput(f"{path} is damaged ({problem}); copy the run again") from None
+    rows = {name: tensor for name, tensor in tensors.items() if name not in about.constants}
+    if not rows or any(tensor.shape[:1] != (about.nodes,) for tensor in rows.values()):
+        raise BadInput(f"{path} is damaged (it does not hold the models of {about.nodes} nodes); copy the run again")
+    return SavedModels(rows, {name: tensors[name] for name in about.constants if name in tensors}, about.aliases)
+
+
+def join_models(parts: Sequence[tuple[Path, SavedModels]]) -> SavedModels:
+    """The models of several files as those of one; each comes with the path that a message names."""
+    (first, known), *others = parts
+    for path, other in others:
+        for what in ("rows", "constants"):
+            a, b = (
+                {name: (tuple(t.shape[what == "rows" :]), t.dtype) for name, t in getattr(one, what).items()}
+                for one in (known, other)
+            )
+            if a != b:
+                name = min(key for key in {*a, *b} if a.get(key) != b.get(key))
+                raise BadInput(f"{path} holds another model than {first} (in {name}); gather nodes of one run")
+    rows = {name: torch.cat([one.rows[name] for _, one in parts]) for name in known.rows}
+    return SavedModels(rows, known.constants, known.aliases)
 
 
 def given_the_average(x: Tensor, live: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from epidemic.host.batches import Batches
 from epidemic.host.devices import choose_device
 from epidemic.host.parts import check_parts
 from epidemic.host.sizes import check_model_size, check_sizes, outputs_of
+from epidemic.host.start import Weights
 from epidemic.learner import LOSSES, SGD, Adam, Choice, Learner, Loss, Metric, Task, accuracy, choose
 from epidemic.metrics import SHIPPED, Whole
 from epidemic.models import Model, PythonModel
@@ -59,16 +60,19 @@ def prepare(
     *,
     begun_on: str | None = None,
     cut: bool = False,
+    weights: Weights | None = None,
 ) -> Setup:
     """Load, split, build and check: for all nodes, or for those at these places; of a run that goes on, on the device it was begun on.
 
-    With `cut`, nothing is kept of the training samples that none of them holds.
+    With `cut`, nothing is kept of the training samples that none of them holds. With `weights`, everybody starts from them.
     """
     device = choose_device(experiment.runtime.device, begun_on)
     data = experiment.load_data() if data is None else data
     streams = Streams(seed)
     check_model_size(experiment, data)
     module = initial_module(experiment, data, streams)
+    if weights is not None:
+        weights.put(module, experiment.network.largest)
     check_sizes(experiment, module, data, experiment.nodes if places is None else len(places), device)
     hosted = np.arange(experiment.nodes) if places is None else np.array(places, dtype=np.int64)
     parts, sizes = _shares(experiment, data, streams, hosted)

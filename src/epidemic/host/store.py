@@ -93,17 +93,14 @@ class Store:
         """Whether this seed was begun with fewer rounds than are wanted now."""
         return rounds_of(self.run_info(), self.experiment.rounds) < self.experiment.rounds
 
-    def check(self, *, resume: bool, longer: bool = True) -> None:
-        """Say why this directory cannot be taken. Nothing of another experiment is ever overwritten.
-
-        `longer`: whether a run may go on with more rounds than it was begun with.
-        """
+    def check(self, *, resume: bool) -> None:
+        """Say why this directory cannot be taken. Nothing of another experiment is ever overwritten."""
         try:
-            self._check(resume, longer)
+            self._check(resume)
         except OSError as problem:
             raise BadInput(f"{self.root} cannot be used: {problem.strerror}; choose another directory") from None
 
-    def _check(self, resume: bool, longer: bool) -> None:
+    def _check(self, resume: bool) -> None:
         for place in (self.root, *self.root.parents):
             if place.exists() and not place.is_dir():
                 raise BadInput(f"{place} is a file; choose a directory")
@@ -116,7 +113,7 @@ class Store:
             different = self._differences(path)
             if not different or (resume and _nothing_yet(path.parent)):
                 continue
-            if different == ["rounds"] and longer and (resume or path.parent == self.path):
+            if different == ["rounds"] and (resume or path.parent == self.path):
                 check_longer(path.parent, rounds_of(read_json(path), 0), self.experiment.rounds)
             else:
                 raise BadInput(
@@ -170,13 +167,26 @@ class Store:
                 ) from None
         for part in self.path.glob("*.part"):
             part.unlink()
-        if self._ended and "node" in (self.run_info() or {}):
-            (self.path / CHECKPOINT).unlink(missing_ok=True)
+        if self._ended and self.experiment.free is not None and "node" in (self.run_info() or {}):
+            (self.path / CHECKPOINT).unlink(missing_ok=True)  # it has no rounds that could become more
         elif _nothing_yet(self.path) and self._differences(self.path / "run.json"):
             (self.path / "run.json").unlink(missing_ok=True)
         if self.behind and ended_early(self.path):  # it stays as it is: of more rounds it would have done as many
             self.announce()
             self._write_info({**(self.run_info() or {}), "experiment": self._table()})
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a process has taken the directory now."""
+        try:
+            with (self.path / ".lock").open("rb") as lock:
+                if fcntl is not None:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
 
     def run_info(self) -> dict[str, Any] | None:
         """What run.json says; None if this seed has not been started."""
@@ -287,10 +297,14 @@ class Store:
     def restore(self, layout: Layout) -> Found | None:
         """The checkpoint, with records and timings cut back to it; None to start from the beginning."""
         found = read_checkpoint(self.path, layout)
-        with full_disk(str(self.path), running=True):
-            self._records = self._appending(RECORDS, found.progress.records_bytes if found else 0)
-            self._timings = self._appending(TIMINGS, found.progress.timings_bytes if found else 0)
+        self.open_records(found.progress if found else None)
         return found
+
+    def open_records(self, progress: Progress | None = None) -> None:
+        """Open the files of records and timings, cut back to a checkpoint's progress; without one, they are empty."""
+        with full_disk(str(self.path), running=True):
+            self._records = self._appending(RECORDS, progress.records_bytes if progress else 0)
+            self._timings = self._appending(TIMINGS, progress.timings_bytes if progress else 0)
 
     def _appending(self, name: str, size: int) -> IO[bytes]:
         path = self.path / name
@@ -322,13 +336,7 @@ class Store:
             os.fsync(self._records.fileno())
         progress.records_bytes, progress.timings_bytes = self._records.tell(), self._timings.tell()
 
-    def finish(
-        self,
-        summary: Summary,
-        nodes: list[dict[str, Any]],
-        layout: Layout,
-        models: Sequence[str] | None = None,
-    ) -> None:
+    def finish(self, summary: Summary, nodes: list[dict[str, Any]], models: Sequence[str] | None = None) -> None:
         """Write the results beside the models; the summary last, because it says that all is there.
 
         `models`: the tensors of the checkpoint that are the models, if it is to be kept for more rounds.
@@ -339,7 +347,7 @@ class Store:
         if models is None:
             (self.path / CHECKPOINT).unlink(missing_ok=True)
         elif self.has_checkpoint:
-            thin_checkpoint(self.path, summary.rounds, [] if layout.transient else models)
+            thin_checkpoint(self.path, summary.rounds, models)
 
     def close(self) -> None:
         """Let go of the directory; where nothing began, nothing is left behind."""

@@ -13,6 +13,7 @@ from epidemic.files import read_json
 from epidemic.host.checkpoint import read_checkpoint
 from epidemic.host.saved import given_the_average
 from epidemic.host.setup import prepare
+from epidemic.host.start import read_start
 from epidemic.learner import Layout
 
 
@@ -31,7 +32,9 @@ def last_models(run: Path) -> tuple[int, Layout, Tensor]:
     on_cpu = msgspec.structs.replace(
         experiment, runtime=msgspec.structs.replace(experiment.runtime, device="cpu", strategy="auto")
     )
-    setup = prepare(on_cpu, int(info["seed"]), places=[int(info["node"])] if "node" in info else None)
+    places = [int(info["node"])] if "node" in info else None
+    _, weights = (None, None) if places is None else read_start(run.parent.parent)
+    setup = prepare(on_cpu, int(info["seed"]), places=places, weights=weights)
     layout = setup.task.layout
     found = read_checkpoint(run, layout)
     if found is None:

@@ -9,21 +9,27 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from epidemic.errors import BadInput
-from epidemic.experiment import Experiment, load, same_experiment
+from epidemic.experiment import Experiment, different_for_nodes, load
+from epidemic.files import read_json
+from epidemic.graph import IntArray
 from epidemic.host.checkpoint import MODELS
-from epidemic.host.findings import summary_of
+from epidemic.host.findings import summary_of, summary_without_data
+from epidemic.host.longer import rounds_of
 from epidemic.host.mixture import disagreement, mean_row
-from epidemic.host.saved import save_models
+from epidemic.host.saved import SavedModels, join_models, read_models, save_models
 from epidemic.host.setup import make_learner, prepare
+from epidemic.host.start import START, read_start
 from epidemic.host.store import Store
 from epidemic.learner import Choice, Evaluation, Layout
 from epidemic.record import Letters, MeanMax, Moment, OwnSpread, Record, Spread, Summary, Traffic
 from epidemic.workers import Workers
+
+OWN_DATA = "every node has data of its own: its accuracy and loss are on its own test samples, and the average model was not evaluated"
+"""What is said of the data of such a run."""
 
 
 class _Run:
@@ -31,62 +37,118 @@ class _Run:
 
     def __init__(self, folder: Path, experiment: Experiment) -> None:
         self.store = Store(folder / "run", experiment, experiment.seeds[0])
+        self.folder = folder
         self.info: dict[str, Any] = self.store.run_info() or {}
         self.records = _by_time(self.store.records(), experiment)
         self.summary = self.store.summary()
         self.node: dict[str, Any] = msgspec.json.decode((self.store.path / "nodes.json").read_bytes())[0]
-        self.tensors = safetensors.torch.load_file(self.store.path / "models.safetensors")
+        self.models = read_models(self.store.path / MODELS)
 
 
 def gather(folders: Sequence[Path], out: Path) -> Summary:
-    """One run from those of the nodes that have finished, in `out`."""
+    """Write one run of the nodes that have finished into `out`, and return what came out.
+
+    Where nodes have data of their own, the average model is written, but cannot be evaluated: it has no accuracy and no loss.
+    """
     finished = [folder for folder in folders if any((folder / "run").glob("seed-*/summary.json"))]
     if not finished:
         raise BadInput(f"none of {len(folders)} nodes has finished; nothing can be gathered yet")
-    experiments = [load(folder / "experiment.toml") for folder in finished]
+    experiments = [_experiment_of(folder) for folder in finished]
     experiment = experiments[0]
     for folder, other in zip(finished, experiments, strict=True):
-        different = same_experiment(experiment.table(), other.table())
+        different = different_for_nodes(experiment, other)
         if different:
             raise BadInput(f"{folder} holds another experiment than {finished[0]} (in {', '.join(different[:5])})")
-    if experiment.network.data == "own":
-        raise BadInput(
-            "network.data = \"own\": the models cannot be evaluated together without the nodes' private data; show the nodes' own runs"
-            " instead: epidemic report node-*/run"
-        )
     store = Store(out, experiment, experiment.seeds[0])
     store.check(resume=False)
+    runs = sorted((_Run(folder, experiment) for folder in finished), key=lambda run: int(run.node["node"]))
+    models = join_models([(run.store.path / MODELS, run.models) for run in runs])
     store.open()
     try:
-        runs = sorted((_Run(folder, experiment) for folder in finished), key=lambda run: int(run.node["node"]))
-        return _write(store, experiment, runs)
+        own = experiment.network.data == "own"
+        return _write_own(store, experiment, runs, models) if own else _write(store, experiment, runs)
     finally:
         store.close()
 
 
+def _experiment_of(folder: Path) -> Experiment:
+    """The experiment of a node's folder, with the rounds that its run has: its own machine may have been told of more."""
+    experiment = load(folder / "experiment.toml")
+    info = read_json(folder / "run" / f"seed-{experiment.seeds[0]}" / "run.json")
+    return msgspec.structs.replace(experiment, rounds=rounds_of(info, experiment.rounds))
+
+
 def _write(store: Store, experiment: Experiment, runs: list[_Run]) -> Summary:
-    info = runs[0].info
-    store.announce()
-    setup = prepare(experiment, experiment.seeds[0])
-    choice = Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"])
-    store.begin(choice, info.get("data", ""), classes=info.get("classes", ()), samples=setup.sizes)
-    store.restore(setup.task.layout)
+    """Write the run of nodes that share one data set, on which their average is evaluated."""
+    start, weights = read_start(runs[0].folder)
+    began = runs[0].info.get("start")
+    if began != (None if start is None else msgspec.to_builtins(start)):
+        raise BadInput(
+            f"{runs[0].folder} has a run that began from something else than its {START} says; copy the node's whole folder"
+        )
+    setup = prepare(experiment, experiment.seeds[0], weights=weights)
+    _begin(store, runs, runs[0].info.get("data", ""), setup.sizes)
+    layout = setup.task.layout
+    store.open_records()
     workers = Workers(1)
     try:
-        layout = setup.task.layout
-        x = _rows(layout, [run.tensors for run in runs])
+        x = _rows(layout, [run.models.rows for run in runs])
         learner, _ = make_learner(setup, workers, store.known_choice())
         mean = learner.evaluate(mean_row(x, workers), setup.test)
-        common = sorted(set.intersection(*(set(run.records) for run in runs)))
-        records = [_record([run.records[when] for run in runs]) for when in common]
-        apart = disagreement(x, workers)
+        records = _records(runs, experiment, disagreement(x, workers))
     finally:
         workers.close()
-    at_end = records and (records[-1].round == experiment.rounds or records[-1].time is not None)
-    if at_end:
-        records[-1] = msgspec.structs.replace(records[-1], disagreement=apart)
     for record in records:
         store.append(record, {"round": record.round, "seconds": {}})
+    rounds, seconds = _lasted(records, experiment)
+    summary = summary_of(setup, records, _final(runs), mean, rounds=rounds, bytes=records[-1].bytes, seconds=seconds)
+    save_models(store.path / MODELS, layout, x)
+    store.finish(summary, [run.node for run in runs])
+    return summary
+
+
+def _write_own(store: Store, experiment: Experiment, runs: list[_Run], models: SavedModels) -> Summary:
+    """Write the run of nodes with data of their own, from what they have measured and saved."""
+    _begin(store, runs, OWN_DATA, None)
+    store.open_records()
+    workers = Workers(1)
+    try:
+        records = _records(runs, experiment, disagreement(models.flat, workers))
+    finally:
+        workers.close()
+    for record in records:
+        store.append(record, {"round": record.round, "seconds": {}})
+    rounds, seconds = _lasted(records, experiment)
+    summary = summary_without_data(
+        experiment, experiment.seeds[0], records, _final(runs), tested=sum(run.summary.test_samples for run in runs),
+        rounds=rounds, bytes=records[-1].bytes, seconds=seconds,
+    )  # fmt: skip
+    models.write(store.path / MODELS)
+    store.finish(summary, [run.node for run in runs])
+    return summary
+
+
+def _begin(store: Store, runs: list[_Run], data: str, samples: IntArray | None) -> None:
+    info = runs[0].info
+    store.announce()
+    choice = Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"])
+    store.begin(choice, data, classes=info.get("classes", ()), samples=samples)
+    store.amend({key: info[key] for key in ("start",) if key in info})
+
+
+def _records(runs: list[_Run], experiment: Experiment, apart: float) -> list[Record]:
+    """The records that all nodes have, each as one of all; the last, of the end, with their disagreement."""
+    common = sorted(set.intersection(*(set(run.records) for run in runs)))
+    records = [_record([run.records[when] for run in runs]) for when in common]
+    if not records:
+        raise BadInput("the nodes have no record of the same round; nothing can be gathered")
+    if records[-1].round == experiment.rounds or records[-1].time is not None:
+        records[-1] = msgspec.structs.replace(records[-1], disagreement=apart)
+    return records
+
+
+def _final(runs: list[_Run]) -> Evaluation:
+    """What each node has measured in the end, on its full test set."""
     final = Evaluation(
         torch.tensor([run.summary.final_loss.mean for run in runs], dtype=torch.float64),
         {"accuracy": torch.tensor([_mean(run.summary.final_accuracy) for run in runs], dtype=torch.float64)}
@@ -95,12 +157,13 @@ def _write(store: Store, experiment: Experiment, runs: list[_Run]) -> Summary:
     )
     for name in runs[0].summary.final_metrics:
         final.metrics[name] = torch.tensor(_own([run.summary.final_metrics for run in runs], name), dtype=torch.float64)
+    return final
+
+
+def _lasted(records: list[Record], experiment: Experiment) -> tuple[int, float | None]:
+    """How many rounds the run had, or trainings in how many seconds."""
     last = records[-1]
-    rounds, seconds = (experiment.rounds, None) if last.time is None else (last.round, last.time.seconds)
-    summary = summary_of(setup, records, final, mean, rounds=rounds, bytes=last.bytes, seconds=seconds)
-    save_models(store.path / MODELS, layout, x)
-    store.finish(summary, [run.node for run in runs], layout)
-    return summary
+    return (experiment.rounds, None) if last.time is None else (last.round, last.time.seconds)
 
 
 def _by_time(records: list[Record], experiment: Experiment) -> dict[float, Record]:

@@ -113,7 +113,10 @@ class Authority:
         """The one of root/authority."""
         path = root / "authority"
         if not path.is_dir():
-            raise BadInput(f"{root} has no authority; make one with 'epidemic keys init {root} --hosts ...'")
+            raise BadInput(
+                f"{root} has no authority; make one with 'epidemic keys init {root} --hosts ...', or, if 'epidemic cluster next' made"
+                f" {root}, name the directory that its keys were first made in"
+            )
         return Authority(path, _read_key(path / "authority.key"), _read_certificate(path / "authority.pem"))
 
     @property
@@ -295,6 +298,41 @@ class Identity:
             raise BadInput(f"the certificate here ({self.name}) was revoked; issue a new one with 'epidemic keys add'")
         if self.certificate.not_valid_after_utc < (now or _now()):
             raise BadInput(f"the certificate here ({self.name}) has expired; issue a new one with 'epidemic keys add'")
+
+
+HELD = ("authority.pem", "node.pem", "node.key", "revoked.json")
+"""The files of an identity."""
+
+
+def certificate_name(folder: Path) -> str:
+    """The name in a folder's certificate, whether that still counts or not."""
+    return _common_name(_read_certificate(folder / "node.pem"))
+
+
+def copy_identity(folder: Path, target: Path, revoked: bytes) -> None:
+    """Make a folder with the key and the certificates of another one, and this list of revoked names."""
+    _private_directory(target)
+    _write_secret(target / "node.key", _read(folder / "node.key"))
+    for name in ("authority.pem", "node.pem"):
+        write_bytes(target / name, _read(folder / name))
+    write_bytes(target / "revoked.json", revoked)
+
+
+def newest_revocations(lists: Sequence[Path], authority: Path) -> tuple[Revocations, bytes]:
+    """The latest of these lists of revoked names that the authority has signed, and the bytes of its file."""
+    key = _read_certificate(authority).public_key()
+    assert isinstance(key, Ed25519PublicKey)
+    found: tuple[Revocations, bytes] | None = None
+    for path in lists:
+        listed, content = _read_json(path, Revocations), _read(path)
+        try:
+            key.verify(bytes.fromhex(listed.signature), listed.signed_bytes())
+        except (InvalidSignature, ValueError):
+            raise BadInput(f"{path} is not signed by the authority of {authority}; copy it again") from None
+        if found is None or listed.number > found[0].number:
+            found = listed, content
+    assert found is not None
+    return found
 
 
 def _now() -> dt.datetime:

@@ -38,6 +38,8 @@ class Learning(Computing[RoundSeat]):
         trainings: dict[int, list[tuple[RoundSeat, int]]] = {}
         mixtures: list[tuple[RoundSeat, e.Mix]] = []
         for seat, action in found:
+            if not isinstance(action, e.Leave | e.Fail):
+                seat.journal.confirm()  # the others are there and have the same number of rounds
             match action:
                 case e.Train():
                     trainings.setdefault(action.round, []).append((seat, action.targets))

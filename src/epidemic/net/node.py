@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from epidemic.callbacks import Callback, Callbacks
 from epidemic.callbacks.named import listeners
 from epidemic.config import look_beside
@@ -17,9 +19,11 @@ from epidemic.host.interrupt import Stop, gentle_stop
 from epidemic.host.journal import Ear, Host, Journal
 from epidemic.host.population import Population
 from epidemic.host.setup import Setup, make_learner, prepare
+from epidemic.host.start import Start, Weights, read_start
 from epidemic.host.store import Store
 from epidemic.net.acquaintances import meeting_of
 from epidemic.net.addresses import Addresses, read_addresses
+from epidemic.net.extending import check_rounds, write_rounds
 from epidemic.net.in_rounds import InRounds
 from epidemic.net.keys import Identity
 from epidemic.net.opening import Unreachable
@@ -60,19 +64,24 @@ def run_node(
     _check_places(folders, identities, experiment)
     experiment.check_names()
     seed = experiment.seeds[0]
+    start, weights = _start_of(folders)
     threads = experiment.runtime.threads or threads or available_threads()
     stores = [Store(folder / "run", experiment, seed) for folder in folders]
-    more = [word for setting in settings or [] for word in ("--set", setting)]
-    how = f"go on with: {shlex.join(['epidemic', 'node', *map(str, folders), *(['--insecure'] if insecure else []), *more])}"
+    given = [word for setting in settings or [] for word in ("--set", setting)]
+    how = f"go on with: {shlex.join(['epidemic', 'node', *map(str, folders), *(['--insecure'] if insecure else []), *given])}"
     workers = Workers(1, inside=threads) if len(folders) == 1 else Workers(threads)
     try:
         for store in stores:
-            store.check(resume=True, longer=False)
+            store.check(resume=True)
             store.open()
+        for folder in folders:
+            if write_rounds(folder, experiment.rounds):
+                say(f"rounds = {experiment.rounds} from now on, written to {folder / 'experiment.toml'}")
         before = [store.finished for store in stores]
-        for store in stores:
+        for folder, store in zip(folders, stores, strict=True):
             if store.finished:
-                say(f"finished already: {store.path}")
+                more = f"; if the others have more rounds, go on with: epidemic node {shlex.quote(str(folder))} --set rounds=N"
+                say(f"finished already: {store.path}{more if experiment.free is None else ''}")
         data = None
         while left := [i for i, store in enumerate(stores) if not store.finished]:
             if data is None:
@@ -82,11 +91,14 @@ def run_node(
                     say(f"data: {plain(data.note, 500)}")
             say("preparing the model")
             places, begun_on = [identities[i].place for i in left], stores[left[0]].known_device()
-            setup = prepare(experiment, seed, data, places, begun_on=begun_on)
+            setup = prepare(experiment, seed, data, places, begun_on=begun_on, weights=weights)
             with gentle_stop() as stop:
                 host = _hosting(setup, [stores[i] for i in left], workers, stop)
+                if start is not None:
+                    for i in left:
+                        stores[i].amend({"start": msgspec.to_builtins(start)})
                 some = [(identities[i], stores[i]) for i in left]
-                _run(host, some, how, insecure=insecure, here=here, say=say)
+                _run(host, terms_of(setup, start), some, how, insecure=insecure, here=here, say=say)
         return [None if was else store.summary() for was, store in zip(before, stores, strict=True)]
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted before the first round; {how}") from None
@@ -138,15 +150,16 @@ def _experiment(folders: Sequence[Path], settings: list[str]) -> Experiment:
     first = load(folders[0] / "experiment.toml")
     for setting in settings:
         check_node_setting(setting, own_data=first.network.data == "own")
-    for folder in folders[1:]:
-        different = same_experiment(load(folder / "experiment.toml").table(), first.table())
+    experiment = load(folders[0] / "experiment.toml", settings)
+    for folder in folders:
+        check_rounds(folder, load(folder / "experiment.toml"), experiment)
+        different = same_experiment(load(folder / "experiment.toml", settings).table(), experiment.table())
         if different:
             raise BadInput(f"{folder} holds another experiment than {folders[0]} (in {', '.join(different[:5])})")
         others = python_files(folder)
         for name in sorted({*modules, *others}):
             if modules.get(name) != others.get(name):
                 raise BadInput(f"{folder} holds another {name} than {folders[0]}; copy the one that all nodes have")
-    experiment = load(folders[0] / "experiment.toml", settings)
     check_deployable(experiment)
     return experiment
 
@@ -165,10 +178,29 @@ def _check_places(folders: Sequence[Path], identities: Sequence[Identity], exper
         raise BadInput(f"these folders are of different authorities: {', '.join(map(str, folders))}")
 
 
-def _run(host: Host, nodes: Sequence[tuple[Identity, Store]], how: str, *, insecure: bool, here: int, say: Say) -> None:
+def _start_of(folders: Sequence[Path]) -> tuple[Start | None, Weights | None]:
+    """What the runs of these folders start from, which is the same for all of them."""
+    first, weights = read_start(folders[0])
+    for folder in folders[1:]:
+        if read_start(folder)[0] != first:
+            raise BadInput(
+                f"{folder} starts from something else than {folders[0]}; make both with one 'epidemic cluster next'"
+            )
+    return first, weights
+
+
+def _run(
+    host: Host,
+    terms: Terms,
+    nodes: Sequence[tuple[Identity, Store]],
+    how: str,
+    *,
+    insecure: bool,
+    here: int,
+    say: Say,
+) -> None:
     """Run these nodes to their end. Where some were stopped in their final evaluation, only that is done; the others come next."""
-    setup, terms = host.population.setup, terms_of(host.population.setup)
-    experiment = setup.experiment
+    experiment = host.population.setup.experiment
     way = _way(host, terms, [identity.place for identity, _ in nodes])
     seats, told = [], []
     for position, (identity, store) in enumerate(nodes):

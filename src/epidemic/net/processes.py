@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from epidemic.errors import BadInput, EpidemicError, Interrupted, RunFailed, plain, require_int
+from epidemic.net.extending import finished_folders
 from epidemic.net.node import run_node
 from epidemic.net.runtime import enough_threads
 from epidemic.net.scheduling import compute_in_stretches
@@ -226,8 +227,7 @@ class Cluster:
 
     def finished(self) -> list[Path]:
         """The folders of the nodes that have come to their end, by place."""
-        folders = [folder for child in self.children for folder in child.folders]
-        return [folder for folder in folders if any((folder / "run").glob("seed-*/summary.json"))]
+        return finished_folders([folder for child in self.children for folder in child.folders])
 
     def problems(self) -> dict[int, str]:
         """Why processes did not come to their end, by their carriers' places."""

@@ -86,7 +86,7 @@ class Seat:
     def mark(self, state: str, why: str = "") -> None:
         """Say in the run's directory how it is, unless it has come to its end there."""
         store = self.journal.store
-        if store is not None and not store.finished:
+        if store is not None and not store.finished and not self.journal.unconfirmed:
             store.mark(state, why)
 
     # -- what a method adds -------------------------------------------------------------------------------------------

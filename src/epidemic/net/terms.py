@@ -19,6 +19,7 @@ from epidemic.experiment import Experiment, node_terms, own_modules
 from epidemic.faults import Faults
 from epidemic.host.plan import check_first_round
 from epidemic.host.setup import Setup
+from epidemic.host.start import Start
 from epidemic.protocol.known import MOST_ENTRIES
 from epidemic.sampling import PeerSampling
 from epidemic.topology import ELLocal, fragments_of, peer_sampling, require_letters
@@ -76,8 +77,8 @@ class Terms(msgspec.Struct, frozen=True):
         return hashlib.blake2b(msgspec.json.encode(same, order="sorted"), digest_size=16).digest()
 
 
-def terms_of(setup: Setup) -> Terms:
-    """The terms of this seed of this experiment, as computed here."""
+def terms_of(setup: Setup, start: Start | None = None) -> Terms:
+    """The terms of this seed of this experiment, as computed here; `start`: what it starts from, if it is not the first run of a cluster."""
     experiment, streams = setup.experiment, setup.streams
     own = experiment.network.data == "own"
     graphs = hashlib.blake2b(digest_size=8)
@@ -92,7 +93,7 @@ def terms_of(setup: Setup) -> Terms:
         targets = setup.data.train.targets
         labels.update(f"{setup.data.train.inputs.shape}\0{targets.dtype}\0{targets.shape}\0".encode())
         labels.update(targets.astype(targets.dtype.newbyteorder("<")).tobytes())
-    same = {**_short_terms(node_terms(experiment)), "seed": setup.seed}
+    same = {**_short_terms(node_terms(experiment)), "seed": setup.seed, **({} if start is None else start.terms)}
     may_differ = {"callbacks", "data"} if own else {"callbacks"}
     table = {key: value for key, value in experiment.table().items() if key not in may_differ}
     return Terms(
@@ -125,7 +126,7 @@ def differences(here: Terms, there: Terms) -> list[str]:
     for key in sorted({*here.experiment, *there.experiment}):
         a, b = (t.experiment.get(key, "not set") for t in (here, there))
         if a != b:
-            found.append(f"{key} = {_short(a)} here, {_short(b)} there")
+            found.append(f"{key} = {_short(a)} here, {_short(b)} there{_remedy(key, a, b)}")
     for name in sorted({*here.modules, *there.modules}):
         if here.modules.get(name) != there.modules.get(name):
             lacking = [side for side, terms in (("here", here), ("there", there)) if name not in terms.modules]
@@ -149,6 +150,17 @@ def differences(here: Terms, there: Terms) -> list[str]:
         if here.model != there.model:
             found.append("the initial models differ (perhaps another version of PyTorch)")
     return found
+
+
+def _remedy(key: str, here: Any, there: Any) -> str:
+    """What makes two nodes agree again, where one of them was not told what the other was."""
+    if key == "rounds" and type(here) is int and type(there) is int:
+        return f" (start every node with --set rounds={_short(max(here, there))})"
+    if key == "start.run":
+        return " (runs with the same keys are counted by 'epidemic cluster next', from the folder of the run before)"
+    if key == "start.weights":
+        return " (give all nodes the same file with 'epidemic cluster next --weights FILE')"
+    return ""
 
 
 def _short(value: Any) -> str:
