@@ -15,6 +15,7 @@ import epidemic as ep
 from epidemic.cli import main
 from epidemic.data import as_dataset, parquet
 from epidemic.errors import BadInput
+from epidemic.host.setup import prepare
 from epidemic.learner.task import squared_error
 from epidemic.rng import Streams
 
@@ -27,6 +28,19 @@ def refused(data, classes=None):
 
 
 # -- sample sets ------------------------------------------------------------------------------------------------------
+
+
+class Listed(TorchDataset):
+    """Samples from a list."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        return self.samples[index]
 
 
 class Pictures(TorchDataset):
@@ -188,6 +202,45 @@ def test_labels_become_numbers(labels, declared, classes, numbers):
     assert data.classes == classes
     assert data.train.targets.tolist() == numbers
     assert data.train.targets.dtype == np.int64
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.int64, np.uint64, np.bool_])
+def test_masks_and_token_ids_stay_whole_numbers(kind, tmp_path):
+    """Targets of several dimensions, as arrays, in a file, as tensors of a sample set and in a Dataset; with samples set aside, too."""
+    x, y = np.zeros((4, 2), np.float32), np.arange(24).reshape(4, 2, 3).astype(kind)
+    np.savez(tmp_path / "masks.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    samples = [(torch.zeros(2), torch.from_numpy(one)) for one in y]
+    held = ep.Dataset(ep.Samples(x, y), ep.Samples(x, y))
+    file = ep.Arrays(path=str(tmp_path / "masks.npz"), validation=0.25)
+    for given in (((x, y), (x, y)), (Listed(samples), Listed(samples)), held, file):
+        data = file.load() if given is file else ep.Experiment(data=given).load_data()
+        for part in filter(None, (data.train, data.test, data.validation)):
+            assert part.targets.dtype == np.int64
+            assert part.targets.shape[1:] == (2, 3)
+        assert (data.test.targets == y.astype(np.int64)).all()
+        assert data.classes == ()
+
+
+def test_whole_numbers_beyond_64_bits_are_named():
+    y = np.full((2, 2), 2**63, dtype=np.uint64)
+    assert refused(arrays(y)) == f"train_y has the number {2**63}; whole numbers up to {2**63 - 1} are possible"
+
+
+def test_a_loss_is_given_whole_numbers_unless_it_takes_floats_only():
+    """Cross-entropy over positions wants integers, binary cross-entropy floats; squared error has always had floats."""
+    x, y = np.zeros((4, 3), np.float32), np.array([[0, 1], [1, 1], [1, 0], [0, 0]])
+    cross = torch.nn.functional.cross_entropy
+    for loss, model, kind in [
+        (lambda o, t: cross(o.view(len(o), 2, 2), t), torch.nn.Linear(3, 4), torch.int64),
+        (torch.nn.BCEWithLogitsLoss(), torch.nn.Linear(3, 2), torch.float32),
+        ("auto", torch.nn.Linear(3, 2), torch.float32),
+    ]:
+        experiment = ep.Experiment(
+            nodes=2, topology=ep.Ring(), data=((x, y), (x, y)), partition=ep.IID(), loss=loss, model=model
+        )
+        setup = prepare(experiment, 1)
+        for targets in (setup.task.train[1], setup.evaluated[1], setup.test[1], setup.task.batch(torch.arange(2))[1]):
+            assert targets.dtype == kind
 
 
 def test_what_should_be_known_about_labels_is_said():

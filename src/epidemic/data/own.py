@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from epidemic.config import call_own, import_object
-from epidemic.data.base import Array, Dataset, Samples, as_floats
+from epidemic.data.base import Array, Dataset, Samples, as_floats, whole_numbers
 from epidemic.data.labels import Labelled, as_declared, is_label, numbered, one_hot, shown
 from epidemic.data.sample_sets import is_sample_set, read_samples, refuse_endless
 from epidemic.errors import BadInput
@@ -151,7 +151,7 @@ def _targets(
 ) -> tuple[list[Array], tuple[str, ...], str]:
     """Class numbers with the classes' names, or quantities without; and a note."""
     for name, y in (("train_y", train), ("test_y", test)):
-        if y.ndim == 0 or not (y.dtype.kind in "iuf" or is_label(y)):
+        if y.ndim == 0 or not (y.dtype.kind in "biuf" or is_label(y)):
             raise BadInput(
                 f"{name} must be an array with one label or some numbers for each sample, not {y.dtype} of shape {y.shape}"
             )
@@ -171,6 +171,11 @@ def _targets(
         return found.targets, found.classes, found.note
     if declared is not None:
         raise BadInput(f"data.classes = {shown(declared)}, but the targets are quantities to predict; leave it out")
-    whole = train.dtype.kind in "iu"
-    note = f"whole-number targets of shape {train.shape[1:]} are taken as quantities to predict" if whole else ""
-    return [as_floats(y, f"{name}: sample") for name, y in (("train_y", train), ("test_y", test))], (), note
+    parts = (("train_y", train), ("test_y", test))
+    if train.dtype.kind == "f":
+        return [as_floats(y, f"{name}: sample") for name, y in parts], (), ""
+    note = (
+        f"whole-number targets of shape {train.shape[1:]} are taken as quantities to predict by squared error,"
+        " and as they are by a loss of your own"
+    )
+    return [whole_numbers(y, name) for name, y in parts], (), note
