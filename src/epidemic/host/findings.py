@@ -60,11 +60,19 @@ def _with_accuracies(moment: Moment, found: Evaluation, n: int) -> Moment:
 
 
 def living_of(found: Evaluation, up: NDArray[np.bool_], apart: Callable[[NDArray[np.bool_]], float]) -> Living | None:
-    """The same of the nodes that are up alone; None where all are (or none is). `apart`: gives D(X) of some of the nodes."""
+    """The same of the nodes that are up alone; None where all are (or none is). `apart`: gives D(X) of some of the nodes.
+
+    `found` is of all nodes, or of one if all are the same.
+    """
     if up.all() or not up.any():
         return None
-    part, alive = among(found, up), int(up.sum())
+    part, alive = among(of_everybody(found, len(up)), up), int(up.sum())
     return Living(_spread(part, "accuracy", alive), Spread.of(part.loss), apart(up))
+
+
+def of_everybody(found: Evaluation, n: int) -> Evaluation:
+    """What was found of n nodes, from that or from what was found of one whose model they all have."""
+    return Evaluation(found.loss.expand(n), {name: values.expand(n) for name, values in found.metrics.items()})
 
 
 def among(found: Evaluation, up: NDArray[np.bool_]) -> Evaluation:

@@ -198,7 +198,7 @@ class Journal:
                 alive=self.alive,
                 train_loss=self.train_loss,
                 disagreement=None if not whole else 0.0 if same else self.ranks.disagreement(x, host.workers),
-                living=living_of(found, up, self._apart(x)) if whole else None,
+                living=living_of(found, up, (lambda _: 0.0) if same else self._apart(x)) if whole else None,
                 bytes=self.counters.traffic(),
                 time=self.moment(),
             )
