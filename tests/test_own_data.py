@@ -705,3 +705,41 @@ def test_rows_with_more_fields_than_names_are_refused(tmp_path):
     rows = [f"{i},1.5,{i % 2}" for i in range(20)]
     with pytest.raises(BadInput, match="has more fields in its rows than names in its first line"):
         table(tmp_path, "\n".join(["a,y", *rows])).load()
+
+
+class Mirrored(Listed):
+    """Pictures that are mirrored by the toss of a coin, every time that they are read."""
+
+    def __getitem__(self, index):
+        x, y = self.samples[index]
+        return (x.flip(-1) if torch.rand(()) < 0.5 else x), y
+
+
+def test_random_transformations_are_said_to_be_drawn_once(capsys):
+    torch.manual_seed(3)
+    samples = [(torch.rand(1, 4, 4), i % 2) for i in range(12)]
+    plain, mirrored = Listed(samples), Mirrored(samples)
+    assert as_dataset((plain, plain), "data").note == ""
+    note = as_dataset((mirrored, plain), "data").note
+    assert "of data (train) is another one when it is read again (a random transformation?)" in note
+    assert "data (test)" in as_dataset((plain, mirrored), "data").note
+    experiment = ep.Experiment(
+        nodes=2, rounds=1, topology=ep.Ring(), data=(mirrored, plain), partition=ep.IID(), model=ep.Logistic()
+    )
+    ep.simulate(experiment, progress=True)
+    assert capsys.readouterr().err.count("every sample is read once, and stays as it was drawn then") == 1
+
+
+def test_reading_again_comes_after_everything_was_read():
+    """So that what is drawn while reading is what was always drawn."""
+    order = []
+
+    class Noting(Listed):
+        def __getitem__(self, index):
+            order.append((id(self), index))
+            return super().__getitem__(index)
+
+    train, test = (Noting([(torch.zeros(2), i % 2) for i in range(size)]) for size in (9, 3))
+    as_dataset((train, test), "data")
+    once = [(id(train), i) for i in range(9)] + [(id(test), i) for i in range(3)]
+    assert order == once + once[:8] + once[9:]

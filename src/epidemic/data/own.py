@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ import numpy as np
 from epidemic.config import call_own, import_object
 from epidemic.data.base import Array, Dataset, Samples, as_floats, whole_numbers
 from epidemic.data.labels import Labelled, as_declared, is_label, numbered, one_hot, shown
-from epidemic.data.sample_sets import is_sample_set, read_samples, refuse_endless
+from epidemic.data.sample_sets import drawn_once, is_sample_set, read_samples, refuse_endless
 from epidemic.errors import BadInput
 
 OTHER_KINDS = {
@@ -108,7 +109,9 @@ def _from_samples(train: Any, test: Any, what: str, declared: Sequence[str] | No
             f"{what}: train has the classes {names[0]}, but test {names[1]}; their numbers would contradict each other"
         )
     own = read[0].classes or read[1].classes
-    return from_arrays((read[0].inputs, read[0].labels), (read[1].inputs, read[1].labels), own=own, declared=declared)
+    data = from_arrays((read[0].inputs, read[0].labels), (read[1].inputs, read[1].labels), own=own, declared=declared)
+    sets = ((train, read[0], f"{what} (train)"), (test, read[1], f"{what} (test)"))
+    return replace(data, note="; ".join(filter(None, (data.note, *(drawn_once(*one) for one in sets)))))
 
 
 def from_arrays(

@@ -18,6 +18,7 @@ from epidemic.host.journal import Ear, Host, Journal
 from epidemic.host.population import Population
 from epidemic.host.setup import Setup, make_learner, prepare
 from epidemic.host.store import Store
+from epidemic.models import unused_methods
 from epidemic.net.acquaintances import meeting_of
 from epidemic.net.addresses import Addresses, read_addresses
 from epidemic.net.in_rounds import InRounds
@@ -83,6 +84,8 @@ def run_node(
             say("preparing the model")
             places, begun_on = [identities[i].place for i in left], stores[left[0]].known_device()
             setup = prepare(experiment, seed, data, places, begun_on=begun_on)
+            if (unused := unused_methods(setup.task.module)) is not None:
+                say(unused)
             with gentle_stop() as stop:
                 host = _hosting(setup, [stores[i] for i in left], workers, stop)
                 some = [(identities[i], stores[i]) for i in left]
