@@ -18,7 +18,7 @@ from epidemic.graph import IntArray
 from epidemic.host.counters import Counters
 from epidemic.host.setup import Setup
 from epidemic.learner import Evaluation
-from epidemic.record import Living, Moment, OwnSpread, Record, Spread, Summary, Traffic
+from epidemic.record import Living, Moment, OwnSpread, PerNode, Record, Spread, Summary, Traffic
 
 
 def record_of(
@@ -26,7 +26,7 @@ def record_of(
     found: Evaluation,
     mean: Evaluation | None,
     *,
-    hosted: int,
+    ids: IntArray,
     round: int,
     alive: int,
     train_loss: float | None,
@@ -35,7 +35,8 @@ def record_of(
     living: Living | None = None,
     time: Moment | None = None,
 ) -> Record:
-    """The record of a round: `found` of the hosted nodes (of one, if all are the same), `mean` of the average of all models."""
+    """The record of a round: `found` of the nodes with these `ids` (of one, if all are the same), `mean` of the average of all models."""
+    hosted = len(ids)
     return Record(
         round=round,
         seed=setup.seed,
@@ -50,6 +51,18 @@ def record_of(
         bytes=bytes,
         metrics={name: OwnSpread.of(found.metrics[name].expand(hosted)) for name in setup.experiment.own_metrics()},
         time=None if time is None else _with_accuracies(time, found, hosted),
+        per_node=_per_node(setup, of_everybody(found, hosted), ids) if setup.experiment.eval.per_node else None,
+    )
+
+
+def _per_node(setup: Setup, found: Evaluation, ids: IntArray) -> PerNode:
+    accuracy = found.metrics.get("accuracy")
+    own = {name: found.metrics[name].tolist() for name in setup.experiment.own_metrics()}
+    return PerNode(
+        ids.tolist(),
+        found.loss.tolist(),
+        None if accuracy is None else accuracy.tolist(),
+        {name: [value if math.isfinite(value) else None for value in values] for name, values in own.items()},
     )
 
 

@@ -193,7 +193,7 @@ class Journal:
                 self.setup,
                 found,
                 host.learner.evaluate(self.ranks.mean_row(x, host.workers), samples) if whole else None,
-                hosted=len(ids),
+                ids=ids,
                 round=self.done,
                 alive=self.alive,
                 train_loss=self.train_loss,

@@ -22,7 +22,7 @@ from epidemic.host.saved import save_models
 from epidemic.host.setup import make_learner, prepare
 from epidemic.host.store import Store
 from epidemic.learner import Choice, Evaluation, Layout
-from epidemic.record import Letters, MeanMax, Moment, OwnSpread, Record, Spread, Summary, Traffic
+from epidemic.record import Letters, MeanMax, Moment, OwnSpread, PerNode, Record, Spread, Summary, Traffic
 from epidemic.workers import Workers
 
 
@@ -162,6 +162,9 @@ def _record(parts: list[Record]) -> Record:
         bytes=Traffic(*(over(what) for what in ("model", "header", "control", "total"))),
         metrics={name: OwnSpread.of(_own([part.metrics for part in parts], name)) for name in parts[0].metrics},
         time=_moment(parts),
+        per_node=PerNode.joined([part.per_node for part in parts if part.per_node is not None])
+        if all(part.per_node is not None for part in parts)
+        else None,
     )
 
 
