@@ -212,7 +212,7 @@ def evaluation_subset(samples: Samples, experiment: Experiment) -> Samples:
 
 def _span(data: Dataset) -> tuple[int, int] | None:
     """The smallest and the largest target of all samples; None if they are not whole numbers."""
-    every = [part.targets for part in (data.train, data.test, data.validation) if part is not None]
+    every = [part.targets for part in (data.train, data.test, data.validation) if part is not None and len(part)]
     if any(targets.dtype.kind not in "iu" for targets in every):
         return None
     return min(int(targets.min()) for targets in every), max(int(targets.max()) for targets in every)
