@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Tests start hundreds of processes. Without bytecode each compiles the package again, which is a second of processor time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-net test-ranks test-slurm test-docs test-wheel docs soak lint bench format clean
+.PHONY: demo test test-net test-ranks test-slurm test-docs test-wheel docs soak lint bench bench-smallest format clean
 
 demo: $(READY)  ## six methods, 96 nodes, three seeds, on the embedded data: about a minute
 	rm -rf runs/demo
@@ -60,6 +60,9 @@ format: $(READY)  ## rewrite the code in the project's style
 
 bench: $(READY)  ## ratios, each measured side by side in one run
 	$(BIN)/python -m benchmarks
+
+bench-smallest: $(READY)  ## every benchmark in its smallest form, which says nothing but that it runs
+	$(BIN)/python -m benchmarks --smallest
 
 clean:  ## remove everything that was made
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis runs/demo

@@ -1,9 +1,14 @@
-"""Run the benchmarks that are named on the command line, or all of them."""
+"""Run the benchmarks that are named on the command line, or all of them; with --smallest, in a form that only shows that they run."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import time
+import traceback
+
+from benchmarks.sizes import VARIABLE
 
 ALL = [
     "drawing",
@@ -20,16 +25,41 @@ ALL = [
     "network",
     "ranks",
 ]
+MINUTES = 30
+"""What all of them together may take on two cores."""
 
 
-def main() -> int:
-    names = sys.argv[1:] or ALL
+def main(words: list[str]) -> int:
+    """0 if every ratio is reached, 1 if not or if one fails, 2 if the words are not understood."""
+    smallest = "--smallest" in words
+    names = [word for word in words if word != "--smallest"] or ALL
     unknown = [name for name in names if name not in ALL]
     if unknown:
-        print(f"error: unknown benchmark {unknown[0]!r}; known: {', '.join(ALL)}", file=sys.stderr)
+        print(f"error: unknown benchmark {unknown[0]!r}; known: --smallest, {', '.join(ALL)}", file=sys.stderr)
         return 2
-    reached = [importlib.import_module(f"benchmarks.{name}").run() for name in names]
-    return 0 if all(reached) else 1
+    if smallest and os.environ.get(VARIABLE) != "smallest":  # sizes are read when modules are imported
+        os.environ[VARIABLE] = "smallest"
+        os.execv(sys.executable, [sys.executable, "-m", "benchmarks", *words])
+    start, missed = time.perf_counter(), []
+    for name in names:
+        print(f"== {name}", flush=True)
+        began = time.perf_counter()
+        try:
+            reached = importlib.import_module(f"benchmarks.{name}").run()
+        except Exception:  # the others are measured all the same
+            traceback.print_exc()
+            reached = False
+        print(f"== {name} took {time.perf_counter() - began:.0f} s", flush=True)
+        if not reached:
+            missed.append(name)
+    minutes = (time.perf_counter() - start) / 60
+    if minutes > MINUTES:
+        missed.append(f"{MINUTES} minutes for all")
+    print(
+        f"{len(names)} benchmarks took {minutes:.1f} minutes; {'missed: ' + ', '.join(missed) if missed else 'all is well'}"
+    )
+    return 1 if missed else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

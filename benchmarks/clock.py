@@ -15,6 +15,7 @@ from typing import Any
 
 import epidemic as ep
 from benchmarks.memory import peak_gigabytes
+from benchmarks.sizes import sized
 from benchmarks.timing import interleaved, verdict
 from benchmarks.training import BATCH, NODES, STEPS, pictures
 from epidemic.algorithms.ad_psgd import ADPSGD
@@ -28,14 +29,16 @@ from epidemic.host.promises import Promise
 METHODS: dict[str, dict[str, Any]] = {
     "async-el": {"algorithm": AsyncEL()},
     "divshare": {"algorithm": DivShare(), "rounds": 3},
-    "gossip-learning": {"algorithm": GossipLearning(period=0.1), "topology": ep.ELLocal(1), "rounds": 60},
-    "ad-psgd": {"algorithm": ADPSGD(), "topology": ep.ELLocal(1), "rounds": 60},
+    "gossip-learning": {"algorithm": GossipLearning(period=0.1), "topology": ep.ELLocal(1), "rounds": sized(60, 3)},
+    "ad-psgd": {"algorithm": ADPSGD(), "topology": ep.ELLocal(1), "rounds": sized(60, 3)},
     "rounds, neighbours": {"algorithm": ep.LocalSGD()},
     "rounds, deadline": {"algorithm": ep.LocalSGD(), "close": CloseDeadline(seconds=0.05)},
 }
 
 
-def _experiment(nodes: int = 1000, rounds: int = 20, close: Any = None, latency: float = 0.02, **settings: Any) -> Any:
+def _experiment(
+    nodes: int = sized(1000, 20), rounds: int = sized(20, 3), close: Any = None, latency: float = 0.02, **settings: Any
+) -> Any:
     clock = Clock(
         compute=PerNodeCompute(median=0.1, sigma=0.3),
         links=Links(uplink=100.0, latency=latency),
@@ -101,14 +104,14 @@ def _training() -> list[bool]:
     }  # fmt: skip
     in_rounds = ep.Experiment(algorithm=ep.LocalSGD(**settings), **common)
     free = _experiment(algorithm=AsyncEL(**settings), **common)
-    pairs = [(_seconds(in_rounds), _seconds(free)) for _ in range(3)]
+    pairs = [(_seconds(in_rounds), _seconds(free)) for _ in range(sized(2, 1))]
     rounds, without = (NODES * STEPS / min(times) for times in zip(*pairs, strict=True))
     print(f"GN-LeNet, 96 nodes: {rounds:.0f} node-steps/s in rounds, {without:.0f} of async-el")
     return [verdict("  async-el relative to the round engine", without / rounds, 0.9, at_most=False)]
 
 
 def _nodes() -> list[bool]:
-    n = 10_000
+    n = sized(10_000, 100)
     common: dict[str, Any] = {
         "nodes": n, "rounds": 3, "data": ep.Synthetic(samples=8 * n), "partition": ep.IID(), "model": ep.Logistic(),
         "eval": ep.Eval(every=3, samples=10),
@@ -120,11 +123,12 @@ def _nodes() -> list[bool]:
     return [True]
 
 
+FEW, SHORT = sized(200, 10), sized(6, 2)
 SIZES = {
-    "": (200, 6, 0.02),
-    "more nodes": (800, 6, 0.02),
-    "more rounds": (200, 24, 0.02),
-    "more letters": (200, 6, 0.5),
+    "": (FEW, SHORT, 0.02),
+    "more nodes": (4 * FEW, SHORT, 0.02),
+    "more rounds": (FEW, 4 * SHORT, 0.02),
+    "more letters": (FEW, SHORT, 0.5),
 }
 """Of the runs whose memory is compared: nodes, rounds, latency; a training takes a tenth of a second."""
 

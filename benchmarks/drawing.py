@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from benchmarks.sizes import sized
 from benchmarks.timing import interleaved, verdict
 from epidemic.rng import Streams
 from epidemic.topology import ELLocal, ELOracle
 
 
 def run() -> bool:
-    n, s = 10_000, 14
+    n, s = sized(10_000, 100), 14
     streams, plain = Streams(1), np.random.default_rng(1)
     rounds = iter(range(10**9))
     base, local, oracle = interleaved(

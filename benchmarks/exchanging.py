@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from benchmarks.sizes import sized
 from epidemic.graph import Graph
 from epidemic.host import crossing, sharded, ways
 from epidemic.host.crossing import Crossing
@@ -23,8 +24,8 @@ from epidemic.rng import Streams
 from epidemic.topology import ELLocal, Ring
 from epidemic.workers import Workers
 
-NODES, NUMBERS, REPEAT = 96, 100_000, 30
-PIECE = 16 << 20  # bytes that each rank sends to each other one to measure what gloo can do
+NODES, NUMBERS, REPEAT = 96, sized(100_000, 1_000), sized(30, 1)
+PIECE = sized(16 << 20, 1 << 16)  # bytes that each rank sends to each other one to measure what gloo can do
 
 
 def main() -> None:

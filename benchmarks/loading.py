@@ -12,10 +12,11 @@ import pyarrow
 import pyarrow.parquet
 from PIL import Image
 
+from benchmarks.sizes import sized
 from benchmarks.timing import interleaved, verdict
 from epidemic.data import CIFAR10, ImageFolder, Source
 
-PICTURES = 2000
+PICTURES = sized(2000, 40)
 LONG_AGO = 1_600_000_000
 
 

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 import epidemic as ep
+from benchmarks.sizes import sized
 from benchmarks.timing import verdict
 from benchmarks.training import BATCH, NODES, STEPS, pictures
 from epidemic.callbacks import Callback
@@ -31,7 +32,9 @@ from epidemic.host.population import Population
 from epidemic.host.setup import make_learner, prepare
 from epidemic.workers import Workers
 
-MANY = 10_000
+MANY = sized(10_000, 256)
+FEW, MORE = sized((7, 14), (4, 7))
+"""Neighbours, of large models and of many small ones."""
 
 Times = NDArray[np.float64]
 """Seconds, and processor seconds of all threads."""
@@ -139,12 +142,12 @@ def _large() -> bool:
     """GN-LeNet, 96 nodes."""
     workers, data, reached = Workers(), pictures(), []
     fixed = {"nodes": NODES, "data": data, "partition": ep.IID(), "model": ep.GNLeNet(), "runtime": ep.Runtime(strategy="per-node"),
-             "algorithm": ep.LocalSGD(lr=0.01, local_steps=STEPS, batch_size=BATCH), "topology": ep.ELLocal(7)}  # fmt: skip
+             "algorithm": ep.LocalSGD(lr=0.01, local_steps=STEPS, batch_size=BATCH), "topology": ep.ELLocal(FEW)}  # fmt: skip
     plain = _Rounds(ep.Experiment(**fixed), workers, data)
     learner, setup = plain.engine.host.learner, plain.population.setup
     index = torch.from_numpy(setup.batches.index(setup.streams, 0))
     training = _Best()
-    for number, (name, changes) in enumerate({"el-local": {}, **methods(NODES, 7)}.items()):
+    for number, (name, changes) in enumerate({"el-local": {}, **methods(NODES, FEW)}.items()):
         if number % 5 == 0:
             step, x = plain.experiment.algorithm.step, plain.population.state["x"]
             training.of(lambda x=x, step=step: learner.sgd(x, index, step, [0] * NODES, {}))  # type: ignore[misc]
@@ -154,7 +157,7 @@ def _large() -> bool:
             _Best(),
             [],
         )
-        for _ in range(8):
+        for _ in range(sized(4, 1)):
             rounds.trained()
             share, mixed, made = rounds.besides()
             shares.append(share)
@@ -174,13 +177,13 @@ def _many() -> bool:
     workers, reached = Workers(), []
     data = ep.Synthetic(features=64, classes=10, samples=8 * MANY).load()
     fixed = {"nodes": MANY, "data": data, "partition": ep.IID(), "model": ep.Logistic(), "runtime": ep.Runtime(strategy="stacked"),
-             "algorithm": ep.LocalSGD(lr=0.05, batch_size=8), "topology": ep.ELLocal(14)}  # fmt: skip
+             "algorithm": ep.LocalSGD(lr=0.05, batch_size=8), "topology": ep.ELLocal(MORE)}  # fmt: skip
     plain = _Rounds(ep.Experiment(**fixed), workers, data)
-    for name, changes in methods(MANY, 14).items():
+    for name, changes in methods(MANY, MORE).items():
         rounds = _Rounds(ep.Experiment(**{**fixed, **changes}), workers, data)
         rounds.round()
         base, took = _Best(), _Best()
-        for _ in range(6):
+        for _ in range(sized(3, 1)):
             base.of(plain.round)
             took.of(rounds.round)
         nodes = rounds.experiment.nodes

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import epidemic as ep
+from benchmarks.sizes import sized
 from benchmarks.timing import verdict
 from epidemic.callbacks import Callback
 from epidemic.net.addresses import Addresses, free_addresses
@@ -30,7 +31,7 @@ from epidemic.net.transport import Transport
 from epidemic.net.watching import Watcher
 from epidemic.net.wire import Column, Format
 
-NUMBERS, MODELS, REPEATS = 1_700_000, 60, 4
+NUMBERS, MODELS, REPEATS = sized(1_700_000, 1_000), sized(60, 3), sized(4, 1)
 FORMAT = Format(bytes(16), (Column("x", (NUMBERS,), "float32"),))
 
 
@@ -85,7 +86,7 @@ def _sealed_sender(folders, addresses):
     sent = 0
     while sent < MODELS + 1:
         sent += transport.send(0, transport.payload(FORMAT.seal(sent, 1, bytes(8), model, identity.key)))
-    time.sleep(5)
+    time.sleep(sized(5, 1))
     transport.close()
 
 
@@ -133,15 +134,15 @@ class _Stopwatch(Callback):
 
 
 def rounds() -> bool:
-    first, last = 10, 50
+    first, last = sized((10, 50), (1, 4))
     what = ep.Experiment(
-        nodes=16, rounds=last + 12, topology=ep.ELLocal(7), data=ep.PythonData(function="benchmarks.training:pictures"), partition=ep.IID(),
+        nodes=sized(16, 3), rounds=last + sized(12, 2), topology=ep.ELLocal(sized(7, 2)), data=ep.PythonData(function="benchmarks.training:pictures"), partition=ep.IID(),
         model=ep.GNLeNet(), algorithm=ep.LocalSGD(lr=0.01, local_steps=3, batch_size=8), eval=ep.Eval(every=1000, samples=50),
         runtime=ep.Runtime(strategy="per-node"), checkpoint=ep.Checkpoint(seconds=0),
     )  # fmt: skip
     simulated, control = float("inf"), 0
     deployed = dict.fromkeys((what.nodes, 2), float("inf"))  # by number of processes
-    for _ in range(3):
+    for _ in range(sized(2, 1)):
         watch = _Stopwatch(first, last)
         ep.simulate(what, callbacks=watch)
         simulated = min(simulated, watch.seconds)
@@ -150,14 +151,19 @@ def rounds() -> bool:
             deployed[processes] = min(deployed[processes], seconds)
             control = max(control, asked)
     count = last - first
-    print(f"16 GN-LeNet nodes: simulator {count / simulated:.2f} rounds/s")
+    print(f"{what.nodes} GN-LeNet nodes: simulator {count / simulated:.2f} rounds/s")
     for processes, seconds in deployed.items():
-        print(f"  in {processes} processes {count / seconds:.2f} rounds/s")
+        print(f"  in {processes} processes {count / max(seconds, 1e-9):.2f} rounds/s")
     print(f"control messages per node and round: {control / 128 / what.rounds:g}")
     each = verdict(
-        "one process a node / simulator, rounds per second", simulated / deployed[what.nodes], 0.7, at_most=False
+        "one process a node / simulator, rounds per second",
+        simulated / max(deployed[what.nodes], 1e-9),
+        0.7,
+        at_most=False,
     )
-    few = verdict("two processes / simulator, rounds per second", simulated / deployed[2], 0.9, at_most=False)
+    few = verdict(
+        "two processes / simulator, rounds per second", simulated / max(deployed[2], 1e-9), 0.9, at_most=False
+    )
     return each and few
 
 
@@ -169,6 +175,12 @@ def _deployed(what: ep.Experiment, processes: int, first: int, last: int) -> tup
         watcher = Watcher(Path(root) / "cluster" / "observer")
         reached: dict[int, tuple[float, int]] = {}
         while len(reached) < 2:
+            if nodes.wait(0.0):  # all is over already
+                if problems := nodes.problems():
+                    raise nodes.failure(problems)
+                for mark in (first, last):
+                    reached.setdefault(mark, (time.perf_counter(), mark))
+                break
             found = watcher.ask(0.2)
             if len(found) == what.nodes:
                 slowest = min(status.round for status in found)
@@ -176,7 +188,8 @@ def _deployed(what: ep.Experiment, processes: int, first: int, last: int) -> tup
                     if slowest >= mark and mark not in reached:
                         reached[mark] = (time.perf_counter(), slowest)
             time.sleep(1.0)  # an answer takes a node half a millisecond
-        seconds = (reached[last][0] - reached[first][0]) / (reached[last][1] - reached[first][1]) * (last - first)
+        between = max(1, reached[last][1] - reached[first][1])  # both may have been seen at once
+        seconds = (reached[last][0] - reached[first][0]) / between * (last - first)
         nodes.wait(60)
         watcher.close()
         books = [json.loads(path.read_text())[0] for path in Path(root).glob("cluster/node-*/run/seed-1/nodes.json")]

@@ -15,26 +15,27 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.sizes import sized
 from benchmarks.timing import verdict
 
-FILE = """
+FILE = f"""
 name = "ranks"
-nodes = 96
-rounds = 3
-data = {kind = "arrays", path = "noise.npz"}
-partition = {kind = "iid"}
-algorithm = {lr = 0.05, local_steps = 3, batch_size = 8}
-runtime = {strategy = "per-node"}
-model = {kind = "gn-lenet"}
-eval = {every = 1, samples = 10}
-topology = {kind = "el-local", s = 7}
+nodes = {sized(96, 8)}
+rounds = {sized(3, 1)}
+data = {{kind = "arrays", path = "noise.npz"}}
+partition = {{kind = "iid"}}
+algorithm = {{lr = 0.05, local_steps = 3, batch_size = 8}}
+runtime = {{strategy = "per-node"}}
+model = {{kind = "gn-lenet"}}
+eval = {{every = 1, samples = 10}}
+topology = {{kind = "el-local", s = 7}}
 """
 
-SIZES = {"train": 9600, "test": 100}
+SIZES = {"train": sized(9600, 96), "test": 100}
 
 
 def run() -> bool:
-    for count in (2, 4):
+    for count in sized((2, 4), (2,)):
         _exchanges(count)
     return _rounds()
 
@@ -77,7 +78,7 @@ def _rounds() -> bool:
         labels = {f"{part}_y": rng.integers(0, 10, size) for part, size in SIZES.items()}
         np.savez(where / "noise.npz", **arrays, **labels)
         shared = alone = float("inf")
-        for attempt in range(2):
+        for attempt in range(sized(2, 1)):
             alone = min(alone, _seconds(where, f"alone{attempt}", ["--set", "runtime.threads=2"]))
             shared = min(shared, _seconds(where, f"shared{attempt}", ["--set", "runtime.threads=1", "--ranks", "2"]))
     print(f"GN-LeNet, 96 nodes, seconds a round: two threads {alone:.3f}, two ranks {shared:.3f}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 import epidemic as ep
+from benchmarks.sizes import sized
 from benchmarks.timing import best
 from epidemic.host.mixture import mix
 from epidemic.host.plan import plan_round
@@ -17,16 +18,8 @@ def run() -> bool:
     workers = Workers()
     print("logistic regression, 64 features, 10 classes; microseconds per node and round")
     print(f"{'nodes':>8} {'s':>4} {'train':>8} {'rest':>8} {'all':>8}")
-    for n, s in (
-        (100, 14),
-        (1_000, 14),
-        (10_000, 14),
-        (100_000, 14),
-        (10_000, 3),
-        (10_000, 7),
-        (10_000, 28),
-        (10_000, 56),
-    ):
+    sizes = [(100, 14), (1_000, 14), (10_000, 14), (100_000, 14), (10_000, 3), (10_000, 7), (10_000, 28), (10_000, 56)]
+    for n, s in sized(sizes, [(100, 14), (200, 7)]):
         experiment = ep.Experiment(
             nodes=n, topology=ep.ELLocal(s), data=ep.Synthetic(samples=8 * n), partition=ep.IID(), model=ep.Logistic(),
             algorithm=ep.LocalSGD(lr=0.05, batch_size=8), runtime=ep.Runtime(strategy="stacked"),

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.sizes import sized
 from benchmarks.timing import verdict
 
-NODES, PARAMETERS = 1000, 89_834
+NODES, PARAMETERS = sized(1000, 8), 89_834
 FILE = f"""
 name = "shares"
 nodes = {NODES}
@@ -32,7 +33,7 @@ eval = {{every = 2, samples = 2}}
 topology = {{kind = "el-local", s = 7}}
 checkpoint = {{rounds = 1}}
 """
-SIZES = {"train": 8000, "test": 10}
+SIZES = {"train": 8 * NODES, "test": 10}
 CONSTANT = 0.5
 """GB that a process has besides its share: half of it Python, PyTorch and training, half of it columns of all models whose disagreement is computed, and what is on
 its way between ranks; the same for any number of nodes from a thousand on."""
@@ -48,7 +49,7 @@ def run() -> bool:
         np.savez(where / "noise.npz", **arrays, **labels)
         rows = 2 * 4 * NODES * PARAMETERS + sum(a.nbytes for a in arrays.values())  # models, mixtures, data
         within, planned = [], []
-        for ranks in (1, 2, 4):
+        for ranks in sized((1, 2, 4), (1, 2)):
             private, resident = _peaks(where, ranks)
             plan = json.loads(_output(where, "plan", "shares.toml", "--ranks", ranks, "--json"))["memory_in_all"] / 1e9
             share = rows / ranks / 1e9

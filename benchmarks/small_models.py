@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import epidemic as ep
+from benchmarks.sizes import sized
 from benchmarks.timing import best, interleaved, verdict
 from epidemic.host.mixture import mix
 from epidemic.host.plan import plan_round
@@ -18,7 +19,7 @@ from epidemic.host.setup import prepare
 from epidemic.learner import Stacked
 from epidemic.workers import Workers
 
-NODES = 10_000
+NODES = sized(10_000, 300)
 FEW = 100
 
 
@@ -67,7 +68,7 @@ def _many() -> bool:
         mix(plan.weights, x, workers, out)
 
     train()
-    times = [(best(loop, 2) / len(plain), best(train, 2) / NODES, best(whole_round, 2)) for _ in range(8)]
+    times = [(best(loop, 2) / len(plain), best(train, 2) / NODES, best(whole_round, 2)) for _ in range(sized(8, 1))]
     one, ours, everything = (min(column) for column in zip(*times, strict=True))
     print(
         f"plain loop {one * 1e6:.0f} us a node-step, ours {ours * 1e6:.2f} us; whole rounds {1 / everything:.1f} a second"

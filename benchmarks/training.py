@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 import epidemic as ep
+from benchmarks.sizes import sized
 from benchmarks.timing import best, verdict
 from epidemic.data import Dataset, Samples
 from epidemic.host.counters import Counters
@@ -21,10 +22,10 @@ from epidemic.rng import Streams
 from epidemic.workers import Workers, available_threads
 
 FLOP_PER_SAMPLE = 68.9e6
-NODES, STEPS, BATCH = 96, 3, 8
+NODES, STEPS, BATCH = sized(96, 16), sized(3, 1), 8
 
 
-def pictures(size: int = 5000) -> Dataset:
+def pictures(size: int = sized(5000, 200)) -> Dataset:
     """Noise in the shape of CIFAR-10; what is computed does not depend on what is in the pictures."""
     stream = Streams(0)("pictures")
     x = stream.integers(256, size, 3, 32, 32).astype(np.uint8)
@@ -36,7 +37,8 @@ def run() -> bool:
     workers = Workers()
     data = pictures()
     reached = []
-    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
+    side = sized(2048, 256)
+    a, b = torch.randn(side, side), torch.randn(side, side)
     for topology in (ep.ELLocal(7), ep.Complete()):
         experiment = ep.Experiment(
             nodes=NODES, topology=topology, data=data, partition=ep.IID(), model=ep.GNLeNet(),
@@ -67,8 +69,8 @@ def run() -> bool:
             Spread.of(np.zeros(NODES))
 
         train()
-        times = np.array([[best(multiply, 3), best(train, 1), best(rest, 2)] for _ in range(6)]).min(axis=0)
-        machine = 2 * 2048**3 / times[0]
+        times = np.array([[best(multiply, 3), best(train, 1), best(rest, 2)] for _ in range(sized(6, 1))]).min(axis=0)
+        machine = 2 * side**3 / times[0]
         training = NODES * STEPS * BATCH * FLOP_PER_SAMPLE / times[1]
         print(
             f"{type(topology).__name__}: matrix multiplication {machine / 1e9:.0f} GFLOP/s, training {training / 1e9:.0f} GFLOP/s, a round {times[1]:.2f} s"

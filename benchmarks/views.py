@@ -8,6 +8,7 @@ from itertools import count
 import torch
 
 import epidemic as ep
+from benchmarks.sizes import sized
 from benchmarks.timing import interleaved, verdict
 from epidemic.host.mixture import mix
 from epidemic.host.plan import plan_round
@@ -15,7 +16,7 @@ from epidemic.host.setup import prepare
 from epidemic.learner import Stacked
 from epidemic.workers import Workers
 
-NODES, S = 10_000, 14
+NODES, S = sized((10_000, 14), (200, 7))
 
 
 def run() -> bool:
@@ -41,7 +42,7 @@ def run() -> bool:
             t = next(rounds)
             plan = plan_round(experiment, setup.streams, t)
             index = torch.from_numpy(setup.batches.index(setup.streams, t))
-            learner.sgd(x, None, index, experiment.algorithm.step, [0] * NODES)
+            learner.sgd(x, {}, index, experiment.algorithm.step, [0] * NODES)
             mix(plan.weights, x, workers, out)
 
         return whole_round

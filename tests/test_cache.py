@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -462,3 +463,24 @@ def test_progress_is_said_after_two_seconds_and_then_now_and_then(monkeypatch, c
     clock[0] = 111.0
     tell("something else", 0, 5)
     assert capsys.readouterr().err == ""
+
+
+class Masks(ep.Arrays, frozen=True, tag="masks"):
+    """Arrays that are worth a place in the cache."""
+
+    def files(self):
+        return [Path(self.path)]
+
+
+def test_whole_number_targets_of_several_dimensions_come_back_as_they_were(home, tmp_path):
+    y = np.arange(24, dtype=np.int32).reshape(4, 2, 3)
+    x = np.zeros((4, 2), np.float32)
+    path = tmp_path / "data" / "masks.npz"
+    path.parent.mkdir()
+    np.savez(path, train_x=x, train_y=y, test_x=x, test_y=y)
+    _settle(path.parent)
+    for _ in range(2):
+        data = Masks(path=str(path)).load()
+        assert data.train.targets.dtype == data.test.targets.dtype == np.int64
+        assert (data.train.targets == y).all()
+    assert list(home.rglob("*.safetensors"))

@@ -24,6 +24,7 @@ from epidemic.clock import (
     CloseNeighbours,
     CloseQuorum,
     CloseSchedule,
+    ConstantCompute,
     DeviceCompute,
     ExponentialChurn,
     Links,
@@ -474,6 +475,34 @@ def test_callbacks_are_told_of_simulated_time_and_events(data):
 def test_threads_make_no_difference(data):
     one, many = (ep.simulate(free("async-el", runtime=ep.Runtime(threads=t)), data=data) for t in (1, 3))
     assert torch.equal(one.models.rows, many.models.rows)
+
+
+@pytest.mark.parametrize("order", ["send-first", "mix-first"])
+def test_a_model_in_a_single_fragment_is_the_whole_model(order, data):
+    """Its letters are as large as models, and what comes is averaged like models."""
+    algorithm = ep.DivShare(lr=0.1, fragments=1, order=order)
+    experiment = small(algorithm=algorithm, clock=Clock(links=Links(uplink=1, latency=0.02)), rounds=6)
+    last = ep.simulate(experiment, data=data).records[-1]
+    assert last.time.letters.used > 0
+    assert last.bytes.model.mean == last.time.letters.sent / 12 * 650 * 4
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "close"),
+    [(ep.AsyncEL(lr=0.1), CloseNeighbours()), (ep.LocalSGD(lr=0.1), CloseDeadline(seconds=60))],
+    ids=["async-el", "rounds"],
+)
+def test_models_that_are_still_equal_are_evaluated_while_somebody_is_away(algorithm, close, data):
+    """One evaluation stands for all of them, also for those who are there."""
+    churn = ExponentialChurn(mean_on=2.0, mean_off=2.0)
+    clock = Clock(compute=ConstantCompute(10.0), churn=churn, close=close, evaluate=1.0, stop=5.0)
+    first, *_ = records = ep.simulate(small(algorithm=algorithm, clock=clock), data=data).records
+    some = [record.living for record in records if record.living is not None]
+    assert some
+    for living in some:
+        assert living.disagreement == 0.0
+        assert living.accuracy.mean == pytest.approx(first.accuracy.mean)
+        assert living.loss.mean == pytest.approx(first.loss.mean)
 
 
 # -- bad input --------------------------------------------------------------------------------------------------------

@@ -198,6 +198,22 @@ def test_batchnorm_runs_per_node_and_its_statistics_are_in_the_row():
     torch.testing.assert_close(x[1], task.layout.row(plain), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_frozen_first_layer_is_trained_stacked_like_any_other(steps):
+    """Fine-tuning: weights that all nodes share are multiplied with all batches at once, also in later local steps."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 4)).double()
+    module[1].requires_grad_(False)
+    task = _task(module)
+    index, found = _index(3, steps, 4), []
+    assert _obstacle(task) is None
+    for strategy in (Stacked(task, Workers(1)), PerNode(task, Workers(1))):
+        rows = _rows(task, 3)
+        losses = strategy.sgd(rows, {}, index, SGD(0.1), [0, 0, 0])
+        found.append((rows, losses))
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-12)
+
+
 def _dropout():
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Dropout(0.5), nn.Linear(8, 4))

@@ -15,6 +15,7 @@ import epidemic as ep
 from epidemic.cli import main
 from epidemic.data import as_dataset, parquet
 from epidemic.errors import BadInput
+from epidemic.host.setup import prepare
 from epidemic.learner.task import squared_error
 from epidemic.rng import Streams
 
@@ -27,6 +28,19 @@ def refused(data, classes=None):
 
 
 # -- sample sets ------------------------------------------------------------------------------------------------------
+
+
+class Listed(TorchDataset):
+    """Samples from a list."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        return self.samples[index]
 
 
 class Pictures(TorchDataset):
@@ -188,6 +202,45 @@ def test_labels_become_numbers(labels, declared, classes, numbers):
     assert data.classes == classes
     assert data.train.targets.tolist() == numbers
     assert data.train.targets.dtype == np.int64
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.int64, np.uint64, np.bool_])
+def test_masks_and_token_ids_stay_whole_numbers(kind, tmp_path):
+    """Targets of several dimensions, as arrays, in a file, as tensors of a sample set and in a Dataset; with samples set aside, too."""
+    x, y = np.zeros((4, 2), np.float32), np.arange(24).reshape(4, 2, 3).astype(kind)
+    np.savez(tmp_path / "masks.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    samples = [(torch.zeros(2), torch.from_numpy(one)) for one in y]
+    held = ep.Dataset(ep.Samples(x, y), ep.Samples(x, y))
+    file = ep.Arrays(path=str(tmp_path / "masks.npz"), validation=0.25)
+    for given in (((x, y), (x, y)), (Listed(samples), Listed(samples)), held, file):
+        data = file.load() if given is file else ep.Experiment(data=given).load_data()
+        for part in filter(None, (data.train, data.test, data.validation)):
+            assert part.targets.dtype == np.int64
+            assert part.targets.shape[1:] == (2, 3)
+        assert (data.test.targets == y.astype(np.int64)).all()
+        assert data.classes == ()
+
+
+def test_whole_numbers_beyond_64_bits_are_named():
+    y = np.full((2, 2), 2**63, dtype=np.uint64)
+    assert refused(arrays(y)) == f"train_y has the number {2**63}; whole numbers up to {2**63 - 1} are possible"
+
+
+def test_a_loss_is_given_whole_numbers_unless_it_takes_floats_only():
+    """Cross-entropy over positions wants integers, binary cross-entropy floats; squared error has always had floats."""
+    x, y = np.zeros((4, 3), np.float32), np.array([[0, 1], [1, 1], [1, 0], [0, 0]])
+    cross = torch.nn.functional.cross_entropy
+    for loss, model, kind in [
+        (lambda o, t: cross(o.view(len(o), 2, 2), t), torch.nn.Linear(3, 4), torch.int64),
+        (torch.nn.BCEWithLogitsLoss(), torch.nn.Linear(3, 2), torch.float32),
+        ("auto", torch.nn.Linear(3, 2), torch.float32),
+    ]:
+        experiment = ep.Experiment(
+            nodes=2, topology=ep.Ring(), data=((x, y), (x, y)), partition=ep.IID(), loss=loss, model=model
+        )
+        setup = prepare(experiment, 1)
+        for targets in (setup.task.train[1], setup.evaluated[1], setup.test[1], setup.task.batch(torch.arange(2))[1]):
+            assert targets.dtype == kind
 
 
 def test_what_should_be_known_about_labels_is_said():
@@ -652,3 +705,41 @@ def test_rows_with_more_fields_than_names_are_refused(tmp_path):
     rows = [f"{i},1.5,{i % 2}" for i in range(20)]
     with pytest.raises(BadInput, match="has more fields in its rows than names in its first line"):
         table(tmp_path, "\n".join(["a,y", *rows])).load()
+
+
+class Mirrored(Listed):
+    """Pictures that are mirrored by the toss of a coin, every time that they are read."""
+
+    def __getitem__(self, index):
+        x, y = self.samples[index]
+        return (x.flip(-1) if torch.rand(()) < 0.5 else x), y
+
+
+def test_random_transformations_are_said_to_be_drawn_once(capsys):
+    torch.manual_seed(3)
+    samples = [(torch.rand(1, 4, 4), i % 2) for i in range(12)]
+    plain, mirrored = Listed(samples), Mirrored(samples)
+    assert as_dataset((plain, plain), "data").note == ""
+    note = as_dataset((mirrored, plain), "data").note
+    assert "of data (train) is another one when it is read again (a random transformation?)" in note
+    assert "data (test)" in as_dataset((plain, mirrored), "data").note
+    experiment = ep.Experiment(
+        nodes=2, rounds=1, topology=ep.Ring(), data=(mirrored, plain), partition=ep.IID(), model=ep.Logistic()
+    )
+    ep.simulate(experiment, progress=True)
+    assert capsys.readouterr().err.count("every sample is read once, and stays as it was drawn then") == 1
+
+
+def test_reading_again_comes_after_everything_was_read():
+    """So that what is drawn while reading is what was always drawn."""
+    order = []
+
+    class Noting(Listed):
+        def __getitem__(self, index):
+            order.append((id(self), index))
+            return super().__getitem__(index)
+
+    train, test = (Noting([(torch.zeros(2), i % 2) for i in range(size)]) for size in (9, 3))
+    as_dataset((train, test), "data")
+    once = [(id(train), i) for i in range(9)] + [(id(test), i) for i in range(3)]
+    assert order == once + once[:8] + once[9:]

@@ -421,3 +421,47 @@ def test_names_of_functions_are_not_taken_by_modules():
         "assert not heavy - {'torch'} & set(sys.modules), heavy & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+class _Lit(torch.nn.Linear):
+    """As PyTorch Lightning has its users write them."""
+
+    def training_step(self, batch, _):
+        raise AssertionError("nobody calls this")
+
+    def configure_optimizers(self):
+        raise AssertionError("nobody calls this")
+
+
+class _Base(torch.nn.Linear):
+    """As Lightning's own class has them."""
+
+    __module__ = "lightning.pytorch.core.module"
+    training_step = configure_optimizers = lambda *_: None
+
+
+class _HalfLit(_Base):
+    def training_step(self, *_):
+        raise AssertionError("nobody calls this")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (_Lit, "warning: the model's training_step and configure_optimizers are not used"),
+        (_HalfLit, "warning: the model's training_step is not used"),
+        (_Base, None),
+        (torch.nn.Linear, None),
+    ],
+)
+def test_methods_of_lightning_are_said_to_be_unused(kind, said, capsys):
+    x, y = np.zeros((8, 3), np.float32), np.arange(8) % 2
+    ep.simulate(
+        ep.Experiment(
+            nodes=2, rounds=1, topology=ep.Ring(), data=((x, y), (x, y)), partition=ep.IID(), model=kind(3, 2)
+        ),
+        progress=True,
+    )
+    lines = [line for line in capsys.readouterr().err.splitlines() if "not used" in line]
+    assert len(lines) == (said is not None)
+    assert all(line.startswith(said) for line in lines)

@@ -560,3 +560,24 @@ def test_interrupted_it_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     assert main(["reproduce", "fig1", "--seeds", "3", "--out", place]) == 130
     assert f"go on with: epidemic reproduce fig1 --scale smoke --out {place} --seeds 3" in capsys.readouterr().err
     assert not Path(place).exists()
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        ((30, 1), "30 rounds, as many as 7-regular static"),
+        ((20, 1), "20 instead of 30 rounds"),
+        (None, "did not reach it"),
+    ],
+)
+def test_as_many_rounds_are_said_to_be_as_many(ours, said):
+    """It used to say "30 instead of 30 rounds"."""
+
+    class Found:
+        shortfall = ""
+
+        def to_target(self, method, target):
+            return (30, 1) if method is learning.STATIC else ours
+
+    check = learning._fewer_rounds(Found(), learning.ORACLE, 0.5, 1.7)
+    assert check.reason == f"{said}; agrees within 15 %"

@@ -193,7 +193,7 @@ def _classes(outputs: Tensor, targets: Tensor, name: str) -> int:
 
 def _errors(outputs: Tensor, targets: Tensor, name: str) -> Tensor:
     """Output minus target, if this is a problem of quantities.   # (batch, quantities)"""
-    if not targets.is_floating_point():
+    if not targets.is_floating_point() and targets.dim() == 1:
         raise BadInput(f"{name} needs quantities to predict, not classes")
     if outputs.numel() != targets.numel():
         shapes = f"{tuple(outputs.shape[1:])} for targets of shape {tuple(targets.shape[1:])}"

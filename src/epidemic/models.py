@@ -139,6 +139,23 @@ class PythonModel(Model, frozen=True, tag="python"):
         return made
 
 
+def unused_methods(module: nn.Module) -> str | None:
+    """A line on the methods of PyTorch Lightning that a user has written into a model, which nothing calls here; None without any."""
+    found = [name for name in ("training_step", "configure_optimizers") if _written_by_user(type(module), name)]
+    if not found:
+        return None
+    return (
+        f"the model's {' and '.join(found)} {'is' if len(found) == 1 else 'are'} not used: nodes train it with the experiment's"
+        " loss and algorithm (optimizer, lr, momentum, schedule)"
+    )
+
+
+def _written_by_user(kind: type, method: str) -> bool:
+    """Whether a class has a method that is not the one which Lightning gives to every module."""
+    owner = next((one for one in kind.__mro__ if method in vars(one)), None)
+    return owner is not None and owner.__module__.partition(".")[0] not in ("lightning", "pytorch_lightning")
+
+
 def _features(shape: Shape) -> int:
     size = 1
     for side in shape:

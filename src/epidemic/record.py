@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,25 @@ class Living(msgspec.Struct, frozen=True):
     disagreement: float
 
 
+class PerNode(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What every single node's model is worth on the evaluated samples (`eval.per_node`); all lists are in the order of `nodes`."""
+
+    nodes: list[int]  # their ids
+    loss: list[float]
+    accuracy: list[float] | None = None  # None where there is none
+    metrics: dict[str, list[float | None]] = {}  # a user's own; None where one is not a finite number
+
+    @staticmethod
+    def joined(parts: Sequence[PerNode]) -> PerNode:
+        """Several as one, in their order."""
+        return PerNode(
+            [node for part in parts for node in part.nodes],
+            [value for part in parts for value in part.loss],
+            None if parts[0].accuracy is None else [value for part in parts for value in part.accuracy or ()],
+            {name: [value for part in parts for value in part.metrics[name]] for name in parts[0].metrics},
+        )
+
+
 class Letters(msgspec.Struct, frozen=True):
     """Letters of all nodes since the start. Sent ones are received, lost, or still on their way; received ones used, wasted or still held."""
 
@@ -114,7 +134,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of a run after `round` rounds: what the nodes' models are worth on the evaluated samples, and what was sent.
 
     `record.accuracy.mean` is over nodes, `record.mean_model_accuracy` that of the average of all models, `record.disagreement`
-    D(X), `record.bytes.total.mean` the bytes that a node has sent since the start, `record.metrics["name"].mean` your own.
+    D(X), the mean squared distance of the nodes' models to their average, `record.bytes.total.mean` the bytes that a node has sent since the start, `record.metrics["name"].mean` your own.
     """
 
     round: int
@@ -125,11 +145,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mean_model_accuracy: float | None = None  # of the average of all models
     mean_model_loss: float | None = None  # a deployed node does not know the others' models
     train_loss: float | None = None  # mean over nodes in the last round
-    disagreement: float | None = None  # D(X); a deployed node does not know it
+    disagreement: float | None = None  # D(X), as above; a deployed node does not know it
     living: Living | None = None  # the same of the nodes that took part in the last round, where some did not
     bytes: Traffic
     metrics: dict[str, OwnSpread] = msgspec.field(default_factory=dict)  # a user's own
     time: Moment | None = None  # under the simulated clock
+    per_node: PerNode | None = None  # with eval.per_node
 
     def __repr__(self) -> str:
         accuracy = "" if self.accuracy is None else f"accuracy {percent(self.accuracy.mean)}, "

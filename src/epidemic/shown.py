@@ -11,6 +11,10 @@ ROUNDING = 1e-12
 """What is so much smaller than its neighbours is left by rounding, and shown as 0."""
 
 
+ABOUT_DISAGREEMENT = "D(X), disagreement: the mean squared distance of the nodes' models to their average"
+"""What readers of a table or figure with D(X) are told."""
+
+
 class HasMean(Protocol):
     """A number of several nodes or seeds."""
 

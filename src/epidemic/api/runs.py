@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from epidemic import engine
 from epidemic.api.progress import run_shown
-from epidemic.api.views import dataframe_of, figure_of
+from epidemic.api.views import dataframe_of, figure_of, node_figure_of
 from epidemic.callbacks import Callback, all_of
 from epidemic.data import Dataset
 from epidemic.experiment import Experiment
@@ -166,7 +166,14 @@ class Run(engine.Run):
         """
         return dataframe_of({self.experiment.name: self})
 
-    def plot(self, *, metric: str | None = None, path: str | Path | None = None, x: str | None = None) -> Figure:
+    def plot(
+        self,
+        *,
+        metric: str | None = None,
+        path: str | Path | None = None,
+        x: str | None = None,
+        per_node: bool = False,
+    ) -> Figure:
         """Learning curves: against rounds, against simulated time where there is some, against bytes sent, and disagreement.
 
         Where seeds ended in different rounds, the curves go as far as all of them.
@@ -175,11 +182,15 @@ class Run(engine.Run):
             metric: "accuracy" or "loss"; accuracy, where the targets are classes, if it is not given.
             path: Save the picture there too (.png, .pdf or .svg).
             x: One curve alone, against "rounds", "bytes" or, under the simulated clock, "seconds" or "steps".
+            per_node: A curve for each node, a panel for each seed, of a run with `eval.per_node = true`; against rounds, or
+                "seconds" under the simulated clock. `metric` may then be one of your own, too.
 
         Returns:
             The Matplotlib figure; a notebook shows it.
         """
         title = f"{self.experiment.name}, {self.experiment.nodes} nodes"
+        if per_node:
+            return node_figure_of({seed.seed: seed.records for seed in self.seeds}, title, metric, path, x)
         return figure_of({self.experiment.name: self}, title, metric, path, x=x)
 
     def __repr__(self) -> str:

@@ -11,7 +11,9 @@ import msgspec
 from epidemic.data.images import need
 from epidemic.engine import Run, SeedRun
 from epidemic.errors import BadInput, require_choice
+from epidemic.record import Record
 from epidemic.report.curves import AXES, CLOCKED, Line, axis_figure, learning_figure, lines_of
+from epidemic.report.nodes import nodes_figure
 from epidemic.report.results import Result, Results, RunInfo, SeedResult
 from epidemic.report.style import check_picture, save
 
@@ -68,6 +70,29 @@ def figure_of(
     kind: Literal["accuracy", "loss"] = "accuracy" if what == "accuracy" else "loss"
     shown, lines = target if kind == "accuracy" else None, _lines(runs)
     figure = learning_figure(lines, title, shown, kind) if x is None else axis_figure(lines, title, x, shown, kind)
+    if path is not None:
+        save(figure, Path(path))
+    return figure
+
+
+def node_figure_of(
+    by_seed: Mapping[int, list[Record]], title: str, metric: str | None, path: str | Path | None, x: str | None
+) -> Figure:
+    """A curve for each node and a panel for each seed; with a `path`, saved there too."""
+    first = next(iter(by_seed.values()))[0].per_node
+    if first is None or any(record.per_node is None for records in by_seed.values() for record in records):
+        raise BadInput(
+            "per_node = True: the records hold means over nodes only; run the experiment with eval.per_node = true"
+        )
+    names = [*(["accuracy"] if first.accuracy is not None else []), "loss", *first.metrics]
+    what = names[0] if metric is None else metric
+    require_choice("metric", what, names)
+    timed = all(record.time is not None for records in by_seed.values() for record in records)
+    against = "rounds" if x is None else x
+    require_choice("x", against, ["rounds", "seconds"] if timed else ["rounds"])
+    if path is not None:
+        check_picture(Path(path))
+    figure = nodes_figure(by_seed, title, what, against)
     if path is not None:
         save(figure, Path(path))
     return figure

@@ -9,6 +9,7 @@ from epidemic.errors import plain
 from epidemic.host.describe import disconnection
 from epidemic.host.setup import Setup
 from epidemic.host.sizes import small_shares
+from epidemic.models import unused_methods
 from epidemic.topology import topology_cautions
 
 Kind = Literal["warning", "note"]
@@ -26,6 +27,8 @@ def remarks(setup: Setup, said: set[str]) -> list[tuple[Kind, str]]:
         found.append(("warning", apart))
     if setup.data.note:
         found.append(("warning", f"data: {plain(setup.data.note, 500)}"))
+    if (unused := unused_methods(setup.task.module)) is not None:
+        found.append(("warning", unused))
     found += [("warning", line) for line in cautions(experiment.algorithm, experiment.topology)]
     found += [("warning", line) for line in topology_cautions(experiment.topology, experiment.nodes)]
     if few is not None and "small shares" not in said:  # its numbers differ between seeds; once is enough

@@ -306,6 +306,7 @@ def _report(cluster: Cluster, where: Path, *, as_json: bool) -> None:
 
     from epidemic.cli.show import percent, plain_table, print_json, show, size
     from epidemic.net.gather import gather
+    from epidemic.shown import ABOUT_DISAGREEMENT
 
     problems = cluster.problems()
     finished = cluster.finished()
@@ -332,7 +333,11 @@ def _report(cluster: Cluster, where: Path, *, as_json: bool) -> None:
             str(summary.seed), *spread, percent(summary.final_mean_model_accuracy), f"{summary.final_loss.mean:.4f}",
             apart, size(summary.bytes.total.mean),
         )  # fmt: skip
-        show(table, f"results: {escape(str(together))}, and of each node in {escape(str(where))}/node-I/run")
+        show(
+            table,
+            f"[dim]{ABOUT_DISAGREEMENT}[/dim]",
+            f"results: {escape(str(together))}, and of each node in {escape(str(where))}/node-I/run",
+        )
     if problems:
         raise cluster.failure(problems)
 

@@ -232,6 +232,7 @@ def _print_run(run: Run, where: Path) -> None:
 
     from epidemic.cli.show import decimals, number, percent, plain_table, show, simulated, size
     from epidemic.counting import TRAININGS, rounds_planned, without_rounds
+    from epidemic.shown import ABOUT_DISAGREEMENT
 
     experiment = run.experiment
     ends = sorted({seed.summary.rounds for seed in run.seeds})
@@ -273,6 +274,7 @@ def _print_run(run: Run, where: Path) -> None:
         for name, found in s.final_metrics.items():
             more.add_row(str(seed.seed), escape(name), *map(number, (found.mean, found.sd, found.min, found.max)))
     legend = "accuracy: mean, standard deviation, worst and best over nodes; averaged: the mean of all models; sent: per node"
+    legend += f"; {ABOUT_DISAGREEMENT}"
     legend += "; simulated: time on the experiment's clock" if timed else ""
     legend += "; last round's: accuracy of the nodes that took part in it" if partial else ""
     early = [

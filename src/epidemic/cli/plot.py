@@ -18,6 +18,7 @@ from epidemic.report.numbers import shown
 from epidemic.report.schemes import looks_of
 from epidemic.report.statistics import along, curve
 from epidemic.report.style import BLUE, GREEN, ORANGE, ORDERED, PURPLE, RED, SKY, YELLOW, line_of
+from epidemic.shown import ABOUT_DISAGREEMENT
 
 if TYPE_CHECKING:
     from epidemic.report.results import Result, Results
@@ -42,7 +43,7 @@ def screen(results: Results, width: int, height: int) -> Group:
     columns = max(30, min(width, 110))
     colours = _colours(results)
     both = height >= TALL
-    rows = max(6, min(18, (height - len(runs) - 8) // (2 if both else 1) - 2 * both))
+    rows = max(6, min(18, (height - len(runs) - 8 - both) // (2 if both else 1) - 2 * both))
     timed = all(r.time is not None for run in runs for records in run.by_seed for r in records)
     axis = "seconds" if timed else "rounds"
     against = "simulated seconds" if timed else "rounds"
@@ -59,6 +60,7 @@ def screen(results: Results, width: int, height: int) -> Group:
     if both and any(x for x, _, _ in apart):
         parts += [
             Text("disagreement D(X), power of ten", style="bold"),
+            Text(ABOUT_DISAGREEMENT, style="dim"),
             plot([a for a in apart if a[0]], columns, rows),
         ]
     free = [run.label for run in runs if without_rounds(run.experiment)]

@@ -22,6 +22,7 @@ from epidemic.errors import BadInput, require_real
 from epidemic.rng import Streams
 
 LARGEST_FLOAT = float(np.finfo(np.float32).max)
+LARGEST_WHOLE = int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +30,7 @@ class Samples:
     """N inputs and their targets."""
 
     inputs: Array  # (N, ...) bytes or floats
-    targets: Array  # (N,) class numbers, or (N, ...) floats
+    targets: Array  # (N,) class numbers, (N, ...) floats, or (N, ...) whole numbers (masks, token ids)
     groups: Array | None = None  # (N,) who produced the sample (the writer), numbered from 0
 
     def __len__(self) -> int:
@@ -114,14 +115,17 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid
 def prepared(data: Dataset, validation: float) -> Dataset:
     """Check what was read, and set a stratified share of the training samples aside."""
     _check(data)
+    train, test = _with_whole_numbers(data.train, "train"), _with_whole_numbers(data.test, "test")
+    aside = None if data.validation is None else _with_whole_numbers(data.validation, "validation")
+    data = replace(data, train=train, test=test, validation=aside)
     if validation == 0:
         return data
     size = round(len(data.train) * validation)
     if size < 1:
         raise BadInput(f"data.validation = {validation} of {len(data.train)} samples is nothing; use a larger share")
-    aside = stratified(data.train.targets, size, "validation")
-    rest = np.setdiff1d(np.arange(len(data.train)), aside)
-    return replace(data, train=data.train.take(rest), validation=data.train.take(aside))
+    chosen = stratified(data.train.targets, size, "validation")
+    rest = np.setdiff1d(np.arange(len(data.train)), chosen)
+    return replace(data, train=data.train.take(rest), validation=data.train.take(chosen))
 
 
 def _pack(data: Dataset, about: dict[str, Any]) -> Stored:
@@ -164,6 +168,20 @@ def as_floats(x: Array, what: str, first: int | None = 0) -> Array:
             " scale it down, or leave it out"
         )
     return found
+
+
+def whole_numbers(y: Array, what: str) -> Array:
+    """Class numbers, masks, token ids and the like, as integers of 64 bits."""
+    if y.dtype.kind == "u" and y.size and y.max() > LARGEST_WHOLE:
+        raise BadInput(f"{what} has the number {y.max()}; whole numbers up to {LARGEST_WHOLE} are possible")
+    return y.astype(np.int64, copy=False)
+
+
+def _with_whole_numbers(samples: Samples, what: str) -> Samples:
+    """The same samples; targets that are integers or truth values of any width are integers of 64 bits."""
+    if samples.targets.dtype.kind not in "biu" or samples.targets.dtype == np.int64:
+        return samples
+    return replace(samples, targets=whole_numbers(samples.targets, f"{what}_y"))
 
 
 def stratified(targets: Array, size: int, purpose: str) -> NDArray[np.int64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,9 +12,9 @@ import msgspec
 import numpy as np
 
 from epidemic.config import call_own, import_object
-from epidemic.data.base import Array, Dataset, Samples, as_floats
+from epidemic.data.base import Array, Dataset, Samples, as_floats, whole_numbers
 from epidemic.data.labels import Labelled, as_declared, is_label, numbered, one_hot, shown
-from epidemic.data.sample_sets import is_sample_set, read_samples, refuse_endless
+from epidemic.data.sample_sets import drawn_once, is_sample_set, read_samples, refuse_endless
 from epidemic.errors import BadInput
 
 OTHER_KINDS = {
@@ -108,7 +109,9 @@ def _from_samples(train: Any, test: Any, what: str, declared: Sequence[str] | No
             f"{what}: train has the classes {names[0]}, but test {names[1]}; their numbers would contradict each other"
         )
     own = read[0].classes or read[1].classes
-    return from_arrays((read[0].inputs, read[0].labels), (read[1].inputs, read[1].labels), own=own, declared=declared)
+    data = from_arrays((read[0].inputs, read[0].labels), (read[1].inputs, read[1].labels), own=own, declared=declared)
+    sets = ((train, read[0], f"{what} (train)"), (test, read[1], f"{what} (test)"))
+    return replace(data, note="; ".join(filter(None, (data.note, *(drawn_once(*one) for one in sets)))))
 
 
 def from_arrays(
@@ -151,7 +154,7 @@ def _targets(
 ) -> tuple[list[Array], tuple[str, ...], str]:
     """Class numbers with the classes' names, or quantities without; and a note."""
     for name, y in (("train_y", train), ("test_y", test)):
-        if y.ndim == 0 or not (y.dtype.kind in "iuf" or is_label(y)):
+        if y.ndim == 0 or not (y.dtype.kind in "biuf" or is_label(y)):
             raise BadInput(
                 f"{name} must be an array with one label or some numbers for each sample, not {y.dtype} of shape {y.shape}"
             )
@@ -171,6 +174,11 @@ def _targets(
         return found.targets, found.classes, found.note
     if declared is not None:
         raise BadInput(f"data.classes = {shown(declared)}, but the targets are quantities to predict; leave it out")
-    whole = train.dtype.kind in "iu"
-    note = f"whole-number targets of shape {train.shape[1:]} are taken as quantities to predict" if whole else ""
-    return [as_floats(y, f"{name}: sample") for name, y in (("train_y", train), ("test_y", test))], (), note
+    parts = (("train_y", train), ("test_y", test))
+    if train.dtype.kind == "f":
+        return [as_floats(y, f"{name}: sample") for name, y in parts], (), ""
+    note = (
+        f"whole-number targets of shape {train.shape[1:]} are taken as quantities to predict by squared error,"
+        " and as they are by a loss of your own"
+    )
+    return [whole_numbers(y, name) for name, y in parts], (), note

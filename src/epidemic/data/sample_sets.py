@@ -1,6 +1,6 @@
 """Sample sets: what PyTorch calls a map-style data set. Anything with a length that gives (input, label) by number.
 
-Every sample is read once, so that a random transformation is drawn once as well.
+Every sample is read once, so that a random transformation is drawn once as well. A few are read again, to say so where it matters.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import numpy as np
 from epidemic.data.base import Array, as_floats
 from epidemic.errors import BadInput, plain
 from epidemic.progress import tell
+
+READ_AGAIN = 8
+"""Samples that are read twice; a picture that is mirrored by the toss of a coin stays the same all those times once in 256."""
 
 
 class SampleSet(Protocol):
@@ -94,6 +97,20 @@ def read_samples(samples: Any, what: str) -> Read:
     except (ValueError, OverflowError) as problem:
         raise BadInput(f"{what} has labels of different shapes: {' '.join(str(problem).split())}") from None
     return Read(inputs, targets, _classes(samples))
+
+
+def drawn_once(samples: Any, read: Read, what: str) -> str:
+    """A line that says so, if some of the first samples differ when they are read again: a random transformation is not repeated."""
+    for i in range(min(READ_AGAIN, len(read.labels))):
+        x, y = _sample(samples, i, what)
+        before = read.inputs[i]
+        same = x.shape == before.shape and np.array_equal(x, before, equal_nan=x.dtype.kind == "f")
+        if not same or not np.array_equal(np.asarray(y), read.labels[i]):
+            return (
+                f"sample {i} of {what} is another one when it is read again (a random transformation?);"
+                " every sample is read once, and stays as it was drawn then"
+            )
+    return ""
 
 
 def _sample(samples: Any, i: int, what: str) -> tuple[Array, Any]:

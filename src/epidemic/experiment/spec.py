@@ -58,9 +58,13 @@ class Eval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rounds between evaluations; the last round is always evaluated."""
     samples: int | Literal["all"] = 1000
     """Size of the fixed, stratified subset of the test samples. The full test set is used at the end."""
+    per_node: bool = False
+    """Whether records hold the accuracy, loss and metrics of every single node."""
 
     def __post_init__(self) -> None:
         require_int("eval.every", self.every, 1)
+        if not isinstance(self.per_node, bool):
+            raise BadInput(f"eval.per_node = {self.per_node!r} must be true or false")
         if self.samples != "all":
             require_int("eval.samples", self.samples, 1)
 
@@ -197,7 +201,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     mixing: str = "auto"
     """auto: the rule that belongs to the topology. samples: every voice by the number of its training samples."""
     loss: str | Loss = "auto"
-    """auto: cross-entropy for classes, squared error otherwise; or "module:function"."""
+    """auto: cross-entropy for classes, squared error otherwise (half the squared distance, mean over samples); or "module:function"."""
     topology: GivesGraphs = msgspec.field(default_factory=lambda: ELLocal(7))
     algorithm: Algorithm = msgspec.field(default_factory=LocalSGD)
     data: Source | OwnData | Callable[[], OwnData] = msgspec.field(default_factory=Fashion)
@@ -343,6 +347,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if fields["participation"] == Everybody():  # as it was before there was anything else
             del fields["participation"]
         table = {key: _described(value) for key, value in fields.items() if key != "seeds"}
+        if not self.eval.per_node:  # the same
+            del table["eval"]["per_node"]
         if metrics:
             table["metrics"] = {n: m if isinstance(m, str) else fingerprint(m) for n, m in metrics.items()}
         if callbacks:

@@ -19,7 +19,7 @@ from epidemic.graph import IntArray
 from epidemic.host.counters import Counters
 from epidemic.host.setup import Setup
 from epidemic.learner import Evaluation
-from epidemic.record import Living, Moment, OwnSpread, Record, Spread, Summary, Traffic
+from epidemic.record import Living, Moment, OwnSpread, PerNode, Record, Spread, Summary, Traffic
 
 
 def record_of(
@@ -27,7 +27,7 @@ def record_of(
     found: Evaluation,
     mean: Evaluation | None,
     *,
-    hosted: int,
+    ids: IntArray,
     round: int,
     alive: int,
     train_loss: float | None,
@@ -36,7 +36,8 @@ def record_of(
     living: Living | None = None,
     time: Moment | None = None,
 ) -> Record:
-    """The record of a round: `found` of the hosted nodes (of one, if all are the same), `mean` of the average of all models."""
+    """The record of a round: `found` of the nodes with these `ids` (of one, if all are the same), `mean` of the average of all models."""
+    hosted = len(ids)
     return Record(
         round=round,
         seed=setup.seed,
@@ -51,6 +52,18 @@ def record_of(
         bytes=bytes,
         metrics={name: OwnSpread.of(found.metrics[name].expand(hosted)) for name in setup.experiment.own_metrics()},
         time=None if time is None else _with_accuracies(time, found, hosted),
+        per_node=_per_node(setup, of_everybody(found, hosted), ids) if setup.experiment.eval.per_node else None,
+    )
+
+
+def _per_node(setup: Setup, found: Evaluation, ids: IntArray) -> PerNode:
+    accuracy = found.metrics.get("accuracy")
+    own = {name: found.metrics[name].tolist() for name in setup.experiment.own_metrics()}
+    return PerNode(
+        ids.tolist(),
+        found.loss.tolist(),
+        None if accuracy is None else accuracy.tolist(),
+        {name: [value if math.isfinite(value) else None for value in values] for name, values in own.items()},
     )
 
 
@@ -61,11 +74,19 @@ def _with_accuracies(moment: Moment, found: Evaluation, n: int) -> Moment:
 
 
 def living_of(found: Evaluation, up: NDArray[np.bool_], apart: Callable[[NDArray[np.bool_]], float]) -> Living | None:
-    """The same of the nodes that are up alone; None where all are (or none is). `apart`: gives D(X) of some of the nodes."""
+    """The same of the nodes that are up alone; None where all are (or none is). `apart`: gives D(X) of some of the nodes.
+
+    `found` is of all nodes, or of one if all are the same.
+    """
     if up.all() or not up.any():
         return None
-    part, alive = among(found, up), int(up.sum())
+    part, alive = among(of_everybody(found, len(up)), up), int(up.sum())
     return Living(_spread(part, "accuracy", alive), Spread.of(part.loss), apart(up))
+
+
+def of_everybody(found: Evaluation, n: int) -> Evaluation:
+    """What was found of n nodes, from that or from what was found of one whose model they all have."""
+    return Evaluation(found.loss.expand(n), {name: values.expand(n) for name, values in found.metrics.items()})
 
 
 def among(found: Evaluation, up: NDArray[np.bool_]) -> Evaluation:

@@ -13,10 +13,14 @@ from epidemic.topology import fragments_of
 
 
 def parts_of(experiment: Experiment, numbers: int, streams: Streams) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
-    """Which numbers of a model belong to each of its parts: a keyed permutation, cut evenly; the same for all nodes."""
+    """Which numbers of a model belong to each of its parts: a keyed permutation, cut evenly; the same for all nodes.
+
+    Empty where models travel whole. A method whose letters carry parts may have a single one: all numbers.
+    """
     parts = check_parts(experiment, numbers)
     if parts == 1:
-        return []
+        free = experiment.free
+        return [np.arange(numbers)] if free is not None and any(kind.part for kind in free.kinds) else []
     return [np.sort(part) for part in np.array_split(streams("parts").permutation(numbers), parts)]
 
 

@@ -20,7 +20,20 @@ from epidemic.host.devices import choose_device
 from epidemic.host.parts import check_parts
 from epidemic.host.sizes import check_model_size, check_sizes, outputs_of
 from epidemic.host.start import Weights
-from epidemic.learner import LOSSES, SGD, Adam, Choice, Learner, Loss, Metric, Task, accuracy, choose
+from epidemic.learner import (
+    LOSSES,
+    SGD,
+    Adam,
+    Choice,
+    Learner,
+    Loss,
+    Metric,
+    PerPosition,
+    Task,
+    accuracy_measure,
+    choose,
+    squared_error,
+)
 from epidemic.metrics import SHIPPED, Whole
 from epidemic.models import Model, PythonModel
 from epidemic.rng import Streams
@@ -76,13 +89,18 @@ def prepare(
     check_sizes(experiment, module, data, experiment.nodes if places is None else len(places), device)
     hosted = np.arange(experiment.nodes) if places is None else np.array(places, dtype=np.int64)
     parts, sizes = _shares(experiment, data, streams, hosted)
+    span = _span(data)  # of all samples: what is measured must be the same wherever they are
     if cut:
         data, parts = _cut(data, parts)
-    metrics: dict[str, Metric] = {"accuracy": accuracy} if data.classes else {}
     loss, own = experiment.loss_function(data), experiment.own_metrics()
-    task = Task(module, data, loss, {**metrics, **own}, device, _kind(experiment, data, loss, own, device))
-    evaluated = task.tensors(evaluation_subset(data.evaluated, experiment))
-    _check_model(task, data, experiment)
+    task = Task(module, data, loss, own, device, _kind(experiment, data, loss, own, device))
+    evaluated, test = task.tensors(evaluation_subset(data.evaluated, experiment)), task.tensors(data.test)
+    outputs, targets = _check_model(task, data, experiment)
+    if span is not None and (data.classes or loss is not squared_error):
+        measure = accuracy_measure(outputs, targets, span, len(data.classes), loss)
+        if isinstance(measure, PerPosition):
+            measure.check(torch.cat([evaluated[1], test[1]]))
+        task.measure_accuracy(measure)
     _check_whole(task, evaluated)
     algorithm, initial = experiment.algorithm, task.layout.row(task.module)
     check_parts(experiment, len(initial))  # before anybody plans a round for each of them
@@ -103,7 +121,7 @@ def prepare(
         ),
         task,
         evaluated,
-        task.tensors(data.test),
+        test,
         initial,
         sizes,
     )
@@ -196,8 +214,16 @@ def evaluation_subset(samples: Samples, experiment: Experiment) -> Samples:
     return samples.take(stratified(samples.targets, size, "evaluation"))
 
 
-def _check_model(task: Task, data: Dataset, experiment: Experiment) -> None:
-    """Run two samples through, and compare what comes out with what the labels need."""
+def _span(data: Dataset) -> tuple[int, int] | None:
+    """The smallest and the largest target of all samples; None if they are not whole numbers."""
+    every = [part.targets for part in (data.train, data.test, data.validation) if part is not None and len(part)]
+    if any(targets.dtype.kind not in "iu" for targets in every):
+        return None
+    return min(int(targets.min()) for targets in every), max(int(targets.max()) for targets in every)
+
+
+def _check_model(task: Task, data: Dataset, experiment: Experiment) -> tuple[Tensor, Tensor]:
+    """Run two samples through, and compare what comes out with what the labels need; the outputs and the targets."""
     inputs, targets = task.batch(torch.arange(2, device=task.device) % len(task.train[0]))
     module = copy.deepcopy(task.module).eval()
     try:
@@ -224,8 +250,6 @@ def _check_model(task: Task, data: Dataset, experiment: Experiment) -> None:
         given = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise BadInput(f"{called} must be the mean over the batch, a single number, not {given}")
     for name, metric in task.metrics.items():
-        if metric is accuracy:
-            continue
         try:
             found = metric(outputs, targets)
         except EpidemicError as problem:
@@ -237,6 +261,7 @@ def _check_model(task: Task, data: Dataset, experiment: Experiment) -> None:
         if not isinstance(found, Tensor) or tuple(found.shape) != (2,):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise BadInput(f"metric {name!r} must give a tensor of one number per sample, not {shape} for 2 samples")
+    return outputs, targets
 
 
 def _check_whole(task: Task, evaluated: tuple[Tensor, Tensor]) -> None:

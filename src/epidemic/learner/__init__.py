@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from epidemic.learner.accuracies import Loss, PerPosition, accuracy, accuracy_measure
 from epidemic.learner.choice import CHOICES, STRATEGIES, Choice, choose, obstacle_to_stacking, rule
 from epidemic.learner.nature import Nature
 from epidemic.learner.optimisers import SGD, Adam, Memory, Optimiser, Rate, with_rate
@@ -24,10 +25,8 @@ from epidemic.learner.stacked import Stacked
 from epidemic.learner.task import (
     LOSSES,
     Evaluation,
-    Loss,
     Strategy,
     Task,
-    accuracy,
     cross_entropy,
     squared_error,
 )
@@ -102,11 +101,13 @@ __all__ = [
     "Nature",
     "Optimiser",
     "PerNode",
+    "PerPosition",
     "Rate",
     "Stacked",
     "Strategy",
     "Task",
     "accuracy",
+    "accuracy_measure",
     "choose",
     "cross_entropy",
     "obstacle_to_stacking",

@@ -212,7 +212,10 @@ _RESHAPING = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, 
 
 
 def _without_idle_steps(traced: GraphModule) -> GraphModule:
-    """The same graph without the steps that give what they are given: a third of those that vmap leaves behind."""
+    """The same graph without the steps that give what they are given: a third of those that vmap leaves behind.
+
+    What is left of the views takes any strides: the batches of a later local step do not lie side by side, as those of the first one do.
+    """
     for node in traced.graph.nodes:
         before = node.args[0] if node.args else None
         if node.op != "call_function" or not isinstance(before, Node):
@@ -221,6 +224,8 @@ def _without_idle_steps(traced: GraphModule) -> GraphModule:
         if same_shape or node.target == torch.ops.aten.detach.default:
             node.replace_all_uses_with(before)
             traced.graph.erase_node(node)
+        elif node.target == torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
     traced.recompile()
     return traced
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -13,13 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from epidemic.data import Dataset, Samples
+from epidemic.learner.accuracies import Loss
 from epidemic.learner.nature import Nature, nature_of
 from epidemic.learner.optimisers import Memory, Optimiser
 from epidemic.learner.rows import Layout
 from epidemic.metrics import Metric, PerSample, Whole
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(outputs, targets) -> the mean over the batch, a scalar."""
 
 EVALUATION_BATCH = 50
 """Samples per forward pass in evaluation; more fall out of the cache."""
@@ -46,11 +44,6 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
         if outputs.shape != targets.shape:  # PyTorch would make them fit, by comparing each sample with all others
             raise ValueError(f"outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)} do not fit each other")
     return 0.5 * (outputs - targets).flatten(1).square().sum(1).mean()
-
-
-def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 for each sample whose largest output is that of its class."""
-    return (outputs.argmax(-1) == targets).to(torch.float32)
 
 
 LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "squared-error": squared_error}
@@ -101,9 +94,17 @@ class Task:
         self.whole: dict[str, Whole] = {n: m for n, m in metrics.items() if isinstance(m, Whole)}
         self.device = device
         self.scale, self.shift = data.scale, data.shift
+        self.float_targets = False
         self.train = self.tensors(data.train)
         self.integers = False
         self.integers = self._wants_integers()
+        if self._wants_float_targets():
+            self.float_targets, self.train = True, (self.train[0], self.train[1].to(self.layout.dtype))
+
+    def measure_accuracy(self, measure: PerSample | None) -> None:
+        """Evaluate the accuracy as well, before the other metrics; None: there is none."""
+        if measure is not None:
+            self.metrics = {"accuracy": measure, **self.metrics}
 
     def tensors(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """Raw inputs, and targets, on the device."""
@@ -111,7 +112,7 @@ class Task:
             np.require(a, requirements=["C", "W"]) for a in (samples.inputs, samples.targets)
         )  # PyTorch shares no other
         inputs, targets = map(torch.from_numpy, arrays)
-        if targets.is_floating_point():
+        if targets.is_floating_point() or self.float_targets:
             targets = targets.to(self.layout.dtype)
         return inputs.to(self.device), targets.to(self.device)
 
@@ -131,6 +132,25 @@ class Task:
                     return True
                 except Exception:
                     return False  # it takes neither; the check of the model says so
+
+    def _wants_float_targets(self) -> bool:
+        """Whether whole-number targets of several dimensions become floats: for squared error, and for a loss that takes nothing else."""
+        inputs, targets = self.batch(torch.arange(2, device=self.device) % len(self.train[0]))
+        if targets.is_floating_point() or targets.dim() == 1:
+            return False
+        if self.loss is squared_error:
+            return True
+        module = copy.deepcopy(self.module).eval()
+
+        def taken(given: Tensor) -> bool:
+            try:
+                self.loss(module(inputs.clone()), given)
+            except Exception:
+                return False
+            return True
+
+        with torch.no_grad():  # if it takes neither, the check of the model says so
+            return not taken(targets) and taken(targets.to(self.layout.dtype))
 
     @cached_property
     def nature(self) -> Nature:

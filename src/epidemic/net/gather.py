@@ -25,7 +25,7 @@ from epidemic.host.setup import make_learner, prepare
 from epidemic.host.start import START, read_start
 from epidemic.host.store import Store
 from epidemic.learner import Choice, Evaluation, Layout
-from epidemic.record import Letters, MeanMax, Moment, OwnSpread, Record, Spread, Summary, Traffic
+from epidemic.record import Letters, MeanMax, Moment, OwnSpread, PerNode, Record, Spread, Summary, Traffic
 from epidemic.workers import Workers
 
 OWN_DATA = "every node has data of its own: its accuracy and loss are on its own test samples, and the average model was not evaluated"
@@ -225,6 +225,9 @@ def _record(parts: list[Record]) -> Record:
         bytes=Traffic(*(over(what) for what in ("model", "header", "control", "total"))),
         metrics={name: OwnSpread.of(_own([part.metrics for part in parts], name)) for name in parts[0].metrics},
         time=_moment(parts),
+        per_node=PerNode.joined([part.per_node for part in parts if part.per_node is not None])
+        if all(part.per_node is not None for part in parts)
+        else None,
     )
 
 

@@ -21,6 +21,7 @@ from epidemic.host.population import Population
 from epidemic.host.setup import Setup, make_learner, prepare
 from epidemic.host.start import Start, Weights, read_start
 from epidemic.host.store import Store
+from epidemic.models import unused_methods
 from epidemic.net.acquaintances import meeting_of
 from epidemic.net.addresses import Addresses, read_addresses
 from epidemic.net.extending import check_rounds, write_rounds
@@ -92,6 +93,8 @@ def run_node(
             say("preparing the model")
             places, begun_on = [identities[i].place for i in left], stores[left[0]].known_device()
             setup = prepare(experiment, seed, data, places, begun_on=begun_on, weights=weights)
+            if (unused := unused_methods(setup.task.module)) is not None:
+                say(unused)
             with gentle_stop() as stop:
                 host = _hosting(setup, [stores[i] for i in left], workers, stop)
                 if start is not None:

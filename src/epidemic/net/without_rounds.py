@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import torch
 
 from epidemic.host.journal import Extra, Host, Journal
@@ -61,8 +60,6 @@ class WithoutRounds:
         self._algorithm, self._clock = algorithm, experiment.clock
         (self._column,) = host.population.columns
         parts = parts_of(experiment, len(setup.initial), setup.streams)
-        if not parts and any(kind.part for kind in algorithm.kinds):  # the only part is the whole
-            parts = [np.arange(len(setup.initial))]
         sizes = [len(part) for part in parts]
         self.format = FreeFormat(terms.run, self._column, algorithm.kinds, sizes, experiment.network.largest)
         self._handles = Handles([torch.from_numpy(part).to(setup.task.device) for part in parts])

@@ -22,6 +22,7 @@ from epidemic.errors import BadInput, plain
 from epidemic.files import UNREADABLE, read_bounded, read_json
 from epidemic.host.store import RECORDS, TIMINGS, RunState, read_state
 from epidemic.record import Living, Record, Spread, Summary, read_records
+from epidemic.report.nodes import rows_of
 from epidemic.report.settings import Design, differing, method_of, settings_of
 from epidemic.report.statistics import places_of
 
@@ -185,9 +186,24 @@ class Results(msgspec.Struct, frozen=True):
             for record in seed.records
         ]
 
-    def dataframe(self) -> Any:
-        """The tidy table as a pandas DataFrame."""
-        return need("pandas", "Data frames", "tables").DataFrame(self.rows())
+    def node_rows(self) -> list[dict[str, Any]]:
+        """One row for each run, seed, evaluated round and node, of runs with `eval.per_node = true`."""
+        return [
+            {"run": run.label, "directory": str(seed.path), "seed": seed.seed, **row}
+            for run in self.runs
+            for seed in run.seeds
+            for record in seed.records
+            for row in rows_of(record)
+        ]
+
+    def dataframe(self, *, per_node: bool = False) -> Any:
+        """The tidy table as a pandas DataFrame; `per_node`: that of `node_rows`."""
+        rows = self.node_rows() if per_node else self.rows()
+        if per_node and not rows:
+            raise BadInput(
+                "per_node = True: none of these runs has eval.per_node = true, so only means over nodes are known"
+            )
+        return need("pandas", "Data frames", "tables").DataFrame(rows)
 
 
 def read_results(*directories: str | Path) -> Results:

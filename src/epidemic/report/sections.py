@@ -22,6 +22,7 @@ from epidemic.report.shown import LOSS, Quantity, Shown, has_accuracy
 from epidemic.report.statistics import READ, Interval, best, disagreement_of, first_reaching
 from epidemic.report.sweeps import far_apart
 from epidemic.report.targets import FIRST, MOST, Cost, mean_cost, nodes_until, over_seeds
+from epidemic.shown import ABOUT_DISAGREEMENT
 
 NODES_SHOWN = 200
 """More nodes than these are not drawn one by one."""
@@ -95,6 +96,7 @@ def learning(shown: Shown) -> str:
                      f"standard deviation ({what.unit or what.name})", from_zero=True),
     ]  # fmt: skip
     words = ["The dotted line is the target of the next section."] if level is not None else []
+    words.append(f"{escape(ABOUT_DISAGREEMENT)}.")
     if shown.about_rounds:
         words.append(escape(shown.about_rounds))
     if shown.clock and not all(shown.timed):

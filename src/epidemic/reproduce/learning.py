@@ -120,7 +120,12 @@ def _fewer_rounds(study: Study, method: Method, target: float, paper: float) -> 
     ratio = None if ours is None or static is None else static[0] / max(ours[0], 1)
     agrees = ratio is not None and abs(ratio / paper - 1) <= 0.15
     verdict: Verdict = "not comparable" if study.shortfall else "agrees" if agrees else "differs"
-    said = "did not reach it" if ours is None or static is None else f"{ours[0]:,} instead of {static[0]:,} rounds"
+    if ours is None or static is None:
+        said = "did not reach it"
+    elif ours[0] == static[0]:
+        said = f"{ours[0]:,} rounds, as many as 7-regular static"
+    else:
+        said = f"{ours[0]:,} instead of {static[0]:,} rounds"
     reason = f"{said}; {study.shortfall or 'agrees within 15 %'}"
     return Check(what=what, ours=ratio, expected=paper, verdict=verdict, reason=reason)
 

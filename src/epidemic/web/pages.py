@@ -19,7 +19,7 @@ from epidemic.report import charts
 from epidemic.report.charts import Look, Series
 from epidemic.report.schemes import looks_of
 from epidemic.report.statistics import along, curve
-from epidemic.shown import simulated, size
+from epidemic.shown import ABOUT_DISAGREEMENT, simulated, size
 from epidemic.web.seeds import Seed
 from epidemic.web.view import View, badge, block, row, spark, table, tiles
 from epidemic.web.watch import Catalogue, Run, key_of
@@ -190,7 +190,7 @@ def run_page(catalogue: Catalogue, run: Run) -> View:
         *figures(series, classes=run.classes, rounds=round_label([run.experiment])),
         (None, f"<section><h2>Seeds</h2>{before}"),
         *(block(f"s-{seed.number}", row(_seed_cells(run, seed)), "tr") for seed in run.known),
-        (None, f"{after}</section>"),
+        (None, f"{after}<p>{escape(ABOUT_DISAGREEMENT)}.</p></section>"),
         (None, _settings(run)),
     ]
     if run.by_seed:
