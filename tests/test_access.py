@@ -49,17 +49,28 @@ def test_letters_are_taken_from_their_sender_and_leave_towards_their_receiver_on
 
 def test_a_place_answers_and_shows_itself_only(may):
     for message, topic in (("reply", "ask/status"), ("declare_queryable", "ask/hello")):
-        assert may("node-1", "ingress", message, f"{topic}/1")
-        assert not may("node-1", "ingress", message, f"{topic}/2")
-        assert not may("node-1", "ingress", message, f"{topic}/*")
+        assert may("node-1", "ingress", message, f"{topic}/1/0")
+        assert may("node-1", "ingress", message, f"{topic}/1/*")
+        assert not may("node-1", "ingress", message, f"{topic}/2/0")
+        assert not may("node-1", "ingress", message, f"{topic}/2/1")
+        assert not may("node-1", "ingress", message, f"{topic}/*/0")
     assert may("node-1", "ingress", "liveliness_token", "alive/1/token")
     assert not may("node-1", "ingress", "liveliness_token", "alive/2/token")
     assert not may("node-1", "ingress", "liveliness_token", "done/2/token")
 
 
+def test_a_question_comes_from_who_it_says_that_asks(may):
+    assert may("node-1", "ingress", "query", "ask/hello/0/1")
+    assert may("node-1", "ingress", "query", "ask/status/*/1")
+    for asker in ("2", "*", "observer"):
+        assert not may("node-1", "ingress", "query", f"ask/hello/0/{asker}")
+    assert not may("node-1", "ingress", "query", "ask/**")
+
+
 def test_an_observer_asks_for_the_status_and_nothing_else(may):
-    assert may("observer", "ingress", "query", "ask/status/*")
-    assert not may("observer", "ingress", "query", "ask/model/0")
+    assert may("observer", "ingress", "query", "ask/status/*/observer")
+    assert not may("observer", "ingress", "query", "ask/status/*/0")
+    assert not may("observer", "ingress", "query", "ask/model/0/observer")
     assert not may("observer", "ingress", "put", "to/0/1")
     assert not may("observer", "egress", "put", "to/1/0")
     assert not may("observer", "ingress", "liveliness_token", "alive/1/token")

@@ -21,17 +21,19 @@ from epidemic.errors import BadInput, CallbackFailed, EpidemicError, RunFailed
 from epidemic.host.journal import Host
 from epidemic.net.acquaintances import Acquaintances, Meeting
 from epidemic.net.computing import Calls, Computing
-from epidemic.net.desk import Desk
+from epidemic.net.desk import Desk, now
 from epidemic.net.hello import LARGEST_BUNDLE, Hello, seal_hellos
 from epidemic.net.keyring import Keyring
+from epidemic.net.limits import BAD, CLOSED, COSTS, Limits, Verdict
 from epidemic.net.opening import Unreachable
 from epidemic.net.outbox import Outbox
 from epidemic.net.reader import Reader
+from epidemic.net.replays import Replays
 from epidemic.net.seat import RoundSeat, Seat
 from epidemic.net.sight import Sight
 from epidemic.net.status import seal_statuses
 from epidemic.net.terms import Terms
-from epidemic.net.transport import Transport
+from epidemic.net.transport import OBSERVER, Transport
 from epidemic.net.wire import NO_LETTER, Letter, Refused
 from epidemic.protocol import events as e
 
@@ -72,6 +74,10 @@ class Way(Protocol):
         """Its letters; `refuse` counts those that are not in order, `failed` is told of errors of our own."""
         ...
 
+    def replays(self, seats: Mapping[int, Any]) -> Replays:
+        """Which of its messages are worth a signature."""
+        ...
+
     def learning(self, host: Host, seats: Mapping[int, Any], calls: Calls) -> Computing[Any]:
         """Its computing."""
         ...
@@ -106,6 +112,9 @@ class Process:
         self._keyring = Keyring(carrier.identity, terms, experiment.nodes, self._book)
         self._outbox = Outbox(transport, nodes=experiment.nodes, senders=len(seats) * self._format.parts)
         self._sight = Sight(carrier.place)
+        cap = experiment.faults.cap_of(experiment.nodes)
+        self._limits = Limits(self._format.parts + (0 if cap is None else len(seats)))  # messages, and offers of them
+        self._flooding: set[int] = set()  # whose links carried too much
         self._warned = ""
         self._greeting: set[int] = set()  # whose answer is waited for
         self._work: queue.SimpleQueue[list[tuple[Seat, e.Action]] | EpidemicError] = queue.SimpleQueue()
@@ -125,6 +134,9 @@ class Process:
             nodes=experiment.nodes,
             hosted=len(seats),
             samples=dict(enumerate(sizes.tolist())) if self._format.most_samples and sizes is not None else None,
+            replays=way.replays(self._seats),
+            repeated=self._repeated,
+            forged=lambda link: self._limits.charge(link, BAD, now()),
         )
         self._found: list[tuple[Seat, e.Action]] = []
         self._letters = way.letters(
@@ -146,7 +158,7 @@ class Process:
     def _refusals(self) -> dict[str, int]:
         """What came and was not in order, by reason."""
         known = Counter[str]() if self._book is None else self._book.refused
-        return dict(self._reader.refused + self._keyring.refused + known)
+        return dict(self._reader.refused + self._keyring.refused + known + Counter(flood=self._limits.dropped))
 
     # -- from start to end --------------------------------------------------------------------------------------------
 
@@ -185,6 +197,8 @@ class Process:
             desk.put(seat.place, e.Started())
             desk.put(seat.place, e.Present(self._carrier, transport.token, True))
         self._introduce_inside()
+        transport.admit = self._admit
+        transport.unwelcome = lambda place: self._limits.closed(place, now())
         limit = self._format.most_bytes
         transport.receive(self._reader.put, lambda _: self._reader.refuse("oversized"), limit)
         transport.answer("hello", self._greeted)
@@ -204,6 +218,28 @@ class Process:
 
     # -- the network's threads ----------------------------------------------------------------------------------------
 
+    def _admit(self, link: int, what: str) -> bool:
+        """Whether something is taken that came over a link; who sends more than any honest node is paused, then closed."""
+        verdict = self._limits.admit(link, COSTS.get(what, 1), now())
+        if verdict is Verdict.TAKEN:
+            return True
+        if link not in self._flooding:
+            self._flooding.add(link)
+            who = "an observer" if link == OBSERVER else f"node {link}"
+            self._desk.tell(
+                self._say,
+                f"{who} sends more than any honest node: what comes over its connection is dropped (counted as flood), and the"
+                f" connection is closed for {CLOSED} s whenever that goes on",
+            )
+        if verdict is Verdict.CLOSE:
+            self._desk.tell(self._transport.shut, link)
+        return False
+
+    def _repeated(self, places: tuple[int, ...], outcome: str) -> None:
+        for place in places:
+            if place in self._seats:
+                self._seats[place].repeated(outcome)
+
     def _presence(self, place: int, token: str, there: bool) -> None:
         if place != self._carrier or token != self._transport.token:
             self._keyring.shown(place, token, there)
@@ -217,6 +253,8 @@ class Process:
         heard = self._keyring.introduce(raw)
         for hello in heard:
             self._desk.put_all(hello)
+        for carrier in {hello.carrier for hello in heard}:
+            self._limits.carries(carrier, self._keyring.carried(carrier), now())
         if heard:
             self._reader.look_again()
         return bool(heard)
@@ -297,7 +335,7 @@ class Process:
             elif topic == "model":
                 self._reader.put(carrier, raw, (), lambda letter: heard(self._given(letter, to)))
             elif topic == "again":
-                self._reader.put(carrier, raw, (seat.place,))
+                self._reader.put(carrier, raw, (seat.place,), asked_for=True)
                 heard("sent")
             else:
                 heard(None)
