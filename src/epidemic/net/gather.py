@@ -15,6 +15,7 @@ from torch import Tensor
 
 from epidemic.errors import BadInput
 from epidemic.experiment import Experiment, load, same_experiment
+from epidemic.files import read_bounded
 from epidemic.host.checkpoint import MODELS
 from epidemic.host.findings import summary_of
 from epidemic.host.mixture import disagreement, mean_row
@@ -34,7 +35,7 @@ class _Run:
         self.info: dict[str, Any] = self.store.run_info() or {}
         self.records = _by_time(self.store.records(), experiment)
         self.summary = self.store.summary()
-        self.node: dict[str, Any] = msgspec.json.decode((self.store.path / "nodes.json").read_bytes())[0]
+        self.node: dict[str, Any] = msgspec.json.decode(read_bounded(self.store.path / "nodes.json"))[0]
         self.tensors = safetensors.torch.load_file(self.store.path / "models.safetensors")
 
 
