@@ -18,6 +18,7 @@ ALL = [
     "shares",
     "loading",
     "network",
+    "floods",
     "ranks",
 ]
 

@@ -65,8 +65,8 @@ def test_greetings(victims):
         session.get(key, Callback(lambda _: None, indirect=False), payload=words[i % 50], timeout=1.0)
 
     sent = until_closed(there, member, greet)
-    assert there.statuses()[0].refusals["flood"] >= 200  # those that it owed when it was closed
-    assert sent >= 400
+    assert there.statuses()[0].refusals["flood"] >= 20  # those that it owed when it was closed
+    assert sent >= 120
     survived(there, weight)
 
 
@@ -79,8 +79,8 @@ def test_old_messages(victims):
     sent = until_closed(there, member, lambda i: member.send(0, frames[i % len(frames)]))
     found = there.statuses()[0]
     repeated = found.letters["duplicate"]
-    assert repeated >= 20_000 - 200
-    assert found.refusals["flood"] >= 10_000
+    assert repeated >= 10_000 - 200
+    assert found.refusals["flood"] >= 1000
     assert sent >= repeated + found.refusals["flood"] - 1000  # those of honest nodes, which ask again now and then
     survived(there, weight)
 
@@ -102,7 +102,7 @@ def test_bad_frames(victims):
     weight = memory.resident(there.cluster.children[0].process.pid)
     until_closed(there, member, lambda i: member.send(0, different[i % 3000]))
     refused = there.statuses()[0].refusals
-    assert sum(refused.values()) >= 39_000  # all that came before the connection was closed
+    assert sum(refused.values()) >= 11_000  # all that came before the connection was closed
     assert refused["oversized"] >= 50
     survived(there, weight)
 
@@ -119,5 +119,5 @@ def test_messages_with_wrong_signatures_close_a_connection_soon(victims):
         member.send(0, bytes(wrong) if i % 2 else member.letter(now, bytes(8))[:-1] + b"\1")
 
     until_closed(there, member, forge)
-    assert 0 < there.statuses()[0].refusals["wrong-signature"] <= 450  # each costs as much as a hundred messages
+    assert 0 < there.statuses()[0].refusals["wrong-signature"] <= 150  # each costs as much as a hundred messages
     survived(there, weight)

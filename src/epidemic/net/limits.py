@@ -2,7 +2,7 @@
 
 Whatever comes costs some of the link's time: a bucket holds up to SECONDS of it and fills by a second each second. Who has none left is
 paused: what comes is dropped unread and counted, and costs as before, so that the pause lasts until less comes. Who goes on until it
-owes another SECONDS is closed for CLOSED seconds.
+owes a second of it is closed for a minute.
 
 The numbers are far above what an honest process sends: a node sends one message a round (`parts` of them, where models are cut), and no model
 is so small that it is trained 2000 times a second. A restart, a burst after a standstill of the receiver (a silent link is dead after 5 seconds)
@@ -19,9 +19,11 @@ from epidemic.protocol.events import SECOND
 
 RATE = 2000
 """Messages a second of one node that never pause its link."""
-SECONDS = 10
+SECONDS = 5
 """Seconds' worth of messages that may come at once."""
 FULL = SECONDS * SECOND
+OWED = SECOND
+"""Who owes so much is closed."""
 MOST_RATE = 20_000
 """Messages a second of one link, whatever number of nodes is behind it: signing takes a process longer."""
 CLOSED = 60
@@ -75,7 +77,7 @@ class Limits:
                 state.at = now
                 if state.left >= 0:
                     return Verdict.TAKEN
-                if state.left <= -FULL:
+                if state.left <= -OWED:
                     state.until = state.at = now + CLOSED * SECOND
                     state.left = FULL
                     self._dropped += 1
