@@ -89,6 +89,18 @@ def test_a_later_certificate_has_its_places_rights_and_a_revoked_or_unknown_one_
                 assert not allowed(rules, name, flow, message, key)
 
 
+def test_who_was_revoked_may_ask_for_the_list_that_says_so_and_nothing_else(root):
+    Authority.load(root).revoke("node-1")
+    identity = Identity.load(root / "node-0")
+    rules, prefix = access_rules(identity, NODES), f"epidemic/{identity.cluster}"
+    assert allowed(rules, "node-1", "ingress", "query", f"{prefix}/ask/revoked/0/1")
+    assert allowed(rules, "node-1", "egress", "reply", f"{prefix}/ask/revoked/0/1")
+    assert not allowed(rules, "node-1", "ingress", "query", f"{prefix}/ask/revoked/0/2")
+    assert not allowed(rules, "node-1", "ingress", "query", f"{prefix}/ask/hello/0/1")
+    assert not allowed(rules, "node-1", "ingress", "reply", f"{prefix}/ask/revoked/1/0")
+    assert not allowed(rules, "node-1", "egress", "query", f"{prefix}/ask/hello/1/0")
+
+
 def test_nobody_has_a_say_below_another_authority(root):
     rules = access_rules(Identity.load(root / "node-0"), NODES)
     for name in ("node-1", "relay", "observer"):

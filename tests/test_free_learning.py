@@ -1,5 +1,6 @@
 """What the main thread computes for nodes without rounds: trainings as in the simulator, and nothing insane from others stays."""
 
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -188,3 +189,13 @@ def test_what_a_node_remembers_comes_back_from_its_checkpoint_and_numbers_grow(t
     assert again.number > memory.number
     new, _, _ = other.restored(None)
     assert new.number > again.number
+
+
+def test_numbers_grow_although_nothing_was_saved_and_the_clock_went_back_by_an_hour(tmp_path, monkeypatch):
+    seat = Here().seats[3]
+    seat.identity.folder = tmp_path
+    before = seat.restored(None)[0].number
+    back = time.time() - 3600
+    monkeypatch.setattr(time, "time", lambda: back)
+    monkeypatch.setattr(time, "time_ns", lambda: int(back * 1e9))
+    assert seat.restored(None)[0].number > before

@@ -508,3 +508,17 @@ def test_a_revoked_node_is_not_heard_any_more_and_cannot_come_back(deploy):
     assert folder.name == "node-2.1"
     there.cluster.add(2, folder)
     there.until(lambda found: len(found) == 4 and found[0].alive == 4, 30)
+
+
+def test_a_revoked_node_that_was_not_given_the_list_learns_it_from_the_others_and_says_so(deploy, tmp_path):
+    there = deploy(WHAT).start()
+    there.until_round(20, range(4))
+    shutil.copytree(there.root / "authority", tmp_path / "elsewhere" / "authority")
+    Authority.load(tmp_path / "elsewhere").revoke("node-2")
+    for place in (0, 1, 3):  # node 2 is left out
+        shutil.copy(tmp_path / "elsewhere" / "authority" / "revoked.json", there.folders[place] / "revoked.json")
+    revoked = there.cluster.children[2].process
+    revoked.join(90)
+    assert revoked.exitcode == 2
+    assert "the certificate here (node-2) was revoked" in there.cluster.problems()[2]
+    there.until_round(there.until(lambda found: 0 in found)[0].round + 20, (0, 1, 3))

@@ -14,11 +14,15 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
+
 from epidemic.errors import BadInput, CallbackFailed, EpidemicError, RunFailed
 from epidemic.host.journal import Host
+from epidemic.net.access import REVOKED
 from epidemic.net.acquaintances import Acquaintances, Meeting
 from epidemic.net.computing import Calls, Computing
 from epidemic.net.desk import Desk, now
@@ -39,6 +43,12 @@ from epidemic.protocol import events as e
 
 GREETING = 3.0
 """Seconds that a hello is waited for."""
+
+ASK_REVOKED = 3 * e.SECOND
+"""Pause between questions whether this node was revoked, while links are there on which nothing comes."""
+MOST_ASKED = 4
+LARGEST_LIST = 2**20
+"""Bytes of a list of revoked certificates."""
 
 _WORDS = (e.ACCEPTED, e.BUSY, e.NOTHING, e.NOT_YET, "sent")
 
@@ -116,6 +126,7 @@ class Process:
         self._limits = Limits(self._format.parts + (0 if cap is None else len(seats)))  # messages, and offers of them
         self._flooding: set[int] = set()  # whose links carried too much
         self._warned = ""
+        self._asked_revoked = 0  # when it was asked last whether this node was revoked, or when all was well
         self._greeting: set[int] = set()  # whose answer is waited for
         self._work: queue.SimpleQueue[list[tuple[Seat, e.Action]] | EpidemicError] = queue.SimpleQueue()
         self._desk = Desk(
@@ -203,6 +214,7 @@ class Process:
         transport.receive(self._reader.put, lambda _: self._reader.refuse("oversized"), limit)
         transport.answer("hello", self._greeted)
         transport.answer("status", self._asked_status)
+        transport.answer(REVOKED, lambda _, respond: respond(msgspec.json.encode(self._identity.revoked)))
         for topic in ("model", "again", "offer"):
             transport.answer(topic, partial(self._asked, topic))
         transport.watch("alive", self._presence)
@@ -391,9 +403,25 @@ class Process:
             self._acquaintances.housekeeping()
         for carrier in self._keyring.present():
             self._sight.saw(carrier, time.monotonic())
-        if self._sight.lost(self._transport.unseen(), time.monotonic()):
+        unseen = self._transport.unseen()
+        self._ask_whether_revoked(unseen)
+        if self._sight.lost(unseen, time.monotonic()):
             self._say("a connection is there on which nothing comes: opening the network again")
             self._renew()
+
+    def _ask_whether_revoked(self, unseen: frozenset[int]) -> None:
+        """Who says nothing on its link has perhaps revoked this node: ask for the list that would say so, now and then."""
+        if not unseen:
+            self._asked_revoked = now()
+        elif now() - self._asked_revoked > ASK_REVOKED:
+            self._asked_revoked = now()
+            for place in sorted(unseen)[:MOST_ASKED]:
+                self._transport.ask(REVOKED, place, b"", GREETING, self._told_revoked, LARGEST_LIST)
+
+    def _told_revoked(self, raw: bytes | None) -> None:
+        if raw is not None:
+            with suppress(EpidemicError):  # where it cannot be written, nothing is lost
+                self._identity.told(raw)
 
     def _renew(self) -> None:
         try:

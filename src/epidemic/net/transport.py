@@ -26,7 +26,7 @@ from typing import Any
 import zenoh
 from zenoh.handlers import Callback
 
-from epidemic.net.access import Mode, configuration
+from epidemic.net.access import REVOKED, Mode, configuration
 from epidemic.net.addresses import Addresses
 from epidemic.net.hearing import Once, Presence, Watch
 from epidemic.net.keys import Identity, place_of
@@ -38,7 +38,7 @@ from epidemic.net.runtime import enough_threads, no_lingering, shut
 MOST_QUESTIONS = 64
 """Questions of one topic that may wait for an answer; further ones get none."""
 OBSERVER = -1
-"""Who asks with the certificate of an observer, where others are places."""
+"""Who asks with the certificate of an observer, or for the list of revoked certificates, where others are places."""
 LARGEST_QUESTION = 2**18
 """Bytes of a question; longer ones get no answer."""
 
@@ -196,7 +196,8 @@ class Transport:
 
         def asked(query: zenoh.Query) -> None:
             asker = str(query.key_expr).rpartition("/")[2]
-            link = OBSERVER if asker == "observer" else self._place_in(asker)
+            # who was revoked must not use up what its successor at the same place may send
+            link = OBSERVER if asker == "observer" or topic == REVOKED else self._place_in(asker)
             content = query.payload
             length = 0 if content is None else len(content)
             if (
