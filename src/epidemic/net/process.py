@@ -26,9 +26,9 @@ from epidemic.net.access import REVOKED
 from epidemic.net.acquaintances import Acquaintances, Meeting
 from epidemic.net.computing import Calls, Computing
 from epidemic.net.desk import Desk, now
+from epidemic.net.gate import Gate
 from epidemic.net.hello import LARGEST_BUNDLE, Hello, seal_hellos
 from epidemic.net.keyring import Keyring
-from epidemic.net.limits import BAD, CLOSED, COSTS, Limits, Verdict
 from epidemic.net.opening import Unreachable
 from epidemic.net.outbox import Outbox
 from epidemic.net.reader import Reader
@@ -37,7 +37,7 @@ from epidemic.net.seat import RoundSeat, Seat
 from epidemic.net.sight import Sight
 from epidemic.net.status import seal_statuses
 from epidemic.net.terms import Terms
-from epidemic.net.transport import OBSERVER, Transport
+from epidemic.net.transport import Transport
 from epidemic.net.wire import NO_LETTER, Letter, Refused
 from epidemic.protocol import events as e
 
@@ -122,9 +122,6 @@ class Process:
         self._keyring = Keyring(carrier.identity, terms, experiment.nodes, self._book)
         self._outbox = Outbox(transport, nodes=experiment.nodes, senders=len(seats) * self._format.parts)
         self._sight = Sight(carrier.place)
-        cap = experiment.faults.cap_of(experiment.nodes)
-        self._limits = Limits(self._format.parts + (0 if cap is None else len(seats)))  # messages, and offers of them
-        self._flooding: set[int] = set()  # whose links carried too much
         self._warned = ""
         self._asked_revoked = 0  # when it was asked last whether this node was revoked, or when all was well
         self._greeting: set[int] = set()  # whose answer is waited for
@@ -136,6 +133,8 @@ class Process:
             self._housekeeping,
             self._desk_failed,
         )
+        offers = 0 if experiment.faults.cap_of(experiment.nodes) is None else len(seats)
+        self._gate = Gate(transport, self._desk, say, self._format.parts + offers)
         sizes = host.population.setup.sizes
         self._reader = Reader(
             self._format,
@@ -147,7 +146,7 @@ class Process:
             samples=dict(enumerate(sizes.tolist())) if self._format.most_samples and sizes is not None else None,
             replays=way.replays(self._seats),
             repeated=self._repeated,
-            forged=lambda link: self._limits.charge(link, BAD, now()),
+            forged=self._gate.forged,
         )
         self._found: list[tuple[Seat, e.Action]] = []
         self._letters = way.letters(
@@ -169,7 +168,7 @@ class Process:
     def _refusals(self) -> dict[str, int]:
         """What came and was not in order, by reason."""
         known = Counter[str]() if self._book is None else self._book.refused
-        return dict(self._reader.refused + self._keyring.refused + known + Counter(flood=self._limits.dropped))
+        return dict(self._reader.refused + self._keyring.refused + known + Counter(flood=self._gate.dropped))
 
     # -- from start to end --------------------------------------------------------------------------------------------
 
@@ -208,14 +207,14 @@ class Process:
             desk.put(seat.place, e.Started())
             desk.put(seat.place, e.Present(self._carrier, transport.token, True))
         self._introduce_inside()
-        transport.admit = self._admit
-        transport.unwelcome = lambda place: self._limits.closed(place, now())
+        self._gate.open()
         limit = self._format.most_bytes
         transport.receive(self._reader.put, lambda _: self._reader.refuse("oversized"), limit)
         transport.answer("hello", self._greeted)
         transport.answer("status", self._asked_status)
         transport.answer(REVOKED, lambda _, respond: respond(msgspec.json.encode(self._identity.revoked)))
-        for topic in ("model", "again", "offer"):
+        capped = self._experiment.faults.cap_of(self._experiment.nodes) is not None
+        for topic in ("model", "again", "offer") if capped else ("model", "again"):
             transport.answer(topic, partial(self._asked, topic))
         transport.watch("alive", self._presence)
         transport.appear("alive", self._carrier)
@@ -229,23 +228,6 @@ class Process:
         self._work.put(problem if isinstance(problem, EpidemicError) else RunFailed(text))
 
     # -- the network's threads ----------------------------------------------------------------------------------------
-
-    def _admit(self, link: int, what: str) -> bool:
-        """Whether something is taken that came over a link; who sends more than any honest node is paused, then closed."""
-        verdict = self._limits.admit(link, COSTS.get(what, 1), now())
-        if verdict is Verdict.TAKEN:
-            return True
-        if link not in self._flooding:
-            self._flooding.add(link)
-            who = "an observer" if link == OBSERVER else f"node {link}"
-            self._desk.tell(
-                self._say,
-                f"{who} sends more than any honest node: what comes over its connection is dropped (counted as flood), and the"
-                f" connection is closed for {CLOSED} s whenever that goes on",
-            )
-        if verdict is Verdict.CLOSE:
-            self._desk.tell(self._transport.shut, link)
-        return False
 
     def _repeated(self, places: tuple[int, ...], outcome: str) -> None:
         for place in places:
@@ -266,7 +248,7 @@ class Process:
         for hello in heard:
             self._desk.put_all(hello)
         for carrier in {hello.carrier for hello in heard}:
-            self._limits.carries(carrier, self._keyring.carried(carrier), now())
+            self._gate.carries(carrier, self._keyring.carried(carrier))
         if heard:
             self._reader.look_again()
         return bool(heard)

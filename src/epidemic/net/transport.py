@@ -37,7 +37,7 @@ from epidemic.net.runtime import enough_threads, no_lingering, shut
 
 MOST_QUESTIONS = 64
 """Questions of one topic that may wait for an answer; further ones get none."""
-OBSERVER = -1
+OBSERVER, ANYBODY = -1, -2
 """Who asks with the certificate of an observer, or for the list of revoked certificates, where others are places."""
 LARGEST_QUESTION = 2**18
 """Bytes of a question; longer ones get no answer."""
@@ -196,8 +196,9 @@ class Transport:
 
         def asked(query: zenoh.Query) -> None:
             asker = str(query.key_expr).rpartition("/")[2]
-            # who was revoked must not use up what its successor at the same place may send
-            link = OBSERVER if asker == "observer" or topic == REVOKED else self._place_in(asker)
+            link = OBSERVER if asker == "observer" else self._place_in(asker)
+            if topic == REVOKED:  # who was revoked must not use up what its successor at the same place may send
+                link = ANYBODY
             content = query.payload
             length = 0 if content is None else len(content)
             if (
