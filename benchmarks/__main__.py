@@ -23,6 +23,7 @@ ALL = [
     "shares",
     "loading",
     "network",
+    "floods",
     "ranks",
 ]
 MINUTES = 30

@@ -49,17 +49,28 @@ def test_letters_are_taken_from_their_sender_and_leave_towards_their_receiver_on
 
 def test_a_place_answers_and_shows_itself_only(may):
     for message, topic in (("reply", "ask/status"), ("declare_queryable", "ask/hello")):
-        assert may("node-1", "ingress", message, f"{topic}/1")
-        assert not may("node-1", "ingress", message, f"{topic}/2")
-        assert not may("node-1", "ingress", message, f"{topic}/*")
+        assert may("node-1", "ingress", message, f"{topic}/1/0")
+        assert may("node-1", "ingress", message, f"{topic}/1/*")
+        assert not may("node-1", "ingress", message, f"{topic}/2/0")
+        assert not may("node-1", "ingress", message, f"{topic}/2/1")
+        assert not may("node-1", "ingress", message, f"{topic}/*/0")
     assert may("node-1", "ingress", "liveliness_token", "alive/1/token")
     assert not may("node-1", "ingress", "liveliness_token", "alive/2/token")
     assert not may("node-1", "ingress", "liveliness_token", "done/2/token")
 
 
+def test_a_question_comes_from_who_it_says_that_asks(may):
+    assert may("node-1", "ingress", "query", "ask/hello/0/1")
+    assert may("node-1", "ingress", "query", "ask/status/*/1")
+    for asker in ("2", "*", "observer"):
+        assert not may("node-1", "ingress", "query", f"ask/hello/0/{asker}")
+    assert not may("node-1", "ingress", "query", "ask/**")
+
+
 def test_an_observer_asks_for_the_status_and_nothing_else(may):
-    assert may("observer", "ingress", "query", "ask/status/*")
-    assert not may("observer", "ingress", "query", "ask/model/0")
+    assert may("observer", "ingress", "query", "ask/status/*/observer")
+    assert not may("observer", "ingress", "query", "ask/status/*/0")
+    assert not may("observer", "ingress", "query", "ask/model/0/observer")
     assert not may("observer", "ingress", "put", "to/0/1")
     assert not may("observer", "egress", "put", "to/1/0")
     assert not may("observer", "ingress", "liveliness_token", "alive/1/token")
@@ -76,6 +87,18 @@ def test_a_later_certificate_has_its_places_rights_and_a_revoked_or_unknown_one_
         for flow in ("ingress", "egress"):
             for message in ("put", "query", "reply", "liveliness_token"):
                 assert not allowed(rules, name, flow, message, key)
+
+
+def test_who_was_revoked_may_ask_for_the_list_that_says_so_and_nothing_else(root):
+    Authority.load(root).revoke("node-1")
+    identity = Identity.load(root / "node-0")
+    rules, prefix = access_rules(identity, NODES), f"epidemic/{identity.cluster}"
+    assert allowed(rules, "node-1", "ingress", "query", f"{prefix}/ask/revoked/0/1")
+    assert allowed(rules, "node-1", "egress", "reply", f"{prefix}/ask/revoked/0/1")
+    assert not allowed(rules, "node-1", "ingress", "query", f"{prefix}/ask/revoked/0/2")
+    assert not allowed(rules, "node-1", "ingress", "query", f"{prefix}/ask/hello/0/1")
+    assert not allowed(rules, "node-1", "ingress", "reply", f"{prefix}/ask/revoked/1/0")
+    assert not allowed(rules, "node-1", "egress", "query", f"{prefix}/ask/hello/1/0")
 
 
 def test_nobody_has_a_say_below_another_authority(root):

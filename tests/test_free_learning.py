@@ -1,5 +1,6 @@
 """What the main thread computes for nodes without rounds: trainings as in the simulator, and nothing insane from others stays."""
 
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -165,7 +166,7 @@ def test_a_look_evaluates_the_model_of_its_moment_and_writes_down_the_time():
     torch.testing.assert_close(seat.journal.models[0], trained)
 
 
-def test_what_a_node_remembers_comes_back_from_its_checkpoint_and_numbers_grow():
+def test_what_a_node_remembers_comes_back_from_its_checkpoint_and_numbers_grow(tmp_path):
     here = Here()
     seat = here.seats[3]
     seat.member.tally = {"counted": 7, "used": 5}
@@ -174,6 +175,7 @@ def test_what_a_node_remembers_comes_back_from_its_checkpoint_and_numbers_grow()
     seat.busy, seat.undelivered = 1.25, 2
     extra = seat.extra()
     other = Here().seats[3]
+    other.identity.folder = tmp_path
     memory, tally, count = other.restored(Extra({}, extra.tallies))
     assert (memory.elapsed, memory.trained, memory.choices, memory.state) == (
         2_000_000,
@@ -182,6 +184,18 @@ def test_what_a_node_remembers_comes_back_from_its_checkpoint_and_numbers_grow()
         {"age 0": 31},
     )
     assert (tally, count.taken, other.busy, other.undelivered) == ({"counted": 7, "used": 5}, 4, 1.25, 2)
-    assert memory.number > 1_700_000_000_000_000  # microseconds of the time of day
-    late, _, _ = other.restored(Extra({}, extra.tallies | {"free.number": 2**61}))
-    assert late.number == 2**61  # a clock that went back
+    assert memory.number > 123
+    again, _, _ = other.restored(Extra({}, extra.tallies))
+    assert again.number > memory.number
+    new, _, _ = other.restored(None)
+    assert new.number > again.number
+
+
+def test_numbers_grow_although_nothing_was_saved_and_the_clock_went_back_by_an_hour(tmp_path, monkeypatch):
+    seat = Here().seats[3]
+    seat.identity.folder = tmp_path
+    before = seat.restored(None)[0].number
+    back = time.time() - 3600
+    monkeypatch.setattr(time, "time", lambda: back)
+    monkeypatch.setattr(time, "time_ns", lambda: int(back * 1e9))
+    assert seat.restored(None)[0].number > before

@@ -5,6 +5,7 @@ import json
 import os
 import stat
 
+import msgspec
 import pytest
 
 import epidemic as ep
@@ -245,3 +246,24 @@ def test_plaintext_is_for_loopback_only(root):
     assert json.loads(secure.get_json("transport/link/tls"))["enable_mtls"] is True
     assert json.loads(secure.get_json("transport/link/protocols")) == ["tls"]
     assert json.loads(secure.get_json("transport/shared_memory/enabled")) is False
+
+
+def test_a_list_that_somebody_gives_is_taken_over_only_if_the_authority_signed_it_and_it_is_newer(tmp_path):
+    authority = Authority.create(tmp_path / "keys")
+    identity = Identity.load(authority.issue("node-0", []))
+    authority.issue("node-1", [])
+    old = (identity.folder / "revoked.json").read_bytes()
+    given = msgspec.json.encode(authority.revoke("node-0"))
+    other = Authority.create(tmp_path / "other")
+    other.issue("node-0", [])
+    forged = msgspec.json.encode(other.revoke("node-0"))
+    (identity.folder / "revoked.json").write_bytes(old)
+    for bad in (b"", b"{}", forged, given[:-1], given.replace(b"node-0", b"node-1"), old, b"[" * 10_000):
+        assert not identity.told(bad)
+    assert (identity.folder / "revoked.json").read_bytes() == old
+    identity.still_good()
+    assert identity.told(given)
+    assert identity.refresh().changed
+    with pytest.raises(ep.BadInput, match="was revoked"):
+        identity.still_good()
+    assert not identity.told(given)

@@ -9,7 +9,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from epidemic.algorithms import Column
 from epidemic.net.outbox import MOST_QUEUED, Outbox
 from epidemic.net.reader import MOST_UNKNOWN, Reader
-from epidemic.net.wire import Format, Refused
+from epidemic.net.replays import Replays
+from epidemic.net.wire import NO_LETTER, Format, Refused
 
 FORMAT = Format(bytes(16), (Column("x", (6,), "float32"),))
 KEYS = [Ed25519PrivateKey.generate() for _ in range(4)]
@@ -31,6 +32,9 @@ class Keyring:
             raise Refused("revoked")
         return KEYS[place].public_key() if place in self.known else None
 
+    def knows(self, place):
+        return place in self.known
+
     def carrier_of(self, place):
         return self.known.get(place, place)
 
@@ -40,9 +44,11 @@ class Letters:
 
     def __init__(self, **options):
         self.keyring, self.taken, self.said = Keyring(), [], []
+        self.repeated, self.forged = [], []
+        told = {"repeated": lambda *what: self.repeated.append(what), "forged": self.forged.append}
         self.reader = Reader(
             FORMAT, self.keyring, lambda letter, places: self.taken.append((letter.sender, letter.round, places)),
-            self.said.append, **{"nodes": 4, "hosted": 1, **options},
+            self.said.append, **{"nodes": 4, "hosted": 1, **told, **options},
         )  # fmt: skip
 
     def settled(self):
@@ -181,6 +187,56 @@ def test_a_model_that_was_asked_for_goes_to_who_asked_and_never_counts_as_a_lett
     letters.reader.look_again()
     assert letters.taken == []
     assert len(given) == 3
+
+
+def near():
+    return 0, 20
+
+
+def test_what_was_verified_before_is_dropped_before_its_signature_and_counted():
+    letters = Letters(replays=Replays(near))
+    letters.keyring.gate.clear()
+    for _ in range(5):
+        letters.reader.put(1, frame(1, 5), (0,))
+    letters.keyring.gate.set()
+    letters.keyring.looking.acquire()
+    letters.settled()
+    for _ in range(1000):
+        letters.reader.put(1, frame(1, 5), (0,))
+    assert letters.taken == [(1, 5, (0,))]
+    assert letters.repeated == [((0,), "duplicate")] * 1004
+    assert letters.keyring.looking._value == 0  # one signature in all
+    assert letters.reader.refused == {}
+
+
+def test_a_forged_message_does_not_keep_the_true_one_out():
+    letters = Letters(replays=Replays(near))
+    wrong = bytearray(frame(1, 5))
+    wrong[-1] ^= 1  # the header is in order, the numbers are not
+    model = bytes(FORMAT.seal(5, 1, NO_LETTER, {"x": np.zeros(24, np.uint8)}, KEYS[1]))
+    for raw in (frame(1, 5, key=3), bytes(wrong), model, frame(1, 5)):
+        letters.reader.put(1, raw, (0,))
+    assert letters.settled().taken == [(1, 5, (0,)), (1, 5, (0,))]  # the model, which is no letter, and the message
+    assert letters.reader.refused == {"wrong-signature": 2}
+    assert letters.forged == [1, 1]
+
+
+def test_a_message_that_was_asked_for_again_is_looked_at_again():
+    letters = Letters(replays=Replays(near))
+    letters.reader.put(1, frame(1, 5), (0,))
+    letters.reader.put(1, frame(1, 5), (0,), asked_for=True)
+    letters.settled()
+    letters.reader.put(1, frame(1, 5), (0,))
+    assert letters.taken == [(1, 5, (0,))] * 2  # the mailbox knows whether it was kept
+    assert letters.repeated == [((0,), "duplicate")]
+
+
+def test_a_message_over_the_link_of_somebody_else_costs_no_signature():
+    letters = Letters()
+    letters.reader.put(3, frame(1), (0,))
+    assert letters.reader.refused == {"wrong-link": 1}
+    assert letters.keyring.looking._value == 0
+    letters.settled()
 
 
 class Links:

@@ -2,7 +2,10 @@
 
 import csv
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -43,6 +46,62 @@ def test_every_record_of_every_seed_is_read(runs):
     assert found.runs[0].seeds[0].nodes[3].received == sum(
         int(k) * v for k, v in json.loads((runs / "local/seed-1/nodes.json").read_text())[3]["in_degree"].items()
     )
+
+
+def put_fifo(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def put_zeros(path):
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def put_hole(path):
+    with path.open("r+b") as file:
+        file.truncate(20 * 2**30)  # takes no room on the disk
+
+
+NOT_A_FILE = "it is not a regular file; put the one there that the run wrote"
+TOO_LARGE = "it has more than {} MiB, more than any that a run writes; move it away"
+
+
+@pytest.mark.parametrize("command", [["report"], ["watch", "--once"]])
+@pytest.mark.parametrize(
+    ("name", "put", "why"),
+    [
+        ("records.jsonl", put_fifo, NOT_A_FILE),
+        ("records.jsonl", put_zeros, NOT_A_FILE),
+        ("records.jsonl", put_hole, TOO_LARGE.format(1024)),
+        ("run.json", put_fifo, NOT_A_FILE),
+        ("run.json", put_hole, TOO_LARGE.format(256)),
+        ("summary.json", put_fifo, NOT_A_FILE),
+        ("nodes.json", put_zeros, NOT_A_FILE),
+    ],
+)
+def test_what_is_not_a_regular_file_or_too_large_is_refused_in_one_line_and_never_waited_for(
+    copy, command, name, put, why
+):
+    path = copy / "ring" / "seed-1" / name
+    put(path)
+    called = [sys.executable, "-m", "epidemic", *command, str(copy)]
+    done = subprocess.run(called, capture_output=True, text=True, timeout=120, cwd=copy)
+    assert done.returncode == 2
+    assert done.stderr.strip().count("\n") == 0
+    assert f"{path} cannot be read: {why}" in done.stderr
+    assert not (copy / "report.html").exists()
+
+
+def test_a_lock_or_timings_that_are_pipes_are_not_waited_for(copy):
+    seed = copy / "ring" / "seed-1"
+    (seed / "summary.json").unlink()
+    (seed / "state.json").write_text('{"state": "running"}')
+    put_fifo(seed / ".lock")
+    put_fifo(seed / "timings.jsonl")
+    called = [sys.executable, "-m", "epidemic", "watch", "--once", str(copy)]
+    done = subprocess.run(called, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_seed_alone_and_directories_twice(runs):

@@ -8,6 +8,8 @@ kind or key comes with the nearest valid one.
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
 import re
 import sys
 import tomllib
@@ -18,7 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from epidemic.errors import BadInput, EpidemicError, suggestion
+from epidemic.errors import BadInput, EpidemicError, plain, suggestion
 
 T = TypeVar("T")
 
@@ -152,6 +154,8 @@ def look_beside(path: str | Path, *, first: bool = False) -> None:
     """Let modules that a file names be found in its directory too, after everything that is installed, or before it."""
     directory = str(Path(path).resolve().parent)
     _LOOKED[directory] = None
+    if code_refused():  # an optional package that is not installed must not be found there, either
+        return
     if first:
         sys.path.insert(0, directory)
     elif directory not in sys.path:
@@ -180,12 +184,53 @@ def modules_found_in(modules: Iterable[str]) -> list[str]:
     return sorted({_FOUND[module] for module in modules if module in _FOUND})
 
 
+NO_CODE = "EPIDEMIC_NO_CODE"
+"""Set in the environment, modules that files name are refused: in this process, and in those that it starts."""
+
+
+def code_refused() -> bool:
+    """Whether modules that files name are refused."""
+    return os.environ.get(NO_CODE, "") not in ("", "0")
+
+
+def check_code(reference: str, where: str) -> None:
+    """Refuse a module that a file names, if that is wished."""
+    if code_refused():
+        raise BadInput(
+            f"{where} = {reference!r} names code to be executed, which --no-code ({NO_CODE}) refuses; read that code first, then leave"
+            " the option out"
+        )
+
+
+_SAID: set[str] = set()  # modules of a user's own that this process has executed
+
+
+def _say_first(module: str, reference: str, where: str) -> None:
+    """Say that a module of the user's own is about to be executed, the first time."""
+    top = module.partition(".")[0]
+    if (
+        top in _SAID or top in sys.modules or os.environ.get("RANK", "0") != "0"
+    ):  # of several ranks the first one says it
+        return
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return  # whoever imports it says so
+    inside = list(spec.submodule_search_locations or []) if spec is not None else []
+    source = Path(inside[0] if inside else (spec.origin or "/") if spec is not None else "/")
+    if source.parent.resolve() in own_directories():
+        _SAID.add(top)
+        print(f"executing the code of {plain(str(source), 500)}, named by {where} = {reference!r}", file=sys.stderr)
+
+
 def import_object(reference: str, where: str) -> Any:
     """What "module:name" stands for; modules are also looked for in the current directory and beside the experiment file."""
     module, colon, name = reference.partition(":")
     if not colon or not module or not name:
         raise BadInput(f'{where} = {reference!r} must have the form "module:name"')
+    check_code(reference, where)
     look_here()
+    _say_first(module, reference, where)
     try:
         found: Any = importlib.import_module(module)
         _remember(module, found, {str(directory) for directory in own_directories()})

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import safetensors
@@ -95,11 +95,23 @@ UNREADABLE = (OSError, msgspec.MsgspecError, ValueError, RecursionError)
 """What reading a JSON file raises that somebody else has written, whatever is in it."""
 
 
-def read_bounded(path: Path) -> bytes:
-    """What is in a file that is not too large to be one of ours."""
-    if path.stat().st_size > LARGEST_JSON:
-        raise ValueError(f"it has more than {LARGEST_JSON >> 20} MiB")
-    return path.read_bytes()
+def open_regular(path: Path) -> BinaryIO:
+    """A regular file, to be read. A pipe, a device or a directory raises ValueError, and is never waited for."""
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise ValueError("it is not a regular file; put the one there that the run wrote")
+    return os.fdopen(file, "rb")
+
+
+def read_bounded(path: Path, largest: int = LARGEST_JSON) -> bytes:
+    """What is in a regular file that is not too large to be one of ours; raises OSError or ValueError."""
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size <= largest:
+            found = file.read(largest + 1)  # it may grow meanwhile
+            if len(found) <= largest:
+                return found
+    raise ValueError(f"it has more than {largest >> 20} MiB, more than any that a run writes; move it away")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from epidemic.errors import BadInput
+from epidemic.files import read_bounded
 from epidemic.shown import html_table, number, percent, simulated, size
 
 HEADER_BYTES = 256
@@ -211,12 +212,18 @@ def encode(value: object) -> bytes:
     return msgspec.json.encode(value) + b"\n"
 
 
+LARGEST_RECORDS = 2**30
+"""Bytes of the records of a seed: about half a million of them."""
+
+
 def read_records(path: Path) -> tuple[list[Record], bool]:
     """The records of a file, and whether its last line was cut off (it is then left out)."""
     try:
-        raw = path.read_bytes()
+        raw = read_bounded(path, LARGEST_RECORDS)
     except OSError as problem:
         raise BadInput(f"{path} cannot be read: {problem.strerror}") from None
+    except ValueError as problem:
+        raise BadInput(f"{path} cannot be read: {problem}") from None
     lines = raw.split(b"\n")
     cut = lines.pop() != b""
     try:

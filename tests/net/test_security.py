@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from contextlib import closing
 
 import msgspec
-import numpy as np
 import psutil_free as memory
 import pytest
 import zenoh
@@ -90,10 +89,10 @@ def forged(folder, **names):
     )
 
 
-def answers(session, there):
+def answers(session, there, asker="observer"):
     """What a session learns from the nodes."""
     cluster = Identity.load(there.folders[0]).cluster
-    replies = session.get(f"epidemic/{cluster}/ask/status/*", timeout=1.5)
+    replies = session.get(f"epidemic/{cluster}/ask/status/*/{asker}", timeout=1.5)
     return [reply.ok for reply in replies if reply.ok is not None]
 
 
@@ -191,11 +190,9 @@ def knock(there, folder, frames, place=0, sender=3, arrive=None):
         def all_refused(found):
             return place in found and found[place].refused - before.refused >= count
 
-        count = 0
-        for count, frame in enumerate(frames, start=1):
+        count = len(frames)
+        for frame in frames:
             publisher.put(frame)
-            if arrive is None and count % 10_000 == 0:
-                there.until(all_refused, 60)
         if arrive is None:
             there.until(all_refused, 60)
         else:
@@ -222,7 +219,7 @@ def test_a_member_that_signs_as_somebody_else_is_refused(running):
     numbers = {"x": raw_bytes(setup.initial)}
     frames = [bytes(format.seal(10, 1, bytes(8), numbers, own.key)) for _ in range(5)]  # "from node 1", by node 3's key
     refused, _, _ = knock(running, running.folders[3], frames)
-    assert refused == {"wrong-signature": 5}
+    assert refused == {"wrong-link": 5}  # before any signature: node 1 has a connection of its own
     stranger = [bytes(format.seal(10, 3, bytes(8), numbers, own.key))]  # node 3 has not introduced itself
     refused, _, _ = knock(running, running.folders[3], stranger)
     assert refused == {"unknown-sender": 1}
@@ -391,30 +388,14 @@ def test_endless_and_ugly_words_in_terms_leave_the_log_short_and_plain(running, 
         assert sum("refused" in line and "node 3" in line for line in lines) >= 1
 
 
-def test_a_flood_of_hellos_stops_nobody(running, member):
-    process = running.cluster.children[0].process.pid
-    key = f"epidemic/{member.identity.cluster}/ask/hello/0"
-    before, weight = running.statuses()[0], memory.resident(process)
-    words = [member.hello(round=i, start=WHAT.rounds) for i in range(50)]
-    for i in range(20_000):
-        member.transport._lines.main.session.get(
-            key, Callback(lambda _: None, indirect=False), payload=words[i % 50], timeout=1.0
-        )
-    running.until_round(before.round + 20, [0])
-    end = time.monotonic() + 60
-    while ask(member.transport, "hello", 0, member.hello()) is None:  # it answers again
-        assert time.monotonic() < end
-    assert memory.resident(process) - weight < 60e6
-    go_on(running)
-
-
 def test_answers_that_are_too_long_or_too_many_do_no_harm(running, member):
     """Nodes greet whoever appears; this one answers with megabytes, a hundred times, and with rubbish."""
     asked = []
-    key = f"epidemic/{member.identity.cluster}/ask/hello/3"
+    prefix = f"epidemic/{member.identity.cluster}/ask/hello/3"
 
     def reply(query):
         asked.append(1)
+        key = str(query.key_expr)
         content = (bytes(2**20 + 1), b"\xc1" * 100, member.hello(round=10**9))[len(asked) % 3]
         for _ in range(100 if len(content) < 2**20 else 3):
             query.reply(key, content)
@@ -422,7 +403,7 @@ def test_answers_that_are_too_long_or_too_many_do_no_harm(running, member):
 
     process = running.cluster.children[0].process.pid
     weight = memory.resident(process)
-    queryable = member.transport._lines.main.session.declare_queryable(key, Callback(reply, indirect=True))
+    queryable = member.transport._lines.main.session.declare_queryable(f"{prefix}/*", Callback(reply, indirect=True))
     member.transport.appear("alive", 3)
     end = time.monotonic() + 90
     while len(asked) < 9:
@@ -495,38 +476,6 @@ def test_numbers_just_small_enough_to_be_taken_end_nobody(deploy):
     assert all(found.loss is not None and found.loss < 20 for found in there.statuses().values())
 
 
-def test_a_hundred_thousand_bad_frames_do_a_running_node_no_harm(running):
-    setup = prepare(WHAT, 1, None, [3])
-    format, own = format_of(setup), Identity.load(running.folders[3])
-    good = bytes(format.seal(10, 1, bytes(8), {"x": raw_bytes(setup.initial)}, own.key))
-    rng = np.random.default_rng(2)
-
-    def bad(i):
-        if i % 3 == 0:
-            return rng.bytes(int(rng.integers(0, 400)))
-        if i % 3 == 1:
-            frame = bytearray(good[: int(rng.integers(1, len(good)))])
-            frame[int(rng.integers(len(frame)))] ^= 0xFF
-            return bytes(frame)
-        return good + bytes(int(rng.integers(1, 5000))) if i % 100 == 2 else good[:300]  # some are oversized
-
-    different = [bad(i) for i in range(3000)]  # making them takes longer than sending them
-
-    def frames(count):
-        return (different[i % 3000] for i in range(count))
-
-    process = running.cluster.children[0].process.pid
-    knock(running, running.folders[3], frames(5000))
-    weight = memory.resident(process)
-    refused, before, after = knock(running, running.folders[3], frames(100_000))
-    assert sum(refused.values()) == 100_000  # all counted
-    assert refused["oversized"] >= 300
-    assert memory.resident(process) - weight < 60e6
-    assert after.round > before.round  # it went on learning
-    assert after.alive == 3
-    assert running.cluster.children[0].running
-
-
 def test_a_revoked_node_is_not_heard_any_more_and_cannot_come_back(deploy):
     what = msgspec.structs.replace(WHAT, rounds=100_000, nodes=4)
     there = deploy(what).start()
@@ -550,7 +499,7 @@ def test_a_revoked_node_is_not_heard_any_more_and_cannot_come_back(deploy):
     there.until(lambda found: 1 in found and found[1].alive == 3, 30)
     address = read_addresses(there.folders[1] / "node.toml").listen
     with raw_session(there.folders[2], (address,), identity=forged(there.folders[2], name="node-2")) as session:
-        assert answers(session, there) == []
+        assert answers(session, there, "2") == []
     # a new certificate for the same place is welcome
     folder = Authority.load(there.root).issue("node-2", ["127.0.0.1"])
     from epidemic.net.folders import take_over
@@ -559,3 +508,17 @@ def test_a_revoked_node_is_not_heard_any_more_and_cannot_come_back(deploy):
     assert folder.name == "node-2.1"
     there.cluster.add(2, folder)
     there.until(lambda found: len(found) == 4 and found[0].alive == 4, 30)
+
+
+def test_a_revoked_node_that_was_not_given_the_list_learns_it_from_the_others_and_says_so(deploy, tmp_path):
+    there = deploy(WHAT).start()
+    there.until_round(20, range(4))
+    shutil.copytree(there.root / "authority", tmp_path / "elsewhere" / "authority")
+    Authority.load(tmp_path / "elsewhere").revoke("node-2")
+    for place in (0, 1, 3):  # node 2 is left out
+        shutil.copy(tmp_path / "elsewhere" / "authority" / "revoked.json", there.folders[place] / "revoked.json")
+    revoked = there.cluster.children[2].process
+    revoked.join(90)
+    assert revoked.exitcode == 2
+    assert "the certificate here (node-2) was revoked" in there.cluster.problems()[2]
+    there.until_round(there.until(lambda found: 0 in found)[0].round + 20, (0, 1, 3))

@@ -92,10 +92,10 @@ def test_a_question_is_answered_once_however_much_comes_back(pair):
     def flood(query):
         waiting.wait()
         for i in range(1000):
-            query.reply(f"{prefix}/ask/hello/2", i.to_bytes(4, "little") + bytes(2**20))
+            query.reply(f"{prefix}/ask/hello/2/0", i.to_bytes(4, "little") + bytes(2**20))
         query.drop()
 
-    session.declare_queryable(f"{prefix}/ask/hello/2", flood)
+    session.declare_queryable(f"{prefix}/ask/hello/2/0", flood)
     waiting.set()
     until(lambda: ask(one, "hello", 2, largest=2**21) is not None)
     weight = memory.resident(os.getpid())
@@ -154,12 +154,12 @@ def test_of_all_places_each_answers_for_itself_only(pair):
 
     def lie(query):
         for i in range(5):
-            query.reply(f"{prefix}/ask/status/1", b"I am 1, too")
-            query.reply(f"{prefix}/ask/status/999", b"I am 999")
-            query.reply(f"{prefix}/ask/status/2", b"I am 2, %d" % i)
-            query.reply(f"{prefix}/ask/status/2", b"long" * 100)
+            query.reply(f"{prefix}/ask/status/1/0", b"I am 1, too")
+            query.reply(f"{prefix}/ask/status/999/0", b"I am 999")
+            query.reply(f"{prefix}/ask/status/2/0", b"I am 2, %d" % i)
+            query.reply(f"{prefix}/ask/status/2/0", b"long" * 100)
 
-    session.declare_queryable(f"{prefix}/ask/status/2", lie)
+    session.declare_queryable(f"{prefix}/ask/status/2/*", lie)
     until(lambda: len(one.ask_all("status", b"", 2.0, 100)) == 2)
     assert one.ask_all("status", b"", 2.0, 100) == {1: b"I am 1", 2: b"I am 2, 0"}
 

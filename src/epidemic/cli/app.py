@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -28,6 +29,7 @@ from epidemic.cli import (
 )
 from epidemic.cli.loading import Loading
 from epidemic.cli.ranks import check_command
+from epidemic.config import NO_CODE
 from epidemic.errors import BadInput, EpidemicError, Interrupted, RankLost
 from epidemic.progress import told_to
 
@@ -84,7 +86,7 @@ def outcome(arguments: list[str]) -> tuple[int, str, bool]:
     command = typer.main.get_command(app)
     try:
         check_command(arguments)
-        with _loading_shown(arguments):
+        with _loading_shown(arguments), _no_code(arguments):
             result = command.main(args=arguments, prog_name="epidemic", standalone_mode=False)
         if result == INTERRUPTED:  # how Typer reports Ctrl-C
             return INTERRUPTED, "interrupted", False
@@ -121,6 +123,21 @@ def _loading_shown(arguments: list[str]) -> AbstractContextManager[None]:
     if not sys.stderr.isatty() or {"--quiet", "-q"} & set(arguments):
         return nullcontext()
     return told_to(Loading())
+
+
+@contextmanager
+def _no_code(arguments: list[str]) -> Iterator[None]:
+    """Code that files name is refused, here and in processes that are started, if --no-code says so."""
+    before = os.environ.get(NO_CODE)
+    if "--no-code" in arguments:
+        os.environ[NO_CODE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(NO_CODE, None)
+        else:
+            os.environ[NO_CODE] = before
 
 
 def _usage(problem: Any, arguments: list[str]) -> str:

@@ -14,7 +14,7 @@ import typer
 from epidemic.cli import later
 from epidemic.cli.keys import Days, hosts_in
 from epidemic.cli.nodes import Insecure, stop_by_signal
-from epidemic.cli.options import Json, Quiet, Settings
+from epidemic.cli.options import Json, NoCode, Quiet, Settings
 from epidemic.cli.waiting import Waiting
 from epidemic.errors import BadInput, Interrupted, require_int, require_real
 from epidemic.files import own_directory
@@ -55,6 +55,7 @@ def cluster_init_command(
     ] = None,
     days: Days = 365,
     settings: Settings = None,
+    no_code: NoCode = False,
 ) -> None:
     """Prepare a deployment: keys, and for each node a folder with everything it needs. Copy each to its host and run 'epidemic node'.
 
@@ -104,6 +105,7 @@ def cluster_up_command(
         ),
     ] = None,
     settings: Settings = None,
+    no_code: NoCode = False,
     insecure: Insecure = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -407,6 +409,7 @@ def cluster_gather_command(
         list[Path], typer.Argument(metavar="DIR...", help="The folders of finished nodes.", show_default=False)
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the common run goes.", show_default=False)],
+    no_code: NoCode = False,
 ) -> None:
     """Put the results of nodes together as one run, which 'epidemic report' shows beside simulations.
 

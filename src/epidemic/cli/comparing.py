@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epidemic.cli.options import Json, Quiet, RankCount, RankTimeout, Seeds, Settings
+from epidemic.cli.options import Json, NoCode, Quiet, RankCount, RankTimeout, Seeds, Settings
 from epidemic.cli.ranks import check_timeout, share, silent, started_as_a_rank
 from epidemic.cli.slurm import HERE, On, SlurmOptions, hand_over, rank_count, wants_slurm, with_slurm
 from epidemic.errors import BadInput, Interrupted, RunFailed
@@ -36,6 +36,7 @@ def compare_command(
     slurm: SlurmOptions = None,
     seeds: Seeds = None,
     settings: Settings = None,
+    no_code: NoCode = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from epidemic.cli.completion import downloads
+from epidemic.cli.options import NoCode
 from epidemic.errors import BadInput, RunFailed, plain, suggestion
 
 data_app = typer.Typer(
@@ -181,6 +182,7 @@ def show_command(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value.", show_default=False)
     ] = None,
+    no_code: NoCode = False,
 ) -> None:
     """Show how the training samples and their classes fall on the nodes.
 

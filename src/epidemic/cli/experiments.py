@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from epidemic.cli.comparing import compare_command
-from epidemic.cli.options import Json, Quiet, RankCount, RankTimeout, Seeds, Settings
+from epidemic.cli.options import Json, NoCode, Quiet, RankCount, RankTimeout, Seeds, Settings
 from epidemic.cli.ranks import check_timeout, share, silent
 from epidemic.errors import BadInput, Interrupted
 from epidemic.files import directory_name, own_directory
@@ -59,6 +59,7 @@ def run_command(
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run.", show_default=False)] = None,
     seeds: Seeds = None,
     settings: Settings = None,
+    no_code: NoCode = False,
     ranks: RankCount = None,
     rank_timeout: RankTimeout = None,
     quiet: Quiet = False,
@@ -130,6 +131,7 @@ def export_command(
     ],
     node: Annotated[int | None, typer.Option(metavar="I", help="The model of node I.", show_default=False)] = None,
     mean: Annotated[bool, typer.Option("--mean", help="The average of all nodes' models.")] = False,
+    no_code: NoCode = False,
 ) -> None:
     """Write one final model as a safetensors file that plain PyTorch loads.
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from epidemic.cli.options import Quiet, Settings
+from epidemic.cli.options import NoCode, Quiet, Settings
 from epidemic.cli.waiting import Waiting
 from epidemic.errors import BadInput, plain
 from epidemic.host.interrupt import signals_to
@@ -33,6 +33,7 @@ def node_command(
         list[Path], typer.Argument(metavar="DIR...", help="The folders of the nodes.", show_default=False)
     ],
     settings: Settings = None,
+    no_code: NoCode = False,
     insecure: Insecure = False,
     quiet: Quiet = False,
 ) -> None:
@@ -74,6 +75,7 @@ def node_command(
 
 def relay_command(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the relay.", show_default=False)],
+    no_code: NoCode = False,
     insecure: Insecure = False,
     quiet: Quiet = False,
 ) -> None:

@@ -20,5 +20,9 @@ RankTimeout = Annotated[
     float | None,
     typer.Option("--rank-timeout", metavar="SECONDS", help="How long a rank waits for the others.", show_default="600"),
 ]
+NoCode = Annotated[
+    bool,
+    typer.Option("--no-code", help="Refuse a file that names Python code of its author's, which would be executed."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epidemic.cli.options import Json, Seeds, Settings
+from epidemic.cli.options import Json, NoCode, Seeds, Settings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,6 +36,7 @@ def plan_command(
     ] = None,
     seeds: Seeds = None,
     settings: Settings = None,
+    no_code: NoCode = False,
     as_json: Json = False,
 ) -> None:
     """Say what an experiment would take: memory, bytes sent, time, and how many processes or GPUs it takes to fit.

@@ -10,7 +10,7 @@ import typer
 
 from epidemic.cli.completion import items as items_begun
 from epidemic.cli.completion import scales
-from epidemic.cli.options import Json, Quiet, RankCount, Settings
+from epidemic.cli.options import Json, NoCode, Quiet, RankCount, Settings
 from epidemic.cli.slurm import HERE, On, SlurmOptions, hand_over, print_status, rank_count, wants_slurm, with_slurm
 from epidemic.errors import BadInput, Interrupted, RunFailed, require_choice, require_int
 from epidemic.files import directory_name, own_directory
@@ -51,6 +51,7 @@ def sweep_command(
         typer.Option(metavar="DIR", help="Only list how the runs of a directory are.", show_default=False),
     ] = None,
     settings: Settings = None,
+    no_code: NoCode = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:

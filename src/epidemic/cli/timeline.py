@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epidemic.cli.options import Json
+from epidemic.cli.options import Json, NoCode
 from epidemic.errors import BadInput, require_int, require_real
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def timeline_command(
         int | None, typer.Option(metavar="N", help="Only the first N nodes.", show_default="at most 60")
     ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Which seed.", show_default="the first")] = None,
+    no_code: NoCode = False,
     as_json: Json = False,
 ) -> None:
     """Draw what nodes do under the simulated clock: training, waiting, sending, offline, and the ways of letters.

@@ -15,9 +15,10 @@ import msgspec
 from epidemic.algorithms import UNSAID_KIND, algorithm_from
 from epidemic.clock import clock_from
 from epidemic.compression import codec_from
-from epidemic.config import build, build_kind, look_beside, parse_setting, parse_toml
+from epidemic.config import build, build_kind, check_code, look_beside, parse_setting, parse_toml
 from epidemic.data import PARTITIONS, SOURCES, Partition
 from epidemic.errors import BadInput, require_int, suggestion
+from epidemic.experiment.modules import references
 from epidemic.experiment.places import as_remembered
 from epidemic.experiment.spec import Checkpoint, Eval, Experiment, Network, Runtime
 from epidemic.faults import Faults
@@ -36,6 +37,8 @@ def experiment_from(table: Mapping[str, Any]) -> Experiment:
     for key in table:
         if key not in known:
             raise BadInput(f"{key} is not a known key{suggestion(key, known)}")
+    for where, reference in references(table).items():
+        check_code(reference, where)
     parts: dict[str, Callable[[Any], Any]] = {
         "topology": lambda t: topology_from(t, "topology"),
         "algorithm": lambda t: algorithm_from(t),

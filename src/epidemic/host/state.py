@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from epidemic.errors import NOT_FINITE
-from epidemic.files import UNREADABLE, read_bounded
+from epidemic.files import UNREADABLE, open_regular, read_bounded
 
 try:
     import fcntl
@@ -48,12 +48,12 @@ def read_state(path: Path) -> RunState:
 def _held(lock: Path) -> bool:
     """Whether a process holds the lock of a directory; where that cannot be told, it is taken to."""
     try:
-        with lock.open("rb") as file:
+        with open_regular(lock) as file:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return False
     except BlockingIOError:
         pass
-    except OSError:
+    except (OSError, ValueError):
         return not lock.is_file()
     return True

@@ -29,7 +29,7 @@ import torch
 from epidemic import __version__
 from epidemic.errors import BadInput, EpidemicError
 from epidemic.experiment import Experiment, changed_settings, load, note_places, same_experiment, to_toml
-from epidemic.files import full_disk, read_json, write_bytes
+from epidemic.files import UNREADABLE, full_disk, read_bounded, read_json, write_bytes
 from epidemic.graph import IntArray
 from epidemic.host.checkpoint import (
     CHECKPOINT,
@@ -367,6 +367,6 @@ class Store:
         """What came out of a finished seed."""
         path = self.path / SUMMARY
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Summary)
-        except (OSError, msgspec.DecodeError) as problem:
+            return msgspec.json.decode(read_bounded(path), type=Summary)
+        except UNREADABLE as problem:
             raise BadInput(f"{path} cannot be read ({problem}); delete {self.path} to run this seed again") from None

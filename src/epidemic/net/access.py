@@ -14,10 +14,13 @@ import zenoh
 
 from epidemic.errors import BadInput
 from epidemic.net.addresses import Addresses, is_loopback
-from epidemic.net.keys import Identity, names_of
+from epidemic.net.keys import Identity, names_of, place_of
 
 LEASE = 5.0
 """Seconds of silence after which a link counts as dead. A process that dies is noticed at once: its connections close."""
+
+REVOKED = "revoked"
+"""What is asked for the list of revoked certificates; those who are on it may ask for it, and for nothing else."""
 
 STUCK = 2.0
 """Seconds after which a link that takes nothing more (not even 64 kB) is closed."""
@@ -94,8 +97,8 @@ def configuration(
 def access_rules(identity: Identity, nodes: int) -> dict[str, Any]:
     """Who may say what: whoever is certified and not revoked.
 
-    Letters leave towards their receiver and are taken from their sender only; a place is shown, and questions to it are answered, by its
-    own node only. A relay passes everything on. An observer may ask nodes how they are, and nothing else.
+    Letters leave towards their receiver and are taken from their sender only, questions from who they say asks them; a place is shown, and
+    questions to it are answered, by its own node only. Who was revoked may ask for the list that says so. A relay passes everything on. An observer may ask nodes how they are, and nothing else.
     """
     prefix = f"epidemic/{identity.cluster}"
     names = [n for n in names_of(nodes) if n not in identity.revoked.names]
@@ -111,9 +114,8 @@ def access_rules(identity: Identity, nodes: int) -> dict[str, Any]:
 
     rules = [
         rule("say", ["egress"], [m for m in everything if m != "put"], "ask/**", "alive/**", "done/**", "to/**"),
-        rule("ask", ["ingress"], ["query"], "ask/**"),
         rule("watch", ["ingress"], ["liveliness_query", "declare_liveliness_subscriber"], "alive/**", "done/**"),
-        rule("ask-status", ["ingress"], ["query"], "ask/status/*"),
+        rule("ask-status", ["ingress"], ["query"], "ask/status/*/observer"),
         rule("pass-on", both, everything, "ask/**", "alive/**", "done/**", "to/**"),
     ]
     subjects, policies = [], []
@@ -132,9 +134,21 @@ def access_rules(identity: Identity, nodes: int) -> dict[str, Any]:
                 rule(f"to-{place}", ["egress"], ["put"], f"to/{place}/**"),
                 rule(f"from-{place}", ["ingress"], ["put"], f"to/*/{place}"),
                 rule(f"hear-{place}", ["ingress"], ["declare_subscriber"], f"to/{place}/*"),
-                rule(f"answer-{place}", ["ingress"], ["declare_queryable", "reply"], f"ask/*/{place}"),
+                rule(f"asks-{place}", ["ingress"], ["query"], f"ask/*/*/{place}"),
+                rule(f"answer-{place}", ["ingress"], ["declare_queryable", "reply"], f"ask/*/{place}/*"),
                 rule(f"alive-{place}", ["ingress"], ["liveliness_token"], f"alive/{place}/*", f"done/{place}/*"),
             ]
-            own = ["say", "ask", "watch", *(f"{what}-{place}" for what in ("to", "from", "hear", "answer", "alive"))]
+            own = ["to", "from", "hear", "asks", "answer", "alive"]
+            own = ["say", "watch", *(f"{what}-{place}" for what in own)]
         policies.append({"rules": own, "subjects": [base]})
+    for name in sorted(set(identity.revoked.names) & set(names_of(nodes))):
+        number = place_of(name)
+        if number is not None:  # all that it may do is to ask for the list that says so
+            asks, answer = f"revoked-asks-{name}", f"revoked-answer-{name}"
+            rules += [
+                rule(asks, ["ingress"], ["query"], f"ask/{REVOKED}/*/{number}"),
+                rule(answer, ["egress"], ["declare_queryable", "reply"], f"ask/{REVOKED}/**"),
+            ]
+            subjects.append({"id": f"revoked {name}", "cert_common_names": [name]})
+            policies.append({"rules": [asks, answer], "subjects": [f"revoked {name}"]})
     return {"enabled": True, "default_permission": "deny", "rules": rules, "subjects": subjects, "policies": policies}

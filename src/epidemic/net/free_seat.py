@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
 from epidemic.host.journal import Extra, Journal
+from epidemic.net.epoch import first_number
 from epidemic.net.free_wire import FreeFormat
 from epidemic.net.keys import Identity
 from epidemic.net.seat import Seat
@@ -71,7 +71,7 @@ class FreeSeat(Seat):
     def restored(self, extra: Extra | None) -> tuple[Memory, dict[str, int], Count]:
         """What a checkpoint had added: what the node remembers, tallies of letters, other counts.
 
-        Numbers of letters go on by the time of day, so that they grow although letters were sent after the checkpoint.
+        Messages are numbered from a new epoch on, so that numbers grow although messages were sent after the checkpoint.
         """
         memory, tally, count = Memory(), dict[str, int](), Count()
         if extra is not None:
@@ -82,7 +82,7 @@ class FreeSeat(Seat):
             for key, value in kept.items():
                 kind, _, name = key.partition(".")
                 (memory.choices if kind == "choices" else memory.state)[name] = value
-        memory.number = max(memory.number, time.time_ns() // 1000)
+        memory.number = first_number(self.identity.folder, memory.number)
         self.memory = memory
         return memory, tally, count
 

@@ -63,6 +63,8 @@ class FreeLetter(Letter):
 class FreeFormat(Format):
     """The frames of one run of a method without rounds."""
 
+    kind = FreeHeader
+
     def __init__(
         self, run: bytes, column: Column, kinds: Sequence[Kind], sizes: Sequence[int], largest: float = float("inf")
     ) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from epidemic.errors import BadInput
 from epidemic.experiment import Experiment, different_for_nodes, load
-from epidemic.files import read_json
+from epidemic.files import read_bounded, read_json
 from epidemic.graph import IntArray
 from epidemic.host.checkpoint import MODELS
 from epidemic.host.findings import summary_of, summary_without_data
@@ -41,7 +41,7 @@ class _Run:
         self.info: dict[str, Any] = self.store.run_info() or {}
         self.records = _by_time(self.store.records(), experiment)
         self.summary = self.store.summary()
-        self.node: dict[str, Any] = msgspec.json.decode((self.store.path / "nodes.json").read_bytes())[0]
+        self.node: dict[str, Any] = msgspec.json.decode(read_bounded(self.store.path / "nodes.json"))[0]
         self.models = read_models(self.store.path / MODELS)
 
 

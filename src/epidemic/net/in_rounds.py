@@ -14,6 +14,7 @@ from epidemic.net.desk import Desk
 from epidemic.net.keys import Identity
 from epidemic.net.learning import Learning
 from epidemic.net.outbox import Outbox
+from epidemic.net.replays import Replays
 from epidemic.net.round_letters import RoundLetters
 from epidemic.net.seat import KNOWN, RoundSeat
 from epidemic.net.terms import Terms
@@ -21,6 +22,7 @@ from epidemic.net.transport import Transport
 from epidemic.net.views import ByAcquaintance, ByGraph, Views
 from epidemic.net.wire import Format
 from epidemic.protocol.events import SECOND
+from epidemic.protocol.mailbox import REMEMBERED
 from epidemic.protocol.rounds import Acquaintance, Rounds
 from epidemic.protocol.rules import Draw, Rules, View
 from epidemic.topology import peer_sampling
@@ -110,6 +112,15 @@ class InRounds:
     ) -> RoundLetters:
         """How letters travel."""
         return RoundLetters(seats, self._views, desk, outbox, transport)
+
+    def replays(self, seats: Mapping[int, RoundSeat]) -> Replays:
+        """Which messages are worth a signature: those of rounds that a mailbox here still tells apart."""
+
+        def near() -> tuple[int, int]:
+            rounds = [max(seat.member.done, seat.member.round) for seat in seats.values()]
+            return min(rounds) - REMEMBERED, max(rounds) + max(seat.member.rules.ahead for seat in seats.values())
+
+        return Replays(near)
 
     def learning(self, host: Host, seats: Mapping[int, RoundSeat], calls: Calls) -> Learning:
         """What is computed."""

@@ -112,6 +112,16 @@ class Keyring:
             known = self._known.get(place)
         return place if known is None else known.hello.carrier
 
+    def knows(self, place: int) -> bool:
+        """Whether a place was introduced."""
+        with self._lock:
+            return place in self._known
+
+    def carried(self, carrier: int) -> int:
+        """How many certified nodes are behind a connection."""
+        with self._lock:
+            return sum(known.hello.carrier == carrier for known in self._known.values())
+
     def _is_void(self, known: Known, now: dt.datetime) -> bool:
         return known.name in self._identity.revoked.names or known.expires < now
 

@@ -279,6 +279,23 @@ class Identity:
         self.revoked = found
         return Refreshed(changed)
 
+    def told(self, raw: bytes) -> bool:
+        """Take over the list of revoked names that somebody gives, if it is signed by the authority and newer: it is written into the folder.
+
+        `refresh` finds it there. Returns whether it was.
+        """
+        try:
+            found = msgspec.json.decode(raw, type=Revocations)
+            key = self.authority.public_key()
+            assert isinstance(key, Ed25519PublicKey)
+            key.verify(bytes.fromhex(found.signature), found.signed_bytes())
+        except (msgspec.MsgspecError, InvalidSignature, ValueError, RecursionError):
+            return False
+        if found.number <= self.revoked.number:
+            return False
+        write_bytes(self.folder / "revoked.json", msgspec.json.encode(found))
+        return True
+
     def recognise(self, encoded: bytes, now: dt.datetime | None = None) -> tuple[str, Ed25519PublicKey, dt.datetime]:
         """Name, key and end of somebody else's certificate; raises Refused."""
         try:

@@ -14,19 +14,25 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
+
 from epidemic.errors import BadInput, CallbackFailed, EpidemicError, RunFailed
 from epidemic.host.journal import Host
+from epidemic.net.access import REVOKED
 from epidemic.net.acquaintances import Acquaintances, Meeting
 from epidemic.net.computing import Calls, Computing
-from epidemic.net.desk import Desk
+from epidemic.net.desk import Desk, now
+from epidemic.net.gate import Gate
 from epidemic.net.hello import LARGEST_BUNDLE, Hello, seal_hellos
 from epidemic.net.keyring import Keyring
 from epidemic.net.opening import Unreachable
 from epidemic.net.outbox import Outbox
 from epidemic.net.reader import Reader
+from epidemic.net.replays import Replays
 from epidemic.net.seat import RoundSeat, Seat
 from epidemic.net.sight import Sight
 from epidemic.net.status import seal_statuses
@@ -37,6 +43,12 @@ from epidemic.protocol import events as e
 
 GREETING = 3.0
 """Seconds that a hello is waited for."""
+
+ASK_REVOKED = 3 * e.SECOND
+"""Pause between questions whether this node was revoked, while links are there on which nothing comes."""
+MOST_ASKED = 4
+LARGEST_LIST = 2**20
+"""Bytes of a list of revoked certificates."""
 
 _WORDS = (e.ACCEPTED, e.BUSY, e.NOTHING, e.NOT_YET, "sent")
 
@@ -70,6 +82,10 @@ class Way(Protocol):
         failed: Callable[[Exception], None],
     ) -> Letters:
         """Its letters; `refuse` counts those that are not in order, `failed` is told of errors of our own."""
+        ...
+
+    def replays(self, seats: Mapping[int, Any]) -> Replays:
+        """Which of its messages are worth a signature."""
         ...
 
     def learning(self, host: Host, seats: Mapping[int, Any], calls: Calls) -> Computing[Any]:
@@ -107,6 +123,7 @@ class Process:
         self._outbox = Outbox(transport, nodes=experiment.nodes, senders=len(seats) * self._format.parts)
         self._sight = Sight(carrier.place)
         self._warned = ""
+        self._asked_revoked = 0  # when it was asked last whether this node was revoked, or when all was well
         self._greeting: set[int] = set()  # whose answer is waited for
         self._work: queue.SimpleQueue[list[tuple[Seat, e.Action]] | EpidemicError] = queue.SimpleQueue()
         self._desk = Desk(
@@ -116,6 +133,8 @@ class Process:
             self._housekeeping,
             self._desk_failed,
         )
+        offers = 0 if experiment.faults.cap_of(experiment.nodes) is None else len(seats)
+        self._gate = Gate(transport, self._desk, say, self._format.parts + offers)
         sizes = host.population.setup.sizes
         self._reader = Reader(
             self._format,
@@ -125,6 +144,9 @@ class Process:
             nodes=experiment.nodes,
             hosted=len(seats),
             samples=dict(enumerate(sizes.tolist())) if self._format.most_samples and sizes is not None else None,
+            replays=way.replays(self._seats),
+            repeated=self._repeated,
+            forged=self._gate.forged,
         )
         self._found: list[tuple[Seat, e.Action]] = []
         self._letters = way.letters(
@@ -146,7 +168,7 @@ class Process:
     def _refusals(self) -> dict[str, int]:
         """What came and was not in order, by reason."""
         known = Counter[str]() if self._book is None else self._book.refused
-        return dict(self._reader.refused + self._keyring.refused + known)
+        return dict(self._reader.refused + self._keyring.refused + known + Counter(flood=self._gate.dropped))
 
     # -- from start to end --------------------------------------------------------------------------------------------
 
@@ -185,11 +207,14 @@ class Process:
             desk.put(seat.place, e.Started())
             desk.put(seat.place, e.Present(self._carrier, transport.token, True))
         self._introduce_inside()
+        self._gate.open()
         limit = self._format.most_bytes
         transport.receive(self._reader.put, lambda _: self._reader.refuse("oversized"), limit)
         transport.answer("hello", self._greeted)
         transport.answer("status", self._asked_status)
-        for topic in ("model", "again", "offer"):
+        transport.answer(REVOKED, lambda _, respond: respond(msgspec.json.encode(self._identity.revoked)))
+        capped = self._experiment.faults.cap_of(self._experiment.nodes) is not None
+        for topic in ("model", "again", "offer") if capped else ("model", "again"):
             transport.answer(topic, partial(self._asked, topic))
         transport.watch("alive", self._presence)
         transport.appear("alive", self._carrier)
@@ -204,6 +229,11 @@ class Process:
 
     # -- the network's threads ----------------------------------------------------------------------------------------
 
+    def _repeated(self, places: tuple[int, ...], outcome: str) -> None:
+        for place in places:
+            if place in self._seats:
+                self._seats[place].repeated(outcome)
+
     def _presence(self, place: int, token: str, there: bool) -> None:
         if place != self._carrier or token != self._transport.token:
             self._keyring.shown(place, token, there)
@@ -217,6 +247,8 @@ class Process:
         heard = self._keyring.introduce(raw)
         for hello in heard:
             self._desk.put_all(hello)
+        for carrier in {hello.carrier for hello in heard}:
+            self._gate.carries(carrier, self._keyring.carried(carrier))
         if heard:
             self._reader.look_again()
         return bool(heard)
@@ -297,7 +329,7 @@ class Process:
             elif topic == "model":
                 self._reader.put(carrier, raw, (), lambda letter: heard(self._given(letter, to)))
             elif topic == "again":
-                self._reader.put(carrier, raw, (seat.place,))
+                self._reader.put(carrier, raw, (seat.place,), asked_for=True)
                 heard("sent")
             else:
                 heard(None)
@@ -353,9 +385,25 @@ class Process:
             self._acquaintances.housekeeping()
         for carrier in self._keyring.present():
             self._sight.saw(carrier, time.monotonic())
-        if self._sight.lost(self._transport.unseen(), time.monotonic()):
+        unseen = self._transport.unseen()
+        self._ask_whether_revoked(unseen)
+        if self._sight.lost(unseen, time.monotonic()):
             self._say("a connection is there on which nothing comes: opening the network again")
             self._renew()
+
+    def _ask_whether_revoked(self, unseen: frozenset[int]) -> None:
+        """Who says nothing on its link has perhaps revoked this node: ask for the list that would say so, now and then."""
+        if not unseen:
+            self._asked_revoked = now()
+        elif now() - self._asked_revoked > ASK_REVOKED:
+            self._asked_revoked = now()
+            for place in sorted(unseen)[:MOST_ASKED]:
+                self._transport.ask(REVOKED, place, b"", GREETING, self._told_revoked, LARGEST_LIST)
+
+    def _told_revoked(self, raw: bytes | None) -> None:
+        if raw is not None:
+            with suppress(EpidemicError):  # where it cannot be written, nothing is lost
+                self._identity.told(raw)
 
     def _renew(self) -> None:
         try:

@@ -1,4 +1,8 @@
-"""Reader: looks at what comes in, beside the training. What is in order goes on as an event; everything else is counted."""
+"""Reader: looks at what comes in, beside the training. What is in order goes on as an event; everything else is counted.
+
+What is cheap comes first, where a frame arrives: its form, whose link it came by, whether it was verified before. Signatures and digests take a
+hundred times as long, and are the business of a thread of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from epidemic.net.desk import now
 from epidemic.net.keyring import Keyring
-from epidemic.net.wire import Format, Letter, Refused
+from epidemic.net.replays import Replays
+from epidemic.net.wire import NO_LETTER, Format, Header, Letter, Refused
 
 MOST_WAITING = 32
 """Letters of one link that may wait to be looked at, as long as they are not too many bytes; who sends more harms only itself."""
@@ -29,6 +35,7 @@ class _Frame:
     raw: bytes
     places: tuple[int, ...]  # whom it is for
     then: Callable[[Letter | None], None] | None  # for a model that was asked for; not a letter of a round
+    new: Header | None = None  # its header, where it is remembered once it is verified
 
 
 class Reader:
@@ -44,16 +51,21 @@ class Reader:
         nodes: int,
         hosted: int,
         samples: Mapping[int, int] | None = None,
+        replays: Replays | None = None,
+        repeated: Callable[[tuple[int, ...], str], None] = lambda places, outcome: None,
+        forged: Callable[[int], None] = lambda link: None,
     ) -> None:
         """`take` is given every letter that is in order, and whom it is for.
 
         `samples`: how many training samples places are known to have. Of the others the first number that they tell is believed.
+        `replays`: which messages are worth a signature; `repeated` is told of the others. `forged` is told of links with wrong signatures.
         """
         self._format = format
         self._keyring = keyring
         self._take = take
         self._say = say
         self._nodes = nodes
+        self._replays, self._repeated, self._forged = replays, repeated, forged
         self._most = hosted * most_of_one(format)
         self._queue: queue.SimpleQueue[_Frame | None] = queue.SimpleQueue()
         self._waiting: Counter[int] = Counter()  # how many frames in it are from whose link
@@ -65,9 +77,24 @@ class Reader:
         self._thread.start()
 
     def put(
-        self, link: int, raw: bytes, places: tuple[int, ...], then: Callable[[Letter | None], None] | None = None
+        self,
+        link: int,
+        raw: bytes,
+        places: tuple[int, ...],
+        then: Callable[[Letter | None], None] | None = None,
+        *,
+        asked_for: bool = False,
     ) -> None:
-        """A frame came over somebody's connection."""
+        """A frame came over somebody's connection; one that was `asked_for` again may have come before."""
+        header = None
+        if then is None and not asked_for:
+            try:
+                header = self._new(link, raw, places)
+            except Refused as refusal:
+                self.refuse(refusal.reason)
+                return
+            if header is None:
+                return
         with self._lock:
             full = self._waiting[link] >= self._most
             if not full:
@@ -77,7 +104,21 @@ class Reader:
             if then is not None:
                 then(None)
         else:
-            self._queue.put(_Frame(link, raw, places, then))
+            self._queue.put(_Frame(link, raw, places, then, header))
+
+    def _new(self, link: int, raw: bytes, places: tuple[int, ...]) -> Header | None:
+        """The header of a message that is worth a signature: cheap checks only, nothing is remembered. Raises Refused."""
+        header = self._format.peek(raw)
+        if not self._keyring.knows(header.sender):
+            return header
+        if self._keyring.carrier_of(header.sender) != link:
+            raise Refused("wrong-link")
+        if self._replays is not None and header.graph != NO_LETTER:
+            outcome = self._replays.sort(header.sender, header.round, places, now())
+            if outcome != "new":
+                self._repeated(places, outcome)
+                return None
+        return header
 
     def refuse(self, reason: str) -> None:
         """Count what is not in order."""
@@ -100,6 +141,12 @@ class Reader:
             self._look(frame, again=False)
 
     def _look(self, frame: _Frame, *, again: bool) -> None:
+        header, replays = frame.new, self._replays
+        if header is not None and replays is not None and replays.known(header.sender, header.round, frame.places):
+            self._repeated(frame.places, "duplicate")  # it waited together with the one that was verified
+            if again:
+                self._known_now()
+            return
         try:
             letter = self._format.open(frame.raw, self._keyring.key_of)
             if self._keyring.carrier_of(letter.sender) != frame.link:
@@ -109,6 +156,8 @@ class Reader:
         except Refused as refusal:
             if refusal.reason == "unknown-sender" and frame.then is None:
                 self._unknown.append(frame)
+            if refusal.reason == "wrong-signature":
+                self._forged(frame.link)
             if again:
                 self._known_now()
             self.refuse(refusal.reason)
@@ -117,6 +166,8 @@ class Reader:
             return
         if again:
             self._known_now()
+        if header is not None and replays is not None and letter.graph != NO_LETTER:
+            replays.verified(letter.sender, letter.round, frame.places)
         if frame.then is not None:
             frame.then(letter)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,6 +34,16 @@ def enough_threads(nodes: int, here: int = 1) -> None:
     os.environ["ZENOH_RUNTIME"] = f"{ours}{kinds})"
 
 
+def shut(address: str) -> None:
+    """End the connections of this process to an address (HOST:PORT); Zenoh then takes their links for closed. On Linux only."""
+    with suppress(OSError):
+        for found in _connections():
+            with found, suppress(OSError):  # not connected any more
+                host, port = found.getpeername()[:2]
+                if address in (f"{host}:{port}", f"[{host}]:{port}"):
+                    found.shutdown(socket.SHUT_RDWR)
+
+
 def no_lingering(_: object = None) -> None:
     """Let closed connections go at once.
 
@@ -41,18 +52,24 @@ def no_lingering(_: object = None) -> None:
     Without it the system sends what it can in the background.
     """
     with suppress(OSError):
-        for path in OPEN_FILES.iterdir():
-            with suppress(OSError):  # closed meanwhile
-                if str(path.readlink()).startswith("socket:"):
-                    _no_linger(os.dup(int(path.name)))
+        for found in _connections():
+            with found, suppress(OSError):  # closed meanwhile
+                found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
 
 
-def _no_linger(copy: int) -> None:
-    try:
-        found = socket.socket(fileno=copy)
-    except OSError:
-        os.close(copy)
-        return
-    with found:
-        if found.type == socket.SOCK_STREAM and found.family in (socket.AF_INET, socket.AF_INET6):
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+def _connections() -> Iterator[socket.socket]:
+    """Copies of this process's TCP sockets, to be closed by the caller."""
+    for path in OPEN_FILES.iterdir():
+        with suppress(OSError):  # closed meanwhile
+            if not str(path.readlink()).startswith("socket:"):
+                continue
+            copy = os.dup(int(path.name))
+            try:
+                found = socket.socket(fileno=copy)
+            except OSError:
+                os.close(copy)
+                continue
+            if found.type == socket.SOCK_STREAM and found.family in (socket.AF_INET, socket.AF_INET6):
+                yield found
+            else:
+                found.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +52,7 @@ class Seat:
         self._lock = threading.Lock()
         self._letters = self._bytes = self._asked = self._told = 0
         self.undelivered = self.local = 0
+        self._repeated: Counter[str] = Counter()  # messages that came and were not looked at
 
     # -- letters ------------------------------------------------------------------------------------------------------
 
@@ -68,6 +70,17 @@ class Seat:
                 self.local += letters * local
             else:
                 self.undelivered += letters
+
+    def repeated(self, outcome: str) -> None:
+        """A message came that was not looked at, because it or enough of its kind had come before; called by any thread."""
+        with self._lock:
+            self._repeated[outcome] += 1
+
+    @property
+    def letters(self) -> Counter[str]:
+        """Letters by what became of them, those that were not looked at included."""
+        with self._lock:
+            return Counter(self.tally) + self._repeated
 
     def told(self, numbers: int) -> None:
         """So many bytes left that are no letter: whom this node knows."""
@@ -109,7 +122,7 @@ class Seat:
     def tallies(self) -> dict[str, int]:
         """What was counted, for a checkpoint."""
         count = self.member.count
-        found = {f"letters.{k}": v for k, v in self.tally.items()}
+        found = {f"letters.{k}": v for k, v in self.letters.items()}
         found |= {f"refused.{k}": v for k, v in count.refused.items()}
         return found | {k: getattr(count, k) for k in KEPT}
 
@@ -132,7 +145,7 @@ class Seat:
     def status(self, refused: dict[str, int]) -> Status:
         """How this node is; `refused` is what its process has refused."""
         member, journal = self.member, self.journal
-        count, tally = member.count, self.tally
+        count, tally = member.count, self.letters
         last = journal.records[-1] if journal.records else None
         refusals = dict(count.refused)
         for reason, times in refused.items():

@@ -5,7 +5,7 @@ A process has one transport, whatever number of places it hosts; it has the cert
 
 Keys, below epidemic/AUTHORITY/:
     to/J/I            letters from carrier I to carrier J
-    ask/TOPIC/J       questions that carrier J answers
+    ask/TOPIC/J/I     questions of carrier I (or an "observer") that carrier J answers
     alive/J/TOKEN     carrier J is there; the token is another one for each start
     done/J/TOKEN      carrier J has finished
 
@@ -26,17 +26,19 @@ from typing import Any
 import zenoh
 from zenoh.handlers import Callback
 
-from epidemic.net.access import Mode, configuration
+from epidemic.net.access import REVOKED, Mode, configuration
 from epidemic.net.addresses import Addresses
 from epidemic.net.hearing import Once, Presence, Watch
 from epidemic.net.keys import Identity, place_of
 from epidemic.net.line import Line
 from epidemic.net.lines import Lines
 from epidemic.net.opening import check_free, worded
-from epidemic.net.runtime import enough_threads, no_lingering
+from epidemic.net.runtime import enough_threads, no_lingering, shut
 
 MOST_QUESTIONS = 64
 """Questions of one topic that may wait for an answer; further ones get none."""
+OBSERVER, ANYBODY = -1, -2
+"""Who asks with the certificate of an observer, or for the list of revoked certificates, where others are places."""
 LARGEST_QUESTION = 2**18
 """Bytes of a question; longer ones get no answer."""
 
@@ -68,6 +70,11 @@ class Transport:
         self._prefix = f"epidemic/{identity.cluster}"
         self._place = place_of(identity.name)
         self._knows_all = knows_all
+        self._asker = "observer" if self._place is None else str(self._place)
+        self.admit: Callable[[int, str], bool] = lambda link, what: True
+        """Whether something ("message", "alive", or the topic of a question) is taken that came over somebody's link. Called at once, by Zenoh's threads."""
+        self.unwelcome: Callable[[int], bool] = lambda place: False
+        """Whether links to a place are closed as soon as they are there."""
         self._answering = ThreadPoolExecutor(4, "answer")
         enough_threads(nodes, here)
         zenoh.init_log_from_env_or("off")
@@ -91,10 +98,28 @@ class Transport:
                 gossip=self._knows_all,
             )
             session = zenoh.open(config)
-            session.info.declare_link_events_listener(no_lingering, history=True)
+            session.info.declare_link_events_listener(self._linked, history=True)
         except zenoh.ZError as problem:
             raise worded(problem, addresses) from None
         return session
+
+    def _linked(self, event: zenoh.LinkEvent) -> None:
+        """A link came, or went."""
+        no_lingering()
+        if event.kind == zenoh.SampleKind.PUT:
+            place = _place_at_end(event.link)
+            if place is not None and self.unwelcome(place):
+                shut(event.link.dst.partition("/")[2])
+
+    def shut(self, place: int) -> None:
+        """Close the direct links to a place, as its certificate names it; one behind a relay has none, nor has one that is `insecure`.
+
+        Zenoh has no call for it: the socket is shut down, and Zenoh takes the link for closed.
+        """
+        for line in self._lines.all():
+            for link in line.session.info.links():
+                if _place_at_end(link) == place:
+                    shut(link.dst.partition("/")[2])
 
     # -- lines to some of the others ----------------------------------------------------------------------------------
 
@@ -126,7 +151,7 @@ class Transport:
 
         def arrived(sample: zenoh.Sample) -> None:
             sender = self._place_in(str(sample.key_expr).rpartition("/")[2])
-            if sender is None:
+            if sender is None or not self.admit(sender, "message"):
                 return
             if len(sample.payload) > limit:
                 drop(sender)
@@ -164,22 +189,31 @@ class Transport:
     def answer(self, topic: str, reply: Callable[[bytes, Callable[[bytes], None]], None]) -> None:
         """Answer questions to this place: `reply` is given the question and what to call with the answer, now or later.
 
-        Zenoh does not say who asks, so that the questions that may wait are bounded by topic.
+        The questions that may wait are bounded by topic.
         """
-        key = f"{self._prefix}/ask/{topic}/{self._place}"
+        prefix = f"{self._prefix}/ask/{topic}/{self._place}"
         room = threading.Semaphore(MOST_QUESTIONS)
 
         def asked(query: zenoh.Query) -> None:
+            asker = str(query.key_expr).rpartition("/")[2]
+            link = OBSERVER if asker == "observer" else self._place_in(asker)
+            if topic == REVOKED:  # who was revoked must not use up what its successor at the same place may send
+                link = ANYBODY
             content = query.payload
             length = 0 if content is None else len(content)
-            if length > LARGEST_QUESTION or not room.acquire(blocking=False):
+            if (
+                link is None
+                or not self.admit(link, topic)
+                or length > LARGEST_QUESTION
+                or not room.acquire(blocking=False)
+            ):
                 query.drop()  # type: ignore[no-untyped-call]
                 return
             question = b"" if content is None else content.to_bytes()
 
             def respond(answer: bytes) -> None:
                 try:
-                    query.reply(key, answer)
+                    query.reply(f"{prefix}/{asker}", answer)
                 except zenoh.ZError:
                     pass  # who asked has gone
                 finally:
@@ -197,7 +231,7 @@ class Transport:
                 room.release()
                 query.drop()  # type: ignore[no-untyped-call]
 
-        self._lines.declare(lambda _, session: session.declare_queryable(key, _direct(asked)))
+        self._lines.declare(lambda _, session: session.declare_queryable(f"{prefix}/*", _direct(asked)))
 
     def ask(
         self,
@@ -219,7 +253,7 @@ class Transport:
             if sample is not None and len(sample.payload) <= largest and str(sample.key_expr) == key and once.claim():
                 answered(sample.payload.to_bytes())
 
-        key = f"{self._prefix}/ask/{topic}/{place}"
+        key = f"{self._prefix}/ask/{topic}/{place}/{self._asker}"
         self._get(self._lines.to(place), key, question, timeout, replied, once.give_up)
 
     def ask_all(self, topic: str, question: bytes, timeout: float, largest: int) -> dict[int, bytes]:
@@ -233,11 +267,12 @@ class Transport:
             if sample is None or len(sample.payload) > largest or ended.is_set():
                 return
             key = str(sample.key_expr)
-            place = self._place_in(key.removeprefix(prefix)) if key.startswith(prefix) else None
+            fits = key.startswith(prefix) and key.endswith(f"/{self._asker}")
+            place = self._place_in(key.removeprefix(prefix).removesuffix(f"/{self._asker}")) if fits else None
             if place is not None and place not in found:
                 found[place] = sample.payload.to_bytes()
 
-        self._get(self._lines.main, f"{prefix}*", question, timeout, replied, ended.set)
+        self._get(self._lines.main, f"{prefix}*/{self._asker}", question, timeout, replied, ended.set)
         ended.wait(timeout + 1.0)
         ended.set()
         return dict(sorted(found.items()))
@@ -280,6 +315,9 @@ class Transport:
             _, text, token = str(sample.key_expr).rsplit("/", 2)
             place = self._place_in(text)
             if place is not None:
+                self.admit(
+                    place, "alive"
+                )  # whatever it says: who comes and goes without end is closed, and never unseen
                 watch.noticed(line, place, token, sample.kind == zenoh.SampleKind.PUT)
 
         def declare(line: int, session: zenoh.Session) -> Any:
@@ -297,8 +335,8 @@ class Transport:
 
         For a moment that is usual: a link is there before its other end shows itself. For long, it is a reason to renew; see Sight.
         """
-        names = [link.auth_identifier for line in self._lines.all() for link in line.session.info.links()]
-        linked = {place for name in names if name is not None and (place := place_of(name)) is not None}
+        ends = {_place_at_end(link) for line in self._lines.all() for link in line.session.info.links()}
+        linked = {place for place in ends if place is not None}
         return frozenset(linked - self._lines.watches["alive"].places - {self._place})
 
     def renew(self) -> None:
@@ -313,6 +351,12 @@ class Transport:
         """Leave."""
         self._answering.shutdown(wait=False, cancel_futures=True)
         self._lines.close()
+
+
+def _place_at_end(link: zenoh.Link) -> int | None:
+    """Whose certificate the other end of a link has; None if it is not a node's, or there is none."""
+    name = link.auth_identifier
+    return None if name is None else place_of(name)
 
 
 def _direct(call: Callable[[Any], None]) -> Any:

@@ -53,6 +53,7 @@ REASONS = (
     "insane",  # numbers that are infinite, or larger than any sane model's
     "wrong-samples",  # no number of samples that the run allows, or another one than its sender has told before
     "overflow",  # more than could be looked at
+    "flood",  # over a link that carries more than any honest node sends: not looked at
 )
 
 KeyOf = Callable[[int], Ed25519PublicKey | None]
@@ -124,6 +125,8 @@ class Format:
         self.run = run
         self.largest = largest
         self.most_samples = most_samples
+        if most_samples:
+            self.kind = CountedHeader
         self.columns = columns
         self.coder = coder
         self.tensors = tuple((c.name, c.shape, c.dtype) for c in columns)
@@ -187,11 +190,23 @@ class Format:
         frame[:HEADER_BYTES] = sealed(self._header(round, sender, graph, digest, samples), HEADER_BYTES, key)
         return frame
 
+    kind: type[Header] = Header
+    """What stands in front of the numbers."""
+
+    def peek(self, frame: bytes) -> Header:
+        """The header of a frame, of which nothing is certain yet but that it is one of this run; raises Refused."""
+        if len(frame) > self.frame_bytes:
+            raise Refused("oversized")
+        header: Header = parsed(frame, HEADER_BYTES, self.kind)[0]
+        if header.run != self.run:
+            raise Refused("wrong-run")
+        return header
+
     def open(self, frame: bytes, key_of: KeyOf) -> Letter:
         """The letter in a frame; raises Refused."""
         if len(frame) > self.frame_bytes:
             raise Refused("oversized")
-        header, signed, signature = parsed(frame, HEADER_BYTES, CountedHeader if self.most_samples else Header)
+        header, signed, signature = parsed(frame, HEADER_BYTES, self.kind)
         if header.run != self.run:
             raise Refused("wrong-run")
         told, lengths = self._told(header.graph), self._lengths(header.graph)
@@ -200,7 +215,7 @@ class Format:
             raise Refused("wrong-dtype" if shapes == [(n, s) for n, s, _ in told] else "wrong-shape")
         if len(frame) != HEADER_BYTES + sum(lengths.values()) or len(header.graph) != 8 or header.round < 0:
             raise Refused("malformed")
-        samples = header.samples if self.most_samples else 0
+        samples = header.samples if isinstance(header, CountedHeader) else 0
         if self.most_samples and not 1 <= samples <= self.most_samples:
             raise Refused("wrong-samples")
         verify(header.sender, signed, signature, key_of)

@@ -22,6 +22,7 @@ from epidemic.net.free_wire import FreeFormat
 from epidemic.net.handles import Handles
 from epidemic.net.keys import Identity
 from epidemic.net.outbox import Outbox
+from epidemic.net.replays import Replays
 from epidemic.net.terms import Terms
 from epidemic.net.transport import Transport
 from epidemic.protocol.events import SECOND
@@ -126,6 +127,10 @@ class WithoutRounds:
         """How letters travel."""
         device = self._setup.task.device
         return FreeLetters(seats, self._handles, self._column, device, desk, outbox, transport, refuse, failed)
+
+    def replays(self, seats: Mapping[int, FreeSeat]) -> Replays:
+        """Which messages are worth a signature."""
+        return Replays(None, self.format.parts)
 
     def learning(self, host: Host, seats: Mapping[int, FreeSeat], calls: Calls) -> FreeLearning:
         """What is computed."""

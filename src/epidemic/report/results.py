@@ -21,7 +21,7 @@ from epidemic.data.images import need
 from epidemic.errors import BadInput, plain
 from epidemic.files import UNREADABLE, read_bounded, read_json
 from epidemic.host.store import RECORDS, TIMINGS, RunState, read_state
-from epidemic.record import Living, Record, Spread, Summary, read_records
+from epidemic.record import LARGEST_RECORDS, Living, Record, Spread, Summary, read_records
 from epidemic.report.nodes import rows_of
 from epidemic.report.settings import Design, differing, method_of, settings_of
 from epidemic.report.statistics import places_of
@@ -268,8 +268,8 @@ def _read_seed(path: Path, notes: list[str]) -> SeedResult | None:
         info = msgspec.convert(read_json(path / "run.json"), RunInfo)
     except msgspec.ValidationError as problem:
         raise BadInput(f"{path / 'run.json'} is not that of a run: {problem}") from None
-    ended = (path / "summary.json").is_file()
-    if not (path / RECORDS).is_file() and not ended:
+    ended = (path / "summary.json").exists()
+    if not (path / RECORDS).exists() and not ended:
         notes.append(f"{path} has no records yet{_how(read_state(path))} and was left out")
         return None
     records, cut = read_records(path / RECORDS)
@@ -304,7 +304,10 @@ class _Timing(msgspec.Struct):
 def _seconds(path: Path) -> dict[int, float]:
     """Seconds since the start by round, all phases together; what cannot be read is left out."""
     total, found = 0.0, {}
-    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
+    raw = b""
+    with suppress(OSError, ValueError):
+        raw = read_bounded(path, LARGEST_RECORDS)
+    for line in raw.split(b"\n"):
         with suppress(msgspec.DecodeError):
             timing = msgspec.json.decode(line, type=_Timing)
             total += sum(timing.seconds.values())
@@ -313,7 +316,7 @@ def _seconds(path: Path) -> dict[int, float]:
 
 
 def _optional(path: Path, kind: Any) -> Any:
-    if not path.is_file():
+    if not path.exists():
         return None
     try:
         return msgspec.json.decode(read_bounded(path), type=kind)

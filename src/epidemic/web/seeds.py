@@ -9,7 +9,7 @@ from stat import S_ISREG
 import msgspec
 
 from epidemic.errors import BadInput
-from epidemic.files import read_json
+from epidemic.files import open_regular, read_json
 from epidemic.host.store import RECORDS, STATE, RunState, read_state
 from epidemic.record import Record
 from epidemic.report.results import RunInfo
@@ -80,11 +80,14 @@ class Records:
     def _read_on(self) -> bool:
         """Whether what was read before is still there; if so, read on."""
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 file.seek(self._end - len(self._last))
                 raw = file.read(len(self._last) if self.problem else LARGEST_LOOK)
         except OSError as problem:
             self.problem = f"{RECORDS} cannot be read: {problem.strerror}"
+            return True
+        except ValueError as problem:
+            self.problem = f"{RECORDS} cannot be read: {problem}"
             return True
         if not raw.startswith(self._last):
             return False

@@ -1,0 +1,123 @@
+"""Floods: what a certified member that floods one node costs it, against a node that is not flooded.
+
+Three nodes of four learn with a logistic regression, each in a process of its own; the fourth is an attacker with a good certificate, which sends
+greetings, or its own old messages, to node 0 as fast as it can. Counted: trainings for each second of processor time, of the victim and of a
+bystander, in the same seconds.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import epidemic as ep
+from epidemic.host.plan import intended_graph, view_of
+from epidemic.host.setup import prepare
+from epidemic.net.addresses import Addresses, free_addresses, read_addresses
+from epidemic.net.folders import make_cluster
+from epidemic.net.hello import Hello, seal_hellos
+from epidemic.net.keys import Identity
+from epidemic.net.processes import Cluster
+from epidemic.net.seat import raw_bytes
+from epidemic.net.terms import terms_of
+from epidemic.net.transport import Transport
+from epidemic.net.watching import Watcher
+from epidemic.net.wire import Column, Format
+from epidemic.rng import Streams
+
+SECONDS = 6.0
+WHAT = ep.Experiment(
+    nodes=4,
+    rounds=1_000_000,
+    topology=ep.ELLocal(2),
+    model=ep.Logistic(),
+    algorithm=ep.LocalSGD(local_steps=1),
+    eval=ep.Eval(every=10_000, samples=100),
+    runtime=ep.Runtime(strategy="per-node", threads=1),
+)
+
+
+def _attack(folder, addresses, kind, round, started):
+    """Flood node 0 until it is killed."""
+    identity, setup = Identity.load(folder), prepare(WHAT, 1, None, [3])
+    terms = terms_of(setup)
+    transport = Transport(identity, Addresses(None, addresses), nodes=WHAT.nodes, largest=2**22)
+    hello = Hello(3, 3, transport.token, identity.encoded, terms.run, 0, WHAT.rounds, False, False)
+    bundle = seal_hellos([(hello, identity)], terms)
+    format = Format(terms.run, (Column("x", tuple(setup.initial.shape), "float32"),))
+    graph = view_of(intended_graph(WHAT, Streams(WHAT.seeds[0]), round), round, 3).digest
+    payload = transport.payload(format.seal(round, 3, graph, {"x": raw_bytes(setup.initial)}, identity.key))
+    time.sleep(1.0)
+    transport.ask("hello", 0, bundle, 3.0, lambda _: None, 2**20)
+    while not transport.send(0, payload):
+        time.sleep(0.01)
+    started.set()
+    while True:
+        if kind == "greetings":
+            transport.ask("hello", 0, bundle, 1.0, lambda _: None, 2**20)
+        else:
+            transport.send(0, payload)
+
+
+def _used(pid):
+    """Seconds of processor time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _trainings(watcher, cluster):
+    """Trainings for each second of processor time, of nodes 0 and 1."""
+    pids = [child.process.pid for child in cluster.children[:2]]
+
+    def look():
+        found = {}
+        while not {0, 1} <= found.keys():
+            found = {status.place: status for status in watcher.ask()}
+        return [found[i].round for i in (0, 1)], [_used(pid) for pid in pids], found[0].refusals.get("flood", 0)
+
+    before, spent, _ = look()
+    time.sleep(SECONDS)
+    after, now, flood = look()
+    return [(after[i] - before[i]) / (now[i] - spent[i]) for i in (0, 1)], flood
+
+
+def run() -> bool:
+    """Whether a flooded node keeps half of what one has that is not flooded."""
+    kept = []
+    for kind in ("nothing", "greetings", "old messages"):
+        with tempfile.TemporaryDirectory() as place:
+            root = Path(place) / "cluster"
+            folders = make_cluster(WHAT, free_addresses(3), root)
+            addresses = tuple(read_addresses(folder / "node.toml").listen for folder in folders[:3])
+            cluster, watcher = Cluster(folders[:3]), Watcher(root / "observer")
+            attacker = None
+            try:
+                while not (found := watcher.ask()) or min(status.round for status in found) < 100 or len(found) < 3:
+                    time.sleep(0.2)
+                if kind != "nothing":
+                    context = multiprocessing.get_context("forkserver")
+                    started = context.Event()
+                    arguments = (folders[3], addresses, kind, found[0].round, started)
+                    attacker = context.Process(target=_attack, args=arguments, daemon=True)
+                    attacker.start()
+                    started.wait()
+                seen = [_trainings(watcher, cluster) for _ in range(2)]
+            finally:
+                watcher.close()
+                for process in [child.process for child in cluster.children] + ([attacker] if attacker else []):
+                    process.kill()
+                    process.join()
+        for when, ((victim, bystander), flood) in zip(("first", "next"), seen, strict=True):
+            kept.append(victim / bystander)
+            print(
+                f"{kind}, {when} {SECONDS:.0f} s: victim {victim:.0f}, bystander {bystander:.0f} trainings per processor second,"
+                f" ratio {kept[-1]:.2f}; {flood} dropped unread"
+            )
+    return min(kept) >= 0.5
+
+
+if __name__ == "__main__":
+    raise SystemExit(not run())
