@@ -2,17 +2,24 @@
 
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
+import tomllib
+from pathlib import Path
 
 import pytest
 
+import epidemic
 from epidemic.cli import main
 from epidemic.cli.waiting import Waiting
 from epidemic.errors import Interrupted, RunFailed
 from epidemic.measure import ALL_REDUCE, NOT_COMPARED
 from epidemic.topology import TOPOLOGIES
+
+SOURCES = str(Path(epidemic.__file__).parents[1])
 
 
 def run(capsys, *arguments):
@@ -282,6 +289,52 @@ def test_an_interrupt_ends_with_130(capsys, monkeypatch):
     code, _, err = run(capsys, "theory", "--nodes", "96")
     assert code == 130
     assert err == "error: interrupted\n"
+
+
+IMPORTING = """
+import os, sys, time
+from pathlib import Path
+if Path(__file__).with_name("again").exists():
+    raise ImportError("imported a second time, after the interrupt")
+Path(__file__).with_name("again").touch()
+sys.modules["torch.distributed"] = sys
+print("importing", flush=True)
+try:
+    while True:
+        time.sleep(0.01)
+except KeyboardInterrupt:
+    if {dies}:
+        os.abort()  # as PyTorch does in the middle of its C++ code
+    raise
+"""
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("module", ["typer", "torch", "numpy"])
+def test_an_interrupt_during_an_import_is_one_line(tmp_path, module, dies):
+    """In real processes, because it is the start of one: a module that stands in never ends being imported."""
+    (tmp_path / module).mkdir()
+    (tmp_path / module / "__init__.py").write_text(IMPORTING.format(dies=dies))
+    assert main(["init", str(tmp_path / "experiment.toml")]) == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "epidemic", "run", "experiment.toml", "--out", "out"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), SOURCES])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "error: interrupted\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_console_script_is_the_one_that_imports_nothing_first():
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"epidemic": "epidemic.__main__:entry"}
 
 
 def test_an_unexpected_error_is_one_line_unless_asked_for(capsys, monkeypatch):

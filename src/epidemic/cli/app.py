@@ -143,9 +143,9 @@ def entry() -> None:
 
 
 def _among_ranks() -> bool:
-    """Whether this process has met others and not parted from them. PyTorch is loaded then."""
-    if "torch.distributed" not in sys.modules:
-        return False
-    from epidemic.host.joining import several
+    """Whether this process has met others and not parted from them.
 
-    return several()
+    Nothing is imported to find out: after Ctrl-C during an import, PyTorch may be half loaded.
+    """
+    several = getattr(sys.modules.get("epidemic.host.joining"), "several", None)
+    return several is not None and several()
