@@ -265,12 +265,50 @@ def test_what_the_shell_offers(capsys, monkeypatch, words, offered):
     assert set(out.split()) == offered
 
 
-def test_completion_is_shown_for_a_shell(capsys, monkeypatch):
-    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_completion_is_shown_for_the_shell_that_is_named(capsys, home):
     for shell in ("bash", "zsh", "fish"):
         code, out, _ = run(capsys, "--show-completion", shell)
         assert code == 0
         assert "_EPIDEMIC_COMPLETE=complete_" + shell in out
+    assert not list(home.iterdir())
+
+
+def test_completion_is_installed_for_the_shell_that_is_named(capsys, home):
+    code, out, _ = run(capsys, "--install-completion", "fish")
+    assert code == 0
+    written = [path for path in home.rglob("*") if path.is_file()]
+    assert [path.name for path in written] == ["epidemic.fish"]
+    assert str(written[0]) in out
+
+
+@pytest.mark.parametrize("option", ["--install-completion", "--show-completion"])
+@pytest.mark.parametrize("words", [["nope"], ["bsh"], ["bash", "zsh"], ["run", "experiment.toml"], ["--json"]])
+def test_a_shell_that_is_not_known_is_refused_and_nothing_is_written(capsys, home, option, words):
+    code, out, err = run(capsys, option, *words)
+    assert code == 2
+    assert not out
+    assert err.count("\n") == 1
+    assert option in err
+    assert words[0] in err
+    assert "bash" in err
+    assert not list(home.iterdir())
+
+
+def test_a_shell_that_is_not_found_must_be_named(capsys, home, monkeypatch):
+    monkeypatch.setattr("typer._completion_shared._get_shell_name", lambda: None)
+    code, _, err = run(capsys, "--install-completion")
+    assert code == 2
+    assert (
+        err
+        == "error: --install-completion: the current shell was not found; name one of bash, fish, powershell, pwsh, zsh\n"
+    )
+    assert not list(home.iterdir())
 
 
 def test_offered_items_are_those_that_can_be_reproduced():

@@ -26,6 +26,7 @@ from epidemic.cli import (
     timeline,
     topology,
 )
+from epidemic.cli.completion import set_up_completion
 from epidemic.cli.loading import Loading
 from epidemic.cli.ranks import check_command
 from epidemic.errors import BadInput, EpidemicError, Interrupted, RankLost
@@ -83,6 +84,8 @@ def outcome(arguments: list[str]) -> tuple[int, str, bool]:
     """Run the command line: its exit code, what went wrong, and whether it is that another rank of a simulation was lost."""
     command = typer.main.get_command(app)
     try:
+        if set_up_completion(arguments):
+            return 0, "", False
         check_command(arguments)
         with _loading_shown(arguments):
             result = command.main(args=arguments, prog_name="epidemic", standalone_mode=False)
