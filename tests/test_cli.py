@@ -11,9 +11,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import typer
 
 import epidemic
-from epidemic.cli import main
+from epidemic.cli import app, main
 from epidemic.cli.waiting import Waiting
 from epidemic.errors import Interrupted, RunFailed
 from epidemic.measure import ALL_REDUCE, NOT_COMPARED
@@ -373,6 +374,26 @@ def test_an_interrupt_during_an_import_is_one_line(tmp_path, module, dies):
 def test_the_console_script_is_the_one_that_imports_nothing_first():
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"epidemic": "epidemic.__main__:entry"}
+
+
+def every_command(command, path=()):
+    yield path, command
+    for name, one in getattr(command, "commands", {}).items():
+        yield from every_command(one, (*path, name))
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [pytest.param(p, c, id=" ".join(p) or "epidemic") for p, c in every_command(typer.main.get_command(app))],
+)
+def test_examples_of_help_are_not_broken_at_80_columns(capsys, monkeypatch, path, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(capsys, *path, "--help")
+    shown = [line.strip() for line in out.splitlines()]
+    assert max(map(len, out.splitlines())) == 80
+    example = (command.help or "").partition("[bold]Example")[2].splitlines()[1:]
+    for line in example:
+        assert line.strip() in shown, f"{line.strip()!r} is broken"
 
 
 def test_an_unexpected_error_is_one_line_unless_asked_for(capsys, monkeypatch):

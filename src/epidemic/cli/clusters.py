@@ -54,14 +54,15 @@ def cluster_init_command(
     days: Days = 365,
     settings: Settings = None,
 ) -> None:
-    """Prepare a deployment: keys, and for each node a folder with everything it needs. Copy each to its host and run 'epidemic node'.
+    r"""Prepare a deployment: keys, and for each node a folder with everything it needs. Copy each to its host and run 'epidemic node'.
 
     The experiment has as many nodes as its file says; places beyond the hosts are spare, for nodes that come later. Modules of your own that
     the file names, and what they import beside them, are packed into the folders.
 
     [bold]Example[/bold]
 
-      epidemic cluster init experiment.toml --hosts 10.0.0.5:7447,10.0.0.6:7447 --set nodes=2 --set topology.s=1 --out hospital
+      epidemic cluster init experiment.toml --set nodes=2 --set topology.s=1 \
+          --hosts 10.0.0.5:7447,10.0.0.6:7447 --out hospital
     """
     from epidemic.experiment import load
     from epidemic.net.folders import make_cluster
@@ -106,7 +107,7 @@ def cluster_up_command(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Start all nodes as real processes on this machine, talking over encrypted loopback connections, and show how they do.
+    r"""Start all nodes as real processes on this machine, talking over encrypted loopback connections, and show how they do.
 
     Ctrl-C stops them all, saved; --resume goes on. Kill any of them: the others finish. Results of each are in DIR/node-I/run,
     those of all together in DIR/together.
@@ -117,7 +118,8 @@ def cluster_up_command(
 
       epidemic cluster up --nodes 24 --processes 2 --out runs/many
 
-      epidemic cluster up experiment.toml --nodes 8 --out runs/eight --set network.close=barrier
+      epidemic cluster up experiment.toml --nodes 8 --out runs/eight \
+          --set network.close=barrier
     """
     doing = "loading PyTorch and the experiment"
     with Waiting("cluster", doing=doing, at_once=True, quiet=quiet or as_json) as waiting:

@@ -182,11 +182,12 @@ def show_command(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value.", show_default=False)
     ] = None,
 ) -> None:
-    """Show how the training samples and their classes fall on the nodes.
+    r"""Show how the training samples and their classes fall on the nodes.
 
     [bold]Example[/bold]
 
-      epidemic data show experiment.toml --plot classes.png --set partition.alpha=1.0
+      epidemic data show experiment.toml --plot classes.png \
+          --set partition.alpha=1.0
     """
     import numpy as np
     from rich.text import Text

@@ -52,7 +52,7 @@ def make_command(
     ] = "always",
     period: Annotated[float, typer.Option(metavar="SECONDS", help="After which sessions repeat.")] = 86400.0,
 ) -> None:
-    """Draw devices from laws, and write them as a file.
+    r"""Draw devices from laws, and write them as a file.
 
     A law is constant:VALUE, uniform:LOW:HIGH, lognormal:MEDIAN:SIGMA, or none, which leaves the field out. Sessions have laws of
     their own, in seconds; those of diurnal are the least and the greatest share of devices that are on. The same seed gives the same file.
@@ -61,7 +61,8 @@ def make_command(
 
       epidemic devices make phones.jsonl --nodes 100 --on diurnal:0.1:0.8
 
-      epidemic devices make offices.jsonl --nodes 20 --speed constant:3 --up uniform:20:50 --down lognormal:80:0.3
+      epidemic devices make offices.jsonl --nodes 20 --speed constant:3 \
+          --up uniform:20:50 --down lognormal:80:0.3
     """
     from epidemic.clock.making import make, written
     from epidemic.files import write_bytes
@@ -135,7 +136,7 @@ def convert_command(
         ),
     ] = None,
 ) -> None:
-    """Turn a public trace into a device file.
+    r"""Turn a public trace into a device file.
 
     Of FedScale: the capacity of devices (milliseconds per sample, kbit/s) and when they are active. Of FLASH: a device is on while it is
     locked, charging and on WiFi. FedScale's files are pickles, which are never read, because they can run anything: make JSON of
@@ -145,7 +146,8 @@ def convert_command(
 
       epidemic devices convert capacity.json speeds.jsonl --from fedscale-capacity
 
-      epidemic devices convert behave.json devices.jsonl --from fedscale-behave --with speeds.jsonl
+      epidemic devices convert behave.json devices.jsonl \
+          --from fedscale-behave --with speeds.jsonl
     """
     from epidemic.clock.converting import convert
     from epidemic.clock.devices import find_devices, read_devices

@@ -37,7 +37,9 @@ def init_command(
 
     [bold]Example[/bold]
 
-      epidemic init experiment.toml && epidemic run experiment.toml --out runs/first
+      epidemic init experiment.toml
+
+      epidemic run experiment.toml --out runs/first
     """
     from importlib.resources import files
 
@@ -73,9 +75,7 @@ def run_command(
 
       epidemic run experiment.toml --out runs/first
 
-      epidemic run experiment.toml --out runs/s4 --set topology.s=4 --set rounds=50
-
-      epidemic run experiment.toml --out runs/five --seeds 5
+      epidemic run experiment.toml --out runs/s4 --set topology.s=4 --seeds 5
 
       epidemic run --resume runs/first
 
@@ -139,7 +139,8 @@ def export_command(
 
       epidemic export runs/first --mean -o model.safetensors
 
-      model.load_state_dict(safetensors.torch.load_file("model.safetensors"))   # in Python
+      from safetensors.torch import load_file                 # in Python
+      model.load_state_dict(load_file("model.safetensors"))   # in Python
     """
     if mean == (node is not None):
         raise BadInput("give either --node I or --mean")
