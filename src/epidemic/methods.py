@@ -15,7 +15,7 @@ from epidemic.engine import Run, simulate
 from epidemic.engine.ranks import in_turn
 from epidemic.errors import BadInput, require_real
 from epidemic.experiment import Experiment, experiment_from, merged
-from epidemic.files import directory_name
+from epidemic.files import directory_name, read_json
 from epidemic.host.joining import several
 from epidemic.host.store import Store
 from epidemic.record import Record
@@ -151,6 +151,13 @@ def run_methods(
             before(name)
             found[name] = simulate(experiment, _place(out, name), resume=resume, callbacks=callbacks)
     return found
+
+
+def places_of(methods: Mapping[str, Experiment], out: Path) -> list[Path]:
+    """The directories of these methods, and of those of an earlier comparison in the same place, as its comparison.json names them."""
+    earlier = (read_json(out / "comparison.json") or {}).get("rows", [])
+    names = [*methods, *(str(row.get("name")) for row in earlier if isinstance(row, dict))]
+    return [out / name for name in dict.fromkeys(map(directory_name, names))]
 
 
 def _place(out: Path | None, name: str) -> Path | None:

@@ -16,7 +16,7 @@ import msgspec
 from epidemic import engine
 from epidemic import methods as comparing
 from epidemic.api.progress import batch_shown, run_shown
-from epidemic.api.runs import Run
+from epidemic.api.runs import Run, overwriting
 from epidemic.api.views import dataframe_of, figure_of
 from epidemic.batch import Job, run_batch
 from epidemic.callbacks import Callback, all_of
@@ -96,6 +96,7 @@ def compare(
     *,
     target: float | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     callbacks: Callback | Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> Comparison:
@@ -106,6 +107,7 @@ def compare(
         out: A directory where everything is written down, each method in a directory of its own.
         target: The accuracy whose cost is compared, in [0, 1]; the best of the static sparse method, or of the first one.
         resume: Go on with what is in `out`: what is finished is read back.
+        overwrite: Replace the comparison in `out`; see `simulate`.
         callbacks: Who is told how every run goes on.
         progress: See `simulate`.
 
@@ -135,7 +137,8 @@ def compare(
     comparing.check_methods(named)
     if target is not None:
         comparing.check_target(target)
-    with run_shown(progress) as displays:
+    places = [] if out is None else comparing.places_of(named, Path(out))
+    with overwriting(places, overwrite, resume), run_shown(progress) as displays:
         told = [*displays, *all_of(callbacks).those]
         found = comparing.run_methods(named, None if out is None else Path(out), told, resume=resume)
     table = comparing.compare(named, comparing.records_of(found), target)

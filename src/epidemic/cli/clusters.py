@@ -13,7 +13,7 @@ import typer
 
 from epidemic.cli.keys import Days, hosts_in
 from epidemic.cli.nodes import Insecure, stop_by_signal
-from epidemic.cli.options import Json, Quiet, Settings
+from epidemic.cli.options import Json, Overwrite, Quiet, Settings
 from epidemic.cli.waiting import Waiting
 from epidemic.errors import BadInput, Interrupted, require_int, require_real
 from epidemic.files import own_directory
@@ -400,6 +400,7 @@ def cluster_gather_command(
         list[Path], typer.Argument(metavar="DIR...", help="The folders of finished nodes.", show_default=False)
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the common run goes.", show_default=False)],
+    overwrite: Overwrite = False,
 ) -> None:
     """Put the results of nodes together as one run, which 'epidemic report' shows beside simulations.
 
@@ -407,7 +408,9 @@ def cluster_gather_command(
 
       epidemic cluster gather hospital/node-* --out hospital/together
     """
+    from epidemic.host.replacing import replacing
     from epidemic.net.gather import gather
 
-    summary = gather(directories, own_directory(out))
+    with replacing([own_directory(out)] if overwrite else []):
+        summary = gather(directories, own_directory(out))
     typer.echo(f"wrote {out}: {summary.rounds} rounds of {len(directories)} nodes")

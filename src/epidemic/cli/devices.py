@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from epidemic.cli.theory import Json
-from epidemic.errors import BadInput, plain
+from epidemic.cli.options import Json, Overwrite, check_new_file
+from epidemic.errors import plain
 from epidemic.shown import count
 
 if TYPE_CHECKING:
@@ -24,13 +24,6 @@ Out = Annotated[Path, typer.Argument(metavar="OUT", help="The file to write (.js
 def register(app: typer.Typer) -> None:
     """Add these commands."""
     app.add_typer(devices_app, name="devices")
-
-
-def _new_file(path: Path) -> None:
-    if path.exists():
-        raise BadInput(f"{path} exists already; choose another name")
-    if not path.absolute().parent.is_dir():
-        raise BadInput(f"{path}: the directory {path.absolute().parent} does not exist; create it first")
 
 
 @devices_app.command("make")
@@ -51,6 +44,7 @@ def make_command(
         ),
     ] = "always",
     period: Annotated[float, typer.Option(metavar="SECONDS", help="After which sessions repeat.")] = 86400.0,
+    overwrite: Overwrite = False,
 ) -> None:
     r"""Draw devices from laws, and write them as a file.
 
@@ -67,7 +61,7 @@ def make_command(
     from epidemic.clock.making import make, written
     from epidemic.files import write_bytes
 
-    _new_file(out)
+    check_new_file(out, overwrite)
     write_bytes(out, written(make(nodes, seed, speed=speed, up=up, down=down, on=on, period=period)))
     typer.echo(f"{out}: {count(nodes, 'device')}; 'epidemic devices show {out}' shows them")
 
@@ -135,6 +129,7 @@ def convert_command(
             show_default=False,
         ),
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     r"""Turn a public trace into a device file.
 
@@ -154,7 +149,7 @@ def convert_command(
     from epidemic.clock.making import written
     from epidemic.files import write_bytes
 
-    _new_file(out)
+    check_new_file(out, overwrite)
     lines, left_out = convert(
         trace, form, None if lender is None else read_devices(find_devices(str(lender), Path(), "--with"))
     )
