@@ -25,6 +25,7 @@ from epidemic.experiment import Experiment, same_experiment
 from epidemic.host.interrupt import Stop, agreed_stop
 from epidemic.host.joining import ranks_here
 from epidemic.host.journal import Host
+from epidemic.host.plan import check_first_round
 from epidemic.host.population import Population
 from epidemic.host.setup import Setup, make_learner, prepare
 from epidemic.host.shards import Shards
@@ -219,6 +220,7 @@ class _Seeds:
             whole = self.experiment.load_data() if self.data is None else self.data
             start = _digest_of(whole)
             setup = prepare(self.experiment, seed, whole, ranks.hosted().tolist(), begun_on=device, cut=True)
+            check_first_round(self.experiment)
             del whole
             if store is not None and (store.run_info() is None or store.behind):
                 store.announce()
