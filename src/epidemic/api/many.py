@@ -73,10 +73,27 @@ class Comparison(_Many):
         """The records of all methods as a pandas DataFrame: a row for each method, seed and evaluated round."""
         return dataframe_of(self.runs)
 
-    def plot(self, *, metric: str | None = None, path: str | Path | None = None, x: str | None = None) -> Figure:
-        """Learning curves of all methods, with the target; see `Run.plot`."""
+    def plot(
+        self,
+        *,
+        metric: str | None = None,
+        path: str | Path | None = None,
+        x: str | None = None,
+        colours: Mapping[str, str] | None = None,
+        order: Sequence[str] | None = None,
+    ) -> Figure:
+        """Learning curves of all methods, with the target.
+
+        Args:
+            metric: See `Run.plot`.
+            path: See `Run.plot`.
+            x: See `Run.plot`.
+            colours: The colours of some methods by their names, as Matplotlib takes them; the others keep theirs.
+            order: The names of methods that come first, in that order, in the legend and below the others in the picture.
+        """
         nodes = next(iter(self.runs.values())).experiment.nodes
-        return figure_of(self.runs, f"{count(len(self), 'method')}, {nodes} nodes", metric, path, self.table.target, x)
+        title = f"{count(len(self), 'method')}, {nodes} nodes"
+        return figure_of(self.runs, title, metric, path, self.table.target, x, colours, order)
 
     def __repr__(self) -> str:
         best = max(self.table.rows, key=lambda row: row.best_accuracy.mean)
@@ -170,9 +187,17 @@ class Sweep(_Many):
         kept: bool = self._kept  # type: ignore[attr-defined]
         return dataframe_of(self.runs, directories=kept)
 
-    def plot(self, *, metric: str | None = None, path: str | Path | None = None, x: str | None = None) -> Figure:
-        """Learning curves of all points; see `Run.plot`."""
-        return figure_of(self.runs, count(len(self), "point"), metric, path, x=x)
+    def plot(
+        self,
+        *,
+        metric: str | None = None,
+        path: str | Path | None = None,
+        x: str | None = None,
+        colours: Mapping[str, str] | None = None,
+        order: Sequence[str] | None = None,
+    ) -> Figure:
+        """Learning curves of all points; see `Run.plot` and `Comparison.plot`."""
+        return figure_of(self.runs, count(len(self), "point"), metric, path, x=x, colours=colours, order=order)
 
     def __repr__(self) -> str:
         failed = f", {len(self.failed)} failed" if self.failed else ""

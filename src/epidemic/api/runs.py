@@ -187,7 +187,7 @@ class Run(engine.Run):
         Where seeds ended in different rounds, the curves go as far as all of them.
 
         Args:
-            metric: "accuracy" or "loss"; accuracy, where the targets are classes, if it is not given.
+            metric: "accuracy", "loss", or a metric of the experiment by its name; accuracy, where the targets are classes, if it is not given.
             path: Save the picture there too (.png, .pdf or .svg).
             x: One curve alone, against "rounds", "bytes" or, under the simulated clock, "seconds" or "steps".
 
