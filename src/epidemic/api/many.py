@@ -237,7 +237,7 @@ def sweep(
             what is finished is read back.
         seeds: Take the place of the experiment's; a number N means 1 to N.
         jobs: So many runs side by side, each in a process of its own. A script must then guard its start with
-            `if __name__ == "__main__"`.
+            `if __name__ == "__main__"`, and import objects of your own from a module.
         callbacks: Who is told how every run goes on; only with one job.
         progress: See `simulate`.
 
