@@ -13,7 +13,7 @@ from epidemic.counting import without_rounds
 from epidemic.data import Dataset
 from epidemic.engine import Run, simulate
 from epidemic.engine.ranks import in_turn
-from epidemic.errors import BadInput, require_real
+from epidemic.errors import BadInput, argument, require_real, spoken
 from epidemic.experiment import Experiment, experiment_from, merged
 from epidemic.files import directory_name, read_json
 from epidemic.host.joining import several
@@ -169,7 +169,10 @@ def _check_directories(methods: Mapping[str, Experiment], out: Path, resume: boo
         for seed in experiment.seeds:
             store = Store(out / directory_name(name), experiment, seed)
             if store.run_info() is not None and not resume:
-                raise BadInput(f"{out} holds an earlier comparison; go on with --resume or choose another --out")
+                way = spoken("resume=True", "--resume")
+                raise BadInput(
+                    f"{out} holds an earlier comparison; go on with {way} or choose another {argument('out')}"
+                )
             store.check(resume=resume)
 
 

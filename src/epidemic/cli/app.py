@@ -29,7 +29,7 @@ from epidemic.cli import (
 from epidemic.cli.completion import set_up_completion
 from epidemic.cli.loading import Loading
 from epidemic.cli.ranks import check_command
-from epidemic.errors import BadInput, EpidemicError, Interrupted, RankLost
+from epidemic.errors import BadInput, EpidemicError, Interrupted, RankLost, for_the_command_line
 from epidemic.progress import told_to
 
 INTERRUPTED = 130
@@ -87,7 +87,7 @@ def outcome(arguments: list[str]) -> tuple[int, str, bool]:
         if set_up_completion(arguments):
             return 0, "", False
         check_command(arguments)
-        with _loading_shown(arguments):
+        with for_the_command_line(), _loading_shown(arguments):
             result = command.main(args=arguments, prog_name="epidemic", standalone_mode=False)
         if result == INTERRUPTED:  # how Typer reports Ctrl-C
             return INTERRUPTED, "interrupted", False

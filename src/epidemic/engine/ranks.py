@@ -20,7 +20,7 @@ from epidemic.callbacks.named import named_callbacks
 from epidemic.data import Dataset
 from epidemic.engine.results import Run, SeedRun
 from epidemic.engine.round import InRounds, elsewhere, way_on
-from epidemic.errors import BadInput, Interrupted
+from epidemic.errors import BadInput, Interrupted, spoken
 from epidemic.experiment import Experiment, same_experiment
 from epidemic.host.interrupt import Stop, agreed_stop
 from epidemic.host.joining import ranks_here
@@ -103,7 +103,8 @@ def refuse_prepared(task: Task, choice: Choice) -> None:
     if choice.strategy == "stacked" and (task.nature.products or task.kind is None):
         what = "convolutions" if task.nature.products else "models, losses and metrics of one's own"
         raise BadInput(
-            f'runtime.strategy: stacked {what} differ in the last digits between numbers of ranks; use --set runtime.strategy="per-node"'
+            f"runtime.strategy: stacked {what} differ in the last digits between numbers of ranks;"
+            f' use {spoken("", "--set ")}runtime.strategy="per-node"'
         )
 
 
