@@ -2,17 +2,25 @@
 
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
+import tomllib
+from pathlib import Path
 
 import pytest
+import typer
 
-from epidemic.cli import main
+import epidemic
+from epidemic.cli import app, main
 from epidemic.cli.waiting import Waiting
 from epidemic.errors import Interrupted, RunFailed
 from epidemic.measure import ALL_REDUCE, NOT_COMPARED
 from epidemic.topology import TOPOLOGIES
+
+SOURCES = str(Path(epidemic.__file__).parents[1])
 
 
 def run(capsys, *arguments):
@@ -258,12 +266,50 @@ def test_what_the_shell_offers(capsys, monkeypatch, words, offered):
     assert set(out.split()) == offered
 
 
-def test_completion_is_shown_for_a_shell(capsys, monkeypatch):
-    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_completion_is_shown_for_the_shell_that_is_named(capsys, home):
     for shell in ("bash", "zsh", "fish"):
         code, out, _ = run(capsys, "--show-completion", shell)
         assert code == 0
         assert "_EPIDEMIC_COMPLETE=complete_" + shell in out
+    assert not list(home.iterdir())
+
+
+def test_completion_is_installed_for_the_shell_that_is_named(capsys, home):
+    code, out, _ = run(capsys, "--install-completion", "fish")
+    assert code == 0
+    written = [path for path in home.rglob("*") if path.is_file()]
+    assert [path.name for path in written] == ["epidemic.fish"]
+    assert str(written[0]) in out
+
+
+@pytest.mark.parametrize("option", ["--install-completion", "--show-completion"])
+@pytest.mark.parametrize("words", [["nope"], ["bsh"], ["bash", "zsh"], ["run", "experiment.toml"], ["--json"]])
+def test_a_shell_that_is_not_known_is_refused_and_nothing_is_written(capsys, home, option, words):
+    code, out, err = run(capsys, option, *words)
+    assert code == 2
+    assert not out
+    assert err.count("\n") == 1
+    assert option in err
+    assert words[0] in err
+    assert "bash" in err
+    assert not list(home.iterdir())
+
+
+def test_a_shell_that_is_not_found_must_be_named(capsys, home, monkeypatch):
+    monkeypatch.setattr("typer._completion_shared._get_shell_name", lambda: None)
+    code, _, err = run(capsys, "--install-completion")
+    assert code == 2
+    assert (
+        err
+        == "error: --install-completion: the current shell was not found; name one of bash, fish, powershell, pwsh, zsh\n"
+    )
+    assert not list(home.iterdir())
 
 
 def test_offered_items_are_those_that_can_be_reproduced():
@@ -282,6 +328,72 @@ def test_an_interrupt_ends_with_130(capsys, monkeypatch):
     code, _, err = run(capsys, "theory", "--nodes", "96")
     assert code == 130
     assert err == "error: interrupted\n"
+
+
+IMPORTING = """
+import os, sys, time
+from pathlib import Path
+if Path(__file__).with_name("again").exists():
+    raise ImportError("imported a second time, after the interrupt")
+Path(__file__).with_name("again").touch()
+sys.modules["torch.distributed"] = sys
+print("importing", flush=True)
+try:
+    while True:
+        time.sleep(0.01)
+except KeyboardInterrupt:
+    if {dies}:
+        os.abort()  # as PyTorch does in the middle of its C++ code
+    raise
+"""
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("module", ["typer", "torch", "numpy"])
+def test_an_interrupt_during_an_import_is_one_line(tmp_path, module, dies):
+    """In real processes, because it is the start of one: a module that stands in never ends being imported."""
+    (tmp_path / module).mkdir()
+    (tmp_path / module / "__init__.py").write_text(IMPORTING.format(dies=dies))
+    assert main(["init", str(tmp_path / "experiment.toml")]) == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "epidemic", "run", "experiment.toml", "--out", "out"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), SOURCES])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "error: interrupted\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_console_script_is_the_one_that_imports_nothing_first():
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"epidemic": "epidemic.__main__:entry"}
+
+
+def every_command(command, path=()):
+    yield path, command
+    for name, one in getattr(command, "commands", {}).items():
+        yield from every_command(one, (*path, name))
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [pytest.param(p, c, id=" ".join(p) or "epidemic") for p, c in every_command(typer.main.get_command(app))],
+)
+def test_examples_of_help_are_not_broken_at_80_columns(capsys, monkeypatch, path, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(capsys, *path, "--help")
+    shown = [line.strip() for line in out.splitlines()]
+    assert max(map(len, out.splitlines())) == 80
+    example = (command.help or "").partition("[bold]Example")[2].splitlines()[1:]
+    for line in example:
+        assert line.strip() in shown, f"{line.strip()!r} is broken"
 
 
 def test_an_unexpected_error_is_one_line_unless_asked_for(capsys, monkeypatch):

@@ -226,16 +226,16 @@ def test_every_law_of_availability_makes_a_file(tmp_path, on):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"speed": "lognorml:5:1"}, "--speed 'lognorml:5:1' is not a known law; did you mean 'lognormal'"),
+        ({"speed": "lognorml:5:1"}, "speed 'lognorml:5:1' is not a known law; did you mean 'lognormal'"),
         ({"speed": "lognormal:5"}, "must have the form lognormal:MEDIAN:SIGMA"),
         ({"speed": "lognormal:5:x"}, "must have the form lognormal:MEDIAN:SIGMA"),
         ({"speed": "lognormal:5:3"}, "sigma of a lognormal law = 3.0 must be at most 2"),
         ({"up": "uniform:5:1"}, "smaller number first"),
-        ({"up": "constant:0"}, "--up 'constant:0' gives 0; all values must be greater than 0"),
+        ({"up": "constant:0"}, "up 'constant:0' gives 0; all values must be greater than 0"),
         ({"on": "exponential:0.1:0.1"}, "gives more than 10,000 sessions"),
         ({"on": "diurnal:0.9:0.1"}, "low = 0.9 must be at most high = 0.1"),
-        ({"nodes": 0}, "--nodes = 0 must be at least 1"),
-        ({"period": 0}, "--period = 0 must be at least 1"),
+        ({"nodes": 0}, "nodes = 0 must be at least 1"),
+        ({"period": 0}, "period = 0 must be at least 1"),
     ],
 )
 def test_a_bad_law_gets_one_line(given, says):
@@ -351,7 +351,7 @@ def test_what_a_trace_lacks_is_lent(tmp_path):
         ({"1": 5}, "fedscale-behave", "must have finish_time"),
         ({"1": {"active": [1, 2, 3], "inactive": [2], "finish_time": 9}}, "fedscale-behave", "3 active and 1 inactive"),
         ({"1": {"active": 3, "inactive": [2], "finish_time": 9}}, "fedscale-behave", "a list of seconds"),
-        ({}, "fedscale", "--from = 'fedscale' is not known"),
+        ({}, "fedscale", "form = 'fedscale' is not known"),
     ],
 )
 def test_what_cannot_be_converted_gets_one_line(tmp_path, content, form, says):

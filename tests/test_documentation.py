@@ -196,3 +196,64 @@ def test_a_site_that_loads_from_elsewhere_or_leads_nowhere_is_refused(tmp_path):
         "a.html: c.png does not exist",
         "a.html: b.html#bottom: no such place in that page",
     ]
+
+
+def searchable(root):
+    """A site of one page that can be searched from the disk."""
+    index = '{"docs": [{"location": "a.html", "title": "A", "text": ""}]}'
+    (root / "search").mkdir()
+    (root / "search" / "search_index.json").write_text(index)
+    (root / "search" / "search_index.js").write_text(f"var __index = {index}")
+    (root / "worker.js").touch()
+    (root / "a.html").write_text(
+        '<script src="img/iframe-worker.js"></script><script id="__config">{"search": "worker.js"}</script>'
+    )
+
+
+def test_a_site_that_cannot_be_searched_from_the_disk_is_noticed(tmp_path):
+    searchable(tmp_path)
+    assert not list(check_site.search_problems(tmp_path))
+    (tmp_path / "worker.js").unlink()
+    assert list(check_site.search_problems(tmp_path)) == ["a.html names no script that searches"]
+    (tmp_path / "search" / "search_index.js").write_text('var __index = {"docs": []}')
+    (tmp_path / "b.html").write_text('<script id="__config"></script>')
+    assert list(check_site.search_problems(tmp_path)) == [
+        "search: the index for pages on the disk is another one",
+        "a.html names no script that searches",
+        "b.html is not in the index of the search",
+        "b.html does not load what searches without a worker",
+        "b.html names no script that searches",
+    ]
+    (tmp_path / "search" / "search_index.js").unlink()
+    assert "no index" in "".join(check_site.search_problems(tmp_path))
+
+
+# -- what deployments install -----------------------------------------------------------------------------------------
+
+
+def installed(command, directory):
+    """What `pip install` is asked for by a line of a shell, beside a wheel in /tmp."""
+    wheel = directory / f"epidemic_learning-{ep.__version__}-py3-none-any.whl"
+    wheel.touch()
+    (directory / "pip").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (directory / "pip").chmod(0o755)
+    path = f"{directory}:/usr/bin:/bin"
+    words = subprocess.run(
+        ["sh", "-c", command.replace("/tmp/", f"{directory}/")],
+        cwd=directory, env={"PATH": path}, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    named = [re.fullmatch(r"(.+\.whl)(?:\[([\w,]+)\])?", word) for word in words]
+    found = [match for match in named if match]
+    assert len(found) == 1, words
+    assert (directory / found[0][1]).is_file(), f"{found[0][1]} is not the wheel, {wheel.name}"
+    return set((found[0][2] or "").split(","))
+
+
+def test_deployments_install_what_their_data_needs(tmp_path):
+    text = (ROOT / "docs" / "deploy.md").read_text()
+    container = re.search(r"^RUN (pip install .*epidemic.*)$", text, re.MULTILINE)
+    assert {"images", "tables"} <= installed(container[1], tmp_path)
+    machines = text.partition("\n## Three machines\n")[2].partition("\n## ")[0]
+    commands = [code for _, code in pages.inline(machines) if code.startswith("pip install") and "epidemic" in code]
+    assert len(commands) == 1
+    assert {"images", "tables"} <= installed(commands[0], tmp_path)

@@ -46,6 +46,19 @@ class Says:
             return []
         return ep.Graph.empty(n - 1) if self.what == "small" else ep.Graph.from_edges(n, np.array([0]), np.array([0]))
 
+class Drawn:
+    random = True
+
+    def __init__(self, how):
+        self.how = how
+        self.kept = np.random.default_rng(1)
+
+    def graph(self, n, round, streams):
+        rng = {
+            "global": np.random, "fresh": np.random.default_rng(), "kept": self.kept, "keyed": streams.generator("topology", round)
+        }[self.how]
+        return ep.Graph.from_edges(n, np.arange(n), (np.arange(n) + 1 + rng.permutation(n) % (n - 1)) % n)
+
 def nothing():
     return object()
 
@@ -147,3 +160,54 @@ def test_its_mistakes_are_one_line(folder, capsys, factory, options, said):
 def test_a_module_beside_a_file_hides_nothing_that_is_installed(folder):
     load(folder / "e.toml")
     assert sys.path[-1] == str(folder)
+
+
+@pytest.mark.parametrize("how", ["global", "fresh", "kept"])
+def test_randomness_that_is_not_keyed_is_refused(folder, capsys, how):
+    (folder / "e.toml").write_text(
+        SMALL + f'[topology]\nkind = "python"\nfactory = "my_topology:Drawn"\noptions = {{how = "{how}"}}\n'
+    )
+    out = folder / "out"
+    looked = [
+        "topology",
+        "python",
+        "--nodes",
+        "20",
+        "--set",
+        "factory=my_topology:Drawn",
+        "--set",
+        f'options={{how="{how}"}}',
+    ]
+    sys.path.insert(0, str(folder))
+    for words in (
+        ["run", str(folder / "e.toml"), "--out", str(out)],
+        ["cluster", "init", str(folder / "e.toml"), "--hosts", "10.0.0.1:7447", "--out", str(out)],
+        looked,
+    ):
+        assert main(words) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1
+        assert "'my_topology:Drawn' gave two different graphs" in err
+        assert "streams.generator('topology', round)" in err
+        assert not (out / "seed-1" / "run.json").exists()
+        assert not (out / "node-0").exists()
+    from my_topology import Drawn
+
+    for topology in (Drawn(how), ep.Every(inner=Drawn(how), period=2)):
+        with pytest.raises(ep.BadInput, match="topology Drawn gave two different graphs"):
+            ep.simulate(ep.Experiment(nodes=20, rounds=1, data=ep.Digits(), model=ep.Logistic(), topology=topology))
+
+
+def test_numpys_generator_gives_the_same_graphs_to_everybody(folder):
+    from concurrent.futures import ThreadPoolExecutor
+
+    sys.path.insert(0, str(folder))
+    from my_topology import Drawn
+
+    def digests(order):
+        return {t: Drawn("keyed").graph(30, t, Streams(5)).digest() for t in order}
+
+    alone = digests(range(20))
+    assert len(set(alone.values())) == 20
+    with ThreadPoolExecutor(4) as pool:
+        assert all(found == alone for found in pool.map(digests, [range(19, -1, -1)] * 8))

@@ -273,7 +273,9 @@ def test_an_interrupt_before_the_first_round_can_be_gone_on_from(uninterrupted, 
 
     with monkeypatch.context() as patch:
         patch.setattr(setup, "choose", interrupted)
-        with pytest.raises(Interrupted, match="interrupted before seed 3 began; go on with: epidemic run --resume"):
+        with pytest.raises(
+            Interrupted, match=r"interrupted before seed 3 began; go on with: simulate\(\.\.\., resume=True\)"
+        ):
             ep.simulate(EXPERIMENT, tmp_path / "run")
     assert main(["run", "--resume", str(tmp_path / "run"), "--quiet"]) == 0
     assert outcome(tmp_path / "run") == whole

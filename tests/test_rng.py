@@ -52,6 +52,25 @@ GOLDEN = {
 }
 
 
+def test_numpys_generator_draws_from_the_same_words():
+    """So that it is the same on every host: its words are the golden ones, and `random` maps them as we do."""
+    streams = Streams(1)
+    assert streams.generator("topology", 7).bit_generator.random_raw(2).tolist() == GOLDEN["words"]
+    assert streams.generator("topology", 7).random(2).tolist() == GOLDEN["uniforms"]
+
+
+def test_numpys_generator_depends_on_its_key_alone():
+    streams = Streams(3)
+    drawn = streams.generator("topology", 7).choice(96, size=5, replace=False).tolist()
+    streams.generator("topology", 8).random(100)
+    assert streams.generator("topology", 7).choice(96, size=5, replace=False).tolist() == drawn
+    others = [Streams(4).generator("topology", 7), streams.generator("other", 7), streams.generator("topology", 8)]
+    assert all(
+        one.choice(96, size=5, replace=False).tolist() != drawn
+        for one in [*others, streams.of_part(1).generator("topology", 7)]
+    )
+
+
 @given(st.integers(0, 2**63 - 1), st.text(max_size=8), st.integers(0, 10**6))
 def test_a_stream_depends_on_its_key_alone(seed, purpose, index):
     streams = Streams(seed)

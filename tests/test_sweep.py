@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -327,14 +328,83 @@ def test_only_the_seeds_that_were_asked_for_are_in_the_table(file, tmp_path, cap
     assert json.loads(capsys.readouterr().out)["runs"][0]["best_accuracy"]["seeds"] == 2
 
 
-def test_objects_of_ones_own_run_in_one_process_only(file, tmp_path):
+OWN = """
+import numpy as np
+import epidemic as ep
+
+class Shift:
+    def __init__(self, by):
+        self.by = by
+
+    def graph(self, n, round, streams):
+        return ep.Graph.from_edges(n, np.arange(n), (np.arange(n) + self.by) % n)
+
+def loss(outputs, targets):
+    return -outputs.log_softmax(-1).gather(-1, targets[:, None]).mean()
+
+class Forgetful(Shift):
+    def __reduce__(self):
+        return Forgetful, (1,)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    import importlib
+
+    (tmp_path / "own_parts.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("own_parts")
+    del sys.modules["own_parts"]
+
+
+def test_importable_objects_of_ones_own_run_in_processes(own, tmp_path):
+    import epidemic as ep
+
+    experiment = ep.Experiment(
+        nodes=6, rounds=2, data=ep.Digits(), model=ep.Logistic(), topology=ep.Ring(), loss=own.loss
+    )
+    grid = {"topology": [own.Shift(1), own.Shift(2), ep.Ring()]}
+    alone, beside = (ep.sweep(experiment, grid, tmp_path / f"jobs-{jobs}", jobs=jobs) for jobs in (1, 2))
+    assert not beside.failed
+    assert list(alone) == list(beside)
+    for name, run in alone.items():
+        assert [vars_of(r) for r in run.records] == [vars_of(r) for r in beside[name].records]
+    assert len(ep.sweep(experiment, grid, tmp_path / "jobs-2", jobs=2)) == 3  # read back
+
+
+def vars_of(record):
     import msgspec
 
-    own = [Job(tmp_path / n, msgspec.structs.replace(load(file), name=n, loss=lambda a, b: a.mean())) for n in "ab"]
-    with pytest.raises(BadInput, match="run in one process only"):
-        run_batch(own, workers=2)
+    return msgspec.json.encode(record)
+
+
+class Here:
+    def graph(self, n, round, streams):
+        raise AssertionError
+
+
+def test_objects_that_other_processes_cannot_import_are_refused_in_one_line(own, file, tmp_path, monkeypatch):
+    import msgspec
+
+    def jobs(**changes):
+        return [Job(tmp_path / "out" / n, msgspec.structs.replace(load(file), name=n, **changes)) for n in "ab"]
+
+    monkeypatch.setattr(Here, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "Here", Here, raising=False)
+    for changes, said in (
+        ({"loss": lambda a, b: a.mean()}, "loss: an object of your own that other processes cannot import"),
+        ({"topology": Here()}, "topology: .*Here is defined in the script or notebook itself"),
+        ({"topology": own.Forgetful(3)}, "not the same in another process"),
+    ):
+        with pytest.raises(BadInput, match=said) as problem:
+            run_batch(jobs(**changes), workers=2)
+        assert "\n" not in str(problem.value)
+        assert "use jobs = 1" in str(problem.value)
+        assert not (tmp_path / "out").exists()
+    same = jobs(topology=own.Shift(1))[0]
     with pytest.raises(BadInput, match="have the same name"):
-        run_batch([own[0], own[0]])
+        run_batch([same, same])
 
 
 @pytest.mark.parametrize("runs", [run_batch, lambda jobs: run_sharded(jobs, 2)])

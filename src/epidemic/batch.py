@@ -25,6 +25,7 @@ from epidemic.data import Dataset
 from epidemic.engine import simulate
 from epidemic.errors import BadInput, EpidemicError, Interrupted
 from epidemic.experiment import Experiment, experiment_from
+from epidemic.experiment.sending import received, sent
 from epidemic.host.setup import Setup
 from epidemic.host.state import read_state
 from epidemic.host.store import Store
@@ -104,8 +105,9 @@ def run_batch(
     """
     watcher = Watcher() if watcher is None else watcher
     check_apart(jobs)
-    if workers > 1 and not all(job.experiment.portable for job in jobs):
-        raise BadInput("experiments with objects of your own run in one process only; use one worker")
+    for job in jobs if workers > 1 else []:
+        if not job.experiment.portable:
+            sent(job.experiment)  # says what cannot be
     told = all_of(callbacks)
     if workers > 1 and told.those:
         raise BadInput("callbacks are told of runs in one process only; use one worker")
@@ -313,7 +315,9 @@ class _Processes:
         job = self._waiting.popleft()
         self._busy[connection] = process, job
         self._watcher.began(job)
-        connection.send((str(job.path), msgspec.json.encode(job.experiment.table())))
+        own = not job.experiment.portable
+        raw = sent(job.experiment) if own else msgspec.json.encode(job.experiment.table())
+        connection.send((str(job.path), own, raw))
 
     def _listen(self, connection: Any) -> None:
         process, job = self._busy[connection]
@@ -364,9 +368,9 @@ def _worker(connection: Any, threads: int) -> None:
 
     with suppress(Interrupted, KeyboardInterrupt, EOFError, ConnectionError):
         while (task := connection.recv()) is not None:
-            path, table = task
+            path, own, raw = task
             try:
-                experiment = experiment_from(msgspec.json.decode(table))
+                experiment = received(raw) if own else experiment_from(msgspec.json.decode(raw))
                 if experiment.runtime.threads == 0:
                     runtime = msgspec.structs.replace(experiment.runtime, threads=threads)
                     experiment = msgspec.structs.replace(experiment, runtime=runtime)

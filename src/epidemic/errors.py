@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import math
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class EpidemicError(Exception):
@@ -45,6 +46,30 @@ class RankLost(RunFailed):
 
 class Interrupted(EpidemicError):
     """A run that was stopped by the user and can go on later (exit code 130)."""
+
+
+_flags = False  # whether messages are for somebody at a command line
+
+
+@contextmanager
+def for_the_command_line() -> Iterator[None]:
+    """Inside, messages name the options of commands instead of the arguments of Python functions."""
+    global _flags
+    before, _flags = _flags, True
+    try:
+        yield
+    finally:
+        _flags = before
+
+
+def spoken(python: str, command: str) -> str:
+    """The words of a message for whoever reads it: somebody who calls a Python function, or somebody at a command line."""
+    return command if _flags else python
+
+
+def argument(name: str) -> str:
+    """What an argument is called by whoever gives it: `name` in Python, `--name` at a command line."""
+    return spoken(name, f"--{name.replace('_', '-')}")
 
 
 def require_int(name: str, value: object, low: int, high: int | None = None) -> None:

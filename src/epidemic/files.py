@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import msgspec
 import safetensors
 
-from epidemic.errors import BadInput, RunFailed, plain
+from epidemic.errors import BadInput, RunFailed, argument, plain
 
 _NOT_HERE = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOENT, errno.EEXIST, errno.EISDIR,
@@ -32,7 +32,7 @@ def directory_name(name: str) -> str:
 def own_directory(out: Path) -> Path:
     """Refuse to fill the current directory."""
     if str(out) in ("", "."):
-        raise BadInput("--out is the current directory; give the results a directory of their own")
+        raise BadInput(f"{argument('out')} is the current directory; give the results a directory of their own")
     return out
 
 

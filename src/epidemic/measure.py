@@ -26,6 +26,7 @@ from epidemic.topology import (
     is_static,
     kind_of,
     natural_mixing,
+    require_keyed,
     topology_from,
 )
 
@@ -117,6 +118,7 @@ def measure(
     streams = Streams(seed)
     rule = natural_mixing(topology)
     tell("graph")
+    require_keyed(topology, lambda: topology.graph(n, 0, streams))
     first = topology.graph(n, 0, streams)
     first_weights = weights(rule, first)
     tell("spectrum")

@@ -13,9 +13,9 @@ from epidemic.counting import without_rounds
 from epidemic.data import Dataset
 from epidemic.engine import Run, simulate
 from epidemic.engine.ranks import in_turn
-from epidemic.errors import BadInput, require_real
+from epidemic.errors import BadInput, argument, require_real, spoken
 from epidemic.experiment import Experiment, experiment_from, merged
-from epidemic.files import directory_name
+from epidemic.files import directory_name, read_json
 from epidemic.host.joining import several
 from epidemic.host.store import Store
 from epidemic.record import Record
@@ -153,6 +153,13 @@ def run_methods(
     return found
 
 
+def places_of(methods: Mapping[str, Experiment], out: Path) -> list[Path]:
+    """The directories of these methods, and of those of an earlier comparison in the same place, as its comparison.json names them."""
+    earlier = (read_json(out / "comparison.json") or {}).get("rows", [])
+    names = [*methods, *(str(row.get("name")) for row in earlier if isinstance(row, dict))]
+    return [out / name for name in dict.fromkeys(map(directory_name, names))]
+
+
 def _place(out: Path | None, name: str) -> Path | None:
     return None if out is None else out / directory_name(name)
 
@@ -162,7 +169,10 @@ def _check_directories(methods: Mapping[str, Experiment], out: Path, resume: boo
         for seed in experiment.seeds:
             store = Store(out / directory_name(name), experiment, seed)
             if store.run_info() is not None and not resume:
-                raise BadInput(f"{out} holds an earlier comparison; go on with --resume or choose another --out")
+                way = spoken("resume=True", "--resume")
+                raise BadInput(
+                    f"{out} holds an earlier comparison; go on with {way} or choose another {argument('out')}"
+                )
             store.check(resume=resume)
 
 

@@ -49,6 +49,16 @@ class Streams:
         """The stream for a purpose (a word) and an index (usually the round)."""
         return Stream(self.key(purpose, *index))
 
+    def generator(self, purpose: str, *index: int) -> np.random.Generator:
+        """NumPy's generator for a purpose and an index, the same on every host and platform with the same version of NumPy.
+
+        For a topology of your own: it has `choice`, `integers`, `permutation`, `random` and all else that NumPy has.
+
+        Example:
+            >>> ep.Streams(1).generator("topology", 7).choice(96, size=3, replace=False)
+        """
+        return np.random.Generator(np.random.Philox(_Key(self.key(purpose, *index))))  # type: ignore[arg-type]
+
     def key(self, purpose: str, *index: int) -> int:
         """The 128-bit Philox key of a purpose and an index; also a seed for torch's generators."""
         return int.from_bytes(self._hashed(purpose, *index).digest(), "little")

@@ -123,7 +123,7 @@ def leaves(command, path="epidemic"):
 def examples(command):
     """The lines below 'Example' in the help of a command; not only commands, some are Python."""
     _, _, text = (command.help or "").partition("[bold]Example")
-    return [line.strip() for line in text.splitlines()[1:] if line.strip()]
+    return [line for _, line in pages.commands("\n".join(text.splitlines()[1:]))]
 
 
 COMMANDS = leaves(typer.main.get_command(app))

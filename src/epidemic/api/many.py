@@ -16,7 +16,7 @@ import msgspec
 from epidemic import engine
 from epidemic import methods as comparing
 from epidemic.api.progress import batch_shown, run_shown
-from epidemic.api.runs import Run
+from epidemic.api.runs import Run, overwriting
 from epidemic.api.views import dataframe_of, figure_of
 from epidemic.batch import Job, run_batch
 from epidemic.callbacks import Callback, all_of
@@ -73,10 +73,27 @@ class Comparison(_Many):
         """The records of all methods as a pandas DataFrame: a row for each method, seed and evaluated round."""
         return dataframe_of(self.runs)
 
-    def plot(self, *, metric: str | None = None, path: str | Path | None = None, x: str | None = None) -> Figure:
-        """Learning curves of all methods, with the target; see `Run.plot`."""
+    def plot(
+        self,
+        *,
+        metric: str | None = None,
+        path: str | Path | None = None,
+        x: str | None = None,
+        colours: Mapping[str, str] | None = None,
+        order: Sequence[str] | None = None,
+    ) -> Figure:
+        """Learning curves of all methods, with the target.
+
+        Args:
+            metric: See `Run.plot`.
+            path: See `Run.plot`.
+            x: See `Run.plot`.
+            colours: The colours of some methods by their names, as Matplotlib takes them; the others keep theirs.
+            order: The names of methods that come first, in that order, in the legend and below the others in the picture.
+        """
         nodes = next(iter(self.runs.values())).experiment.nodes
-        return figure_of(self.runs, f"{count(len(self), 'method')}, {nodes} nodes", metric, path, self.table.target, x)
+        title = f"{count(len(self), 'method')}, {nodes} nodes"
+        return figure_of(self.runs, title, metric, path, self.table.target, x, colours, order)
 
     def __repr__(self) -> str:
         best = max(self.table.rows, key=lambda row: row.best_accuracy.mean)
@@ -96,6 +113,7 @@ def compare(
     *,
     target: float | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     callbacks: Callback | Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> Comparison:
@@ -106,6 +124,7 @@ def compare(
         out: A directory where everything is written down, each method in a directory of its own.
         target: The accuracy whose cost is compared, in [0, 1]; the best of the static sparse method, or of the first one.
         resume: Go on with what is in `out`: what is finished is read back.
+        overwrite: Replace the comparison in `out`; see `simulate`.
         callbacks: Who is told how every run goes on.
         progress: See `simulate`.
 
@@ -135,7 +154,8 @@ def compare(
     comparing.check_methods(named)
     if target is not None:
         comparing.check_target(target)
-    with run_shown(progress) as displays:
+    places = [] if out is None else comparing.places_of(named, Path(out))
+    with overwriting(places, overwrite, resume), run_shown(progress) as displays:
         told = [*displays, *all_of(callbacks).those]
         found = comparing.run_methods(named, None if out is None else Path(out), told, resume=resume)
     table = comparing.compare(named, comparing.records_of(found), target)
@@ -167,9 +187,17 @@ class Sweep(_Many):
         kept: bool = self._kept  # type: ignore[attr-defined]
         return dataframe_of(self.runs, directories=kept)
 
-    def plot(self, *, metric: str | None = None, path: str | Path | None = None, x: str | None = None) -> Figure:
-        """Learning curves of all points; see `Run.plot`."""
-        return figure_of(self.runs, count(len(self), "point"), metric, path, x=x)
+    def plot(
+        self,
+        *,
+        metric: str | None = None,
+        path: str | Path | None = None,
+        x: str | None = None,
+        colours: Mapping[str, str] | None = None,
+        order: Sequence[str] | None = None,
+    ) -> Figure:
+        """Learning curves of all points; see `Run.plot` and `Comparison.plot`."""
+        return figure_of(self.runs, count(len(self), "point"), metric, path, x=x, colours=colours, order=order)
 
     def __repr__(self) -> str:
         failed = f", {len(self.failed)} failed" if self.failed else ""
@@ -209,7 +237,7 @@ def sweep(
             what is finished is read back.
         seeds: Take the place of the experiment's; a number N means 1 to N.
         jobs: So many runs side by side, each in a process of its own. A script must then guard its start with
-            `if __name__ == "__main__"`.
+            `if __name__ == "__main__"`, and import objects of your own from a module.
         callbacks: Who is told how every run goes on; only with one job.
         progress: See `simulate`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,9 @@ from epidemic.api.progress import run_shown
 from epidemic.api.views import dataframe_of, figure_of, node_figure_of
 from epidemic.callbacks import Callback, all_of
 from epidemic.data import Dataset
+from epidemic.errors import BadInput
 from epidemic.experiment import Experiment
+from epidemic.host.replacing import replacing
 from epidemic.report.statistics import Interval
 from epidemic.shown import count, html_table, interval, percent, simulated, size
 
@@ -25,6 +28,7 @@ def simulate(
     out: str | Path | None = None,
     *,
     resume: bool = False,
+    overwrite: bool = False,
     callbacks: Callback | Sequence[Callback] = (),
     data: Dataset | None = None,
     progress: bool | None = None,
@@ -38,6 +42,7 @@ def simulate(
             Without it nothing is kept but what this function returns.
         resume: Go on with what is in `out`: finished seeds are read back, an unfinished one goes on from its checkpoint. Both go on to
             more rounds, if the experiment has more than before.
+        overwrite: Replace the run in `out`, if there is one. It stays if the new one cannot begin, and files that no run writes are never touched.
         callbacks: Who is told how it goes on, and may end a seed early: one `Callback` or several.
         data: The data of the experiment, if it has been loaded already.
         progress: Show how far it is: a bar on a terminal, a table in a notebook. None: if somebody looks, that is, in a
@@ -56,9 +61,19 @@ def simulate(
         >>> run.summary.accuracy.mean
         >>> run.plot(path="curves.png")
     """
-    with run_shown(progress) as displays:
+    places = [] if out is None else [Path(out)]
+    with overwriting(places, overwrite, resume), run_shown(progress) as displays:
         told = [*displays, *all_of(callbacks).those]
         return Run.of(engine.simulate(experiment, out, resume=resume, callbacks=told, data=data))
+
+
+def overwriting(places: Sequence[Path], wanted: bool, resume: bool) -> AbstractContextManager[None]:
+    """Replace the runs in these directories by those that begin inside, if that is wanted."""
+    if wanted and resume:
+        raise BadInput("overwrite = True replaces what resume = True goes on with; leave one out")
+    if wanted and not places:
+        raise BadInput("overwrite = True needs a directory `out` to overwrite")
+    return replacing(places if wanted else [])
 
 
 @dataclass(frozen=True)
@@ -179,7 +194,7 @@ class Run(engine.Run):
         Where seeds ended in different rounds, the curves go as far as all of them.
 
         Args:
-            metric: "accuracy" or "loss"; accuracy, where the targets are classes, if it is not given.
+            metric: "accuracy", "loss", or a metric of the experiment by its name; accuracy, where the targets are classes, if it is not given.
             path: Save the picture there too (.png, .pdf or .svg).
             x: One curve alone, against "rounds", "bytes" or, under the simulated clock, "seconds" or "steps".
             per_node: A curve for each node, a panel for each seed, of a run with `eval.per_node = true`; against rounds, or

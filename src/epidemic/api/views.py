@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -51,12 +51,19 @@ def figure_of(
     path: str | Path | None,
     target: float | None = None,
     x: str | None = None,
+    colours: Mapping[str, str] | None = None,
+    order: Sequence[str] | None = None,
 ) -> Figure:
-    """Learning curves; with a `path`, saved there too. `metric` is accuracy, where there is one, or loss; `x` one axis alone."""
+    """Learning curves; with a `path`, saved there too.
+
+    `metric` is accuracy, where there is one, loss, or a metric that was recorded; `x` one axis alone; `colours` of some runs by
+    their names; `order` the names of those that come first.
+    """
     records = [record for run in runs.values() for record in run.records]
     classes = all(record.accuracy is not None for record in records)
     what = ("accuracy" if classes else "loss") if metric is None else metric
-    require_choice("metric", what, ["accuracy", "loss"])
+    recorded = [name for name in records[0].metrics if all(name in record.metrics for record in records)]
+    require_choice("metric", what, ["accuracy", "loss", *recorded])
     if what == "accuracy" and not classes:
         raise BadInput("metric = 'accuracy': the targets of this data are not classes; use 'loss'")
     if x is not None:
@@ -67,8 +74,10 @@ def figure_of(
         )
     if path is not None:
         check_picture(Path(path))
-    kind: Literal["accuracy", "loss"] = "accuracy" if what == "accuracy" else "loss"
+    kind = what if what in ("accuracy", "loss") else f"metric.{what}"
     shown, lines = target if kind == "accuracy" else None, _lines(runs)
+    _colour(lines, colours or {})
+    lines = _ordered(lines, order or ())
     figure = learning_figure(lines, title, shown, kind) if x is None else axis_figure(lines, title, x, shown, kind)
     if path is not None:
         save(figure, Path(path))
@@ -96,6 +105,32 @@ def node_figure_of(
     if path is not None:
         save(figure, Path(path))
     return figure
+
+
+def _colour(lines: Sequence[Line], colours: Mapping[str, str]) -> None:
+    """Give lines the colours that the user has chosen."""
+    from matplotlib.colors import is_color_like
+
+    for name, colour in colours.items():
+        require_choice("colours: the name", name, [line.name for line in lines])
+        if not is_color_like(colour):
+            raise BadInput(
+                f"colours: {name!r}: {colour!r} is not a colour of Matplotlib; use for example '#0072b2' or 'red'"
+            )
+    for line in lines:
+        if line.name in colours:
+            line.style = {**line.style, "color": colours[line.name]}
+
+
+def _ordered(lines: Sequence[Line], order: Sequence[str]) -> list[Line]:
+    """Those that the user names first, in that order, then the others."""
+    names = [order] if isinstance(order, str) else list(order)
+    for name in names:
+        require_choice("order: the name", name, [line.name for line in lines])
+    if len(set(names)) < len(names):
+        raise BadInput(f"order = {names} names a line twice; leave one out")
+    first = sorted((line for line in lines if line.name in names), key=lambda line: names.index(line.name))
+    return [*first, *(line for line in lines if line.name not in names)]
 
 
 def _lines(runs: Mapping[str, Run]) -> list[Line]:

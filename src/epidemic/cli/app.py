@@ -27,10 +27,11 @@ from epidemic.cli import (
     timeline,
     topology,
 )
+from epidemic.cli.completion import set_up_completion
 from epidemic.cli.loading import Loading
 from epidemic.cli.ranks import check_command
 from epidemic.config import NO_CODE
-from epidemic.errors import BadInput, EpidemicError, Interrupted, RankLost
+from epidemic.errors import BadInput, EpidemicError, Interrupted, RankLost, for_the_command_line
 from epidemic.progress import told_to
 
 INTERRUPTED = 130
@@ -85,8 +86,10 @@ def outcome(arguments: list[str]) -> tuple[int, str, bool]:
     """Run the command line: its exit code, what went wrong, and whether it is that another rank of a simulation was lost."""
     command = typer.main.get_command(app)
     try:
+        if set_up_completion(arguments):
+            return 0, "", False
         check_command(arguments)
-        with _loading_shown(arguments), _no_code(arguments):
+        with for_the_command_line(), _loading_shown(arguments), _no_code(arguments):
             result = command.main(args=arguments, prog_name="epidemic", standalone_mode=False)
         if result == INTERRUPTED:  # how Typer reports Ctrl-C
             return INTERRUPTED, "interrupted", False
@@ -160,9 +163,9 @@ def entry() -> None:
 
 
 def _among_ranks() -> bool:
-    """Whether this process has met others and not parted from them. PyTorch is loaded then."""
-    if "torch.distributed" not in sys.modules:
-        return False
-    from epidemic.host.joining import several
+    """Whether this process has met others and not parted from them.
 
-    return several()
+    Nothing is imported to find out: after Ctrl-C during an import, PyTorch may be half loaded.
+    """
+    several = getattr(sys.modules.get("epidemic.host.joining"), "several", None)
+    return several is not None and several()

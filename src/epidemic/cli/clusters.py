@@ -14,7 +14,7 @@ import typer
 from epidemic.cli import later
 from epidemic.cli.keys import Days, hosts_in
 from epidemic.cli.nodes import Insecure, stop_by_signal
-from epidemic.cli.options import Json, NoCode, Quiet, Settings
+from epidemic.cli.options import Json, NoCode, Overwrite, Quiet, Settings
 from epidemic.cli.waiting import Waiting
 from epidemic.errors import BadInput, Interrupted, require_int, require_real
 from epidemic.files import own_directory
@@ -57,14 +57,15 @@ def cluster_init_command(
     settings: Settings = None,
     no_code: NoCode = False,
 ) -> None:
-    """Prepare a deployment: keys, and for each node a folder with everything it needs. Copy each to its host and run 'epidemic node'.
+    r"""Prepare a deployment: keys, and for each node a folder with everything it needs. Copy each to its host and run 'epidemic node'.
 
     The experiment has as many nodes as its file says; places beyond the hosts are spare, for nodes that come later. Modules of your own that
     the file names, and what they import beside them, are packed into the folders.
 
     [bold]Example[/bold]
 
-      epidemic cluster init experiment.toml --hosts 10.0.0.5:7447,10.0.0.6:7447 --set nodes=2 --set topology.s=1 --out hospital
+      epidemic cluster init experiment.toml --set nodes=2 --set topology.s=1 \
+          --hosts 10.0.0.5:7447,10.0.0.6:7447 --out hospital
     """
     from epidemic.experiment import load
     from epidemic.net.folders import make_cluster
@@ -110,7 +111,7 @@ def cluster_up_command(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Start all nodes as real processes on this machine, talking over encrypted loopback connections, and show how they do.
+    r"""Start all nodes as real processes on this machine, talking over encrypted loopback connections, and show how they do.
 
     Ctrl-C stops them all, saved; --resume goes on, with --set rounds=N also after the end. Kill any of them: the others finish. Results of
     each are in DIR/node-I/run, those of all together in DIR/together.
@@ -121,7 +122,8 @@ def cluster_up_command(
 
       epidemic cluster up --nodes 24 --processes 2 --out runs/many
 
-      epidemic cluster up experiment.toml --nodes 8 --out runs/eight --set network.close=barrier
+      epidemic cluster up experiment.toml --nodes 8 --out runs/eight \
+          --set network.close=barrier
 
       epidemic cluster up --resume runs/eight --set rounds=200
     """
@@ -410,6 +412,7 @@ def cluster_gather_command(
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the common run goes.", show_default=False)],
     no_code: NoCode = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Put the results of nodes together as one run, which 'epidemic report' shows beside simulations.
 
@@ -420,9 +423,11 @@ def cluster_gather_command(
 
       epidemic cluster gather hospital/node-* --out hospital/together
     """
+    from epidemic.host.replacing import replacing
     from epidemic.net.gather import OWN_DATA, gather
 
-    summary = gather(directories, own_directory(out))
+    with replacing([own_directory(out)] if overwrite else []):
+        summary = gather(directories, own_directory(out))
     typer.echo(f"wrote {out}: {summary.rounds} rounds of {len(directories)} nodes")
     if summary.final_mean_model_loss is None:
         typer.echo(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epidemic.cli.options import Json, NoCode, Quiet, RankCount, RankTimeout, Seeds, Settings
+from epidemic.cli.options import Json, NoCode, Overwrite, Quiet, RankCount, RankTimeout, Seeds, Settings
 from epidemic.cli.ranks import check_timeout, share, silent, started_as_a_rank
 from epidemic.cli.slurm import HERE, On, SlurmOptions, hand_over, rank_count, wants_slurm, with_slurm
 from epidemic.errors import BadInput, Interrupted, RunFailed
@@ -30,6 +31,7 @@ def compare_command(
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on: skip what is finished in DIR.")] = False,
+    overwrite: Overwrite = False,
     ranks: RankCount = None,
     rank_timeout: RankTimeout = None,
     on: On = HERE,
@@ -58,11 +60,15 @@ def compare_command(
     if target is not None and not 0 <= target <= 1:
         raise BadInput(f"--target {target:g} must be between 0 and 1, for example 0.7 for 70 %")
     elsewhere = wants_slurm(on, slurm)
+    if overwrite and (resume or elsewhere):
+        other = "--resume goes" if resume else "--on slurm goes"
+        raise BadInput(f"{other} on with what is there and --overwrite replaces it; leave one out")
     check_timeout(rank_timeout, ranks)
     if elsewhere and (rank_timeout is not None or started_as_a_rank()):
         raise BadInput("tasks of Slurm start their own ranks: leave out --rank-timeout and torchrun, or --on slurm")
     if ranks is not None and not elsewhere:
         words = ["compare", *([] if file is None else [str(file)]), *["--resume"] * resume]
+        words += ["--overwrite"] * overwrite
         options = [("--out", out), ("--target", target), ("--seeds", seeds), ("--rank-timeout", rank_timeout)]
         return share(ranks, words, options, settings or [], quiet=quiet, as_json=as_json)
 
@@ -75,11 +81,13 @@ def compare_command(
     from epidemic.experiment import numbered_seeds, read_table, with_settings
     from epidemic.files import write_bytes
     from epidemic.host.joining import joined, same_for_all
+    from epidemic.host.replacing import replacing
     from epidemic.report.curves import learning_figure
     from epidemic.report.style import save
 
     settings = settings if seeds is None else numbered_seeds(seeds, settings or [])
-    with joined(rank_timeout):
+    with ExitStack() as stack:
+        stack.enter_context(joined(rank_timeout))
         with same_for_all():
             whole = comparing.DEMO if file is None else read_table(file)
             comparing.refuse_idle_settings(whole, settings or [])
@@ -100,6 +108,8 @@ def compare_command(
             for name, why in diverged(jobs).items():
                 raise RunFailed(f"method {name!r} failed for good: {why}; delete its directory to submit it again")
             resume = True  # all are finished: they are read back
+        with same_for_all():
+            stack.enter_context(replacing(comparing.places_of(methods, where) if overwrite else []))
         try:
             with Display(quiet=quiet or silent()) as display:
                 runs = comparing.run_methods(methods, where, display, resume=resume)

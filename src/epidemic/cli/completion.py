@@ -1,12 +1,48 @@
-"""What the shell offers when Tab is pressed. Nothing here may be slow: no PyTorch, no reading of data."""
+"""What the shell offers when Tab is pressed, and how it learns to. Nothing here may be slow: no PyTorch, no reading of data."""
 
 from __future__ import annotations
+
+import typer
+
+from epidemic.errors import BadInput, suggestion
+
+INSTALL, SHOW = "--install-completion", "--show-completion"
+SHELLS = ("bash", "fish", "powershell", "pwsh", "zsh")
 
 ITEMS = (
     *("table1", "table2", "table3", "fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8"),
     *("contraction", "drift", "cap", "spectra", "async", "rivals", "all"),
 )
 """Those of `epidemic reproduce`, whose module is slow to import; a test compares them."""
+
+
+def set_up_completion(arguments: list[str]) -> bool:
+    """Install or show completion, if the first argument asks for it; return whether it did.
+
+    Typer's own options take no word and ignore one that follows, so the shell that a user names is honoured here.
+    """
+    if not arguments or arguments[0] not in (INSTALL, SHOW):
+        return False
+    from typer._completion_shared import _get_shell_name, get_completion_script, install
+
+    option, *named = arguments
+    if len(named) > 1:
+        raise BadInput(f"{option} takes one shell, not {' '.join(named)!r}; name one of {', '.join(SHELLS)}")
+    if named and named[0] not in SHELLS:
+        raise BadInput(f"{option} {named[0]!r} is not a shell that is known{suggestion(named[0], SHELLS)}")
+    shell = named[0] if named else _get_shell_name()
+    if shell not in SHELLS:
+        found = "the current shell was not found" if shell is None else f"{shell!r} has no completion"
+        raise BadInput(f"{option}: {found}; name one of {', '.join(SHELLS)}")
+    if option == SHOW:
+        typer.echo(get_completion_script(prog_name="epidemic", complete_var="_EPIDEMIC_COMPLETE", shell=shell))
+        return True
+    try:
+        _, path = install(shell, "epidemic", "_EPIDEMIC_COMPLETE")
+    except OSError as problem:
+        raise BadInput(f"{option}: completion for {shell} cannot be written: {problem}") from None
+    typer.echo(f"completion for {shell} is installed in {path}; start a new terminal to use it")
+    return True
 
 
 def topologies(incomplete: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from epidemic.cli.completion import downloads
-from epidemic.cli.options import NoCode
+from epidemic.cli.options import Json, NoCode
 from epidemic.errors import BadInput, RunFailed, plain, suggestion
 
 data_app = typer.Typer(
@@ -22,18 +22,16 @@ def register(app: typer.Typer) -> None:
 
 
 @data_app.command("list")
-def list_command() -> None:
+def list_command(as_json: Json = False) -> None:
     """List the kinds of data, and whether they are here."""
-    from epidemic.cli.show import plain_table, show
+    from epidemic.cli.show import plain_table, print_json, show
     from epidemic.data import SOURCES
     from epidemic.data.base import data_home
     from epidemic.data.embedded_sets import Digits, Fashion
     from epidemic.data.fetch import DOWNLOADS
     from epidemic.data.idx import DEBIAN
 
-    table = plain_table("Kinds of data (data.kind)", "kind", "here?", "what it is")
-    table.columns[1].justify = table.columns[2].justify = "left"
-    table.columns[2].no_wrap = False
+    kinds = []
     for kind, source in SOURCES.items():
         if source in (Fashion, Digits) or kind == "synthetic":
             here = "built in"
@@ -41,8 +39,15 @@ def list_command() -> None:
             here = "yes"
         else:
             here = "fetch" if kind in DOWNLOADS else "data.path" if kind != "python" else "yours"
-        table.add_row(kind, here, source.about)
-    show(
+        kinds.append({"kind": kind, "here": here, "about": source.about})
+    if as_json:
+        return print_json({"directory": str(data_home()), "kinds": kinds})
+    table = plain_table("Kinds of data (data.kind)", "kind", "here?", "what it is")
+    table.columns[1].justify = table.columns[2].justify = "left"
+    table.columns[2].no_wrap = False
+    for one in kinds:
+        table.add_row(*one.values())
+    return show(
         table,
         f"[dim]fetch: 'epidemic data fetch KIND' downloads it to {data_home()}; data.path: you say where it is.[/dim]",
     )
@@ -91,6 +96,7 @@ def check_command(
             "--set", metavar="KEY=VALUE", help="A setting of the data, target=price for instance.", show_default=False
         ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Read a data set as a run would, and say what it holds.
 
@@ -100,7 +106,7 @@ def check_command(
     """
     from rich.text import Text
 
-    from epidemic.cli.show import show
+    from epidemic.cli.show import print_json, show
     from epidemic.config import build_kind, parse_setting
     from epidemic.data import SOURCES, Table
     from epidemic.experiment.files import toml_value
@@ -113,11 +119,22 @@ def check_command(
         {**table, **{key.removeprefix("data."): value for key, value in given.items()}}, SOURCES, "data"
     )
     data = source.load()
-    writers = (
-        f", {len(set(data.train.groups.tolist())):,} {'writers' if name == 'femnist' else 'groups'}"
-        if data.train.groups is not None
-        else ""
-    )
+    groups = None if data.train.groups is None else len(set(data.train.groups.tolist()))
+    scale = source.measured() if isinstance(source, Table) and source.normalise and not source.scale else None
+    if as_json:
+        return print_json(
+            {
+                "kind": name,
+                "train": len(data.train),
+                "test": len(data.test),
+                "shape": data.input_shape,
+                "classes": data.classes,
+                "groups": groups,
+                "scale": scale,
+                "note": data.note,
+            }
+        )
+    writers = "" if groups is None else f", {groups:,} {'writers' if name == 'femnist' else 'groups'}"
     kinds = f"{len(data.classes)} classes" if data.classes else "quantities to predict"
     typer.echo(
         f"{name}: {len(data.train):,} training and {len(data.test):,} test samples of shape {data.input_shape}, {kinds}{writers}"
@@ -128,10 +145,11 @@ def check_command(
                 f"classes: {', '.join(plain(one, 40) for one in data.classes[:100])}{', ...' * (len(data.classes) > 100)}"
             )
         )
-    if isinstance(source, Table) and source.normalise and not source.scale:
-        typer.echo(f"scale = {toml_value(source.measured())}")
+    if scale is not None:
+        typer.echo(f"scale = {toml_value(scale)}")
     if data.note:
         show(Text(f"note: {plain(data.note, 500)}"))
+    return None
 
 
 @data_app.command("cache")
@@ -183,17 +201,19 @@ def show_command(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value.", show_default=False)
     ] = None,
     no_code: NoCode = False,
+    as_json: Json = False,
 ) -> None:
-    """Show how the training samples and their classes fall on the nodes.
+    r"""Show how the training samples and their classes fall on the nodes.
 
     [bold]Example[/bold]
 
-      epidemic data show experiment.toml --plot classes.png --set partition.alpha=1.0
+      epidemic data show experiment.toml --plot classes.png \
+          --set partition.alpha=1.0
     """
     import numpy as np
     from rich.text import Text
 
-    from epidemic.cli.show import plain_table, show
+    from epidemic.cli.show import plain_table, print_json, show
     from epidemic.experiment import load
     from epidemic.report.curves import classes_figure
     from epidemic.report.style import check_picture, save
@@ -214,6 +234,11 @@ def show_command(
     title = (
         f"{len(data.train):,} samples on {experiment.nodes} nodes ({type(experiment.partition).__name__}, seed {seed})"
     )
+    if as_json:
+        if plot is not None:
+            save(classes_figure(counts, data.classes, title), plot)
+        found = {"nodes": experiment.nodes, "seed": seed, "classes": data.classes, "counts": counts.tolist()}
+        return print_json({**found, "note": data.note, "picture": None if plot is None else str(plot)})
     table = plain_table(title, "per node", "min", "median", "mean", "max")
     for what, values, form in (
         ("samples", sizes, "{:.0f}"),
@@ -239,3 +264,4 @@ def show_command(
         show(Text(f"classes in order, with their samples: {each}"))
     if data.note:
         show(Text(f"note: {plain(data.note, 500)}"))
+    return None

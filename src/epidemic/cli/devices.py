@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from epidemic.cli.theory import Json
-from epidemic.errors import BadInput, plain
+from epidemic.cli.options import Json, Overwrite, check_new_file
+from epidemic.errors import plain
 from epidemic.shown import count
 
 if TYPE_CHECKING:
@@ -24,13 +24,6 @@ Out = Annotated[Path, typer.Argument(metavar="OUT", help="The file to write (.js
 def register(app: typer.Typer) -> None:
     """Add these commands."""
     app.add_typer(devices_app, name="devices")
-
-
-def _new_file(path: Path) -> None:
-    if path.exists():
-        raise BadInput(f"{path} exists already; choose another name")
-    if not path.absolute().parent.is_dir():
-        raise BadInput(f"{path}: the directory {path.absolute().parent} does not exist; create it first")
 
 
 @devices_app.command("make")
@@ -51,8 +44,9 @@ def make_command(
         ),
     ] = "always",
     period: Annotated[float, typer.Option(metavar="SECONDS", help="After which sessions repeat.")] = 86400.0,
+    overwrite: Overwrite = False,
 ) -> None:
-    """Draw devices from laws, and write them as a file.
+    r"""Draw devices from laws, and write them as a file.
 
     A law is constant:VALUE, uniform:LOW:HIGH, lognormal:MEDIAN:SIGMA, or none, which leaves the field out. Sessions have laws of
     their own, in seconds; those of diurnal are the least and the greatest share of devices that are on. The same seed gives the same file.
@@ -61,12 +55,13 @@ def make_command(
 
       epidemic devices make phones.jsonl --nodes 100 --on diurnal:0.1:0.8
 
-      epidemic devices make offices.jsonl --nodes 20 --speed constant:3 --up uniform:20:50 --down lognormal:80:0.3
+      epidemic devices make offices.jsonl --nodes 20 --speed constant:3 \
+          --up uniform:20:50 --down lognormal:80:0.3
     """
     from epidemic.clock.making import make, written
     from epidemic.files import write_bytes
 
-    _new_file(out)
+    check_new_file(out, overwrite)
     write_bytes(out, written(make(nodes, seed, speed=speed, up=up, down=down, on=on, period=period)))
     typer.echo(f"{out}: {count(nodes, 'device')}; 'epidemic devices show {out}' shows them")
 
@@ -134,8 +129,9 @@ def convert_command(
             show_default=False,
         ),
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
-    """Turn a public trace into a device file.
+    r"""Turn a public trace into a device file.
 
     Of FedScale: the capacity of devices (milliseconds per sample, kbit/s) and when they are active. Of FLASH: a device is on while it is
     locked, charging and on WiFi. FedScale's files are pickles, which are never read, because they can run anything: make JSON of
@@ -145,14 +141,15 @@ def convert_command(
 
       epidemic devices convert capacity.json speeds.jsonl --from fedscale-capacity
 
-      epidemic devices convert behave.json devices.jsonl --from fedscale-behave --with speeds.jsonl
+      epidemic devices convert behave.json devices.jsonl \
+          --from fedscale-behave --with speeds.jsonl
     """
     from epidemic.clock.converting import convert
     from epidemic.clock.devices import find_devices, read_devices
     from epidemic.clock.making import written
     from epidemic.files import write_bytes
 
-    _new_file(out)
+    check_new_file(out, overwrite)
     lines, left_out = convert(
         trace, form, None if lender is None else read_devices(find_devices(str(lender), Path(), "--with"))
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from epidemic.cli.comparing import compare_command
-from epidemic.cli.options import Json, NoCode, Quiet, RankCount, RankTimeout, Seeds, Settings
+from epidemic.cli.options import Json, NoCode, Overwrite, Quiet, RankCount, RankTimeout, Seeds, Settings, check_new_file
 from epidemic.cli.ranks import check_timeout, share, silent
 from epidemic.errors import BadInput, Interrupted
 from epidemic.files import directory_name, own_directory
@@ -32,22 +33,22 @@ def register(app: typer.Typer) -> None:
 
 def init_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.", show_default=False)],
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a commented experiment file that runs as it is, with every default visible.
 
     [bold]Example[/bold]
 
-      epidemic init experiment.toml && epidemic run experiment.toml --out runs/first
+      epidemic init experiment.toml
+
+      epidemic run experiment.toml --out runs/first
     """
     from importlib.resources import files
 
-    if file.exists():
-        raise BadInput(f"{file} exists already; choose another name")
-    text = (files("epidemic") / "template.toml").read_text(encoding="utf-8")
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as problem:
-        raise BadInput(f"{file} cannot be written: {problem.strerror}") from None
+    from epidemic.files import write_bytes
+
+    check_new_file(file, overwrite)
+    write_bytes(file, (files("epidemic") / "template.toml").read_bytes())
     typer.echo(f"wrote {file}; run it with: epidemic run {file} --out runs/{file.stem}")
 
 
@@ -57,6 +58,7 @@ def run_command(
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where results go.", show_default="runs/NAME")] = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run.", show_default=False)] = None,
+    overwrite: Overwrite = False,
     seeds: Seeds = None,
     settings: Settings = None,
     no_code: NoCode = False,
@@ -74,9 +76,7 @@ def run_command(
 
       epidemic run experiment.toml --out runs/first
 
-      epidemic run experiment.toml --out runs/s4 --set topology.s=4 --set rounds=50
-
-      epidemic run experiment.toml --out runs/five --seeds 5
+      epidemic run experiment.toml --out runs/s4 --set topology.s=4 --seeds 5
 
       epidemic run --resume runs/first
 
@@ -88,10 +88,12 @@ def run_command(
         raise BadInput("give either an experiment FILE or --resume DIR")
     if resume is not None and out is not None:
         raise BadInput("--resume goes on with the experiment where it is; leave out --out")
+    if resume is not None and overwrite:
+        raise BadInput("--resume goes on with a run and --overwrite replaces it; leave one out")
 
     check_timeout(rank_timeout, ranks)
     if ranks is not None:
-        words = ["run", *([] if file is None else [str(file)])]
+        words = ["run", *([] if file is None else [str(file)]), *["--overwrite"] * overwrite]
         options = [("--out", out), ("--resume", resume), ("--seeds", seeds), ("--rank-timeout", rank_timeout)]
         return share(ranks, words, options, settings or [], quiet=quiet, as_json=as_json)
 
@@ -100,9 +102,11 @@ def run_command(
     from epidemic.engine import simulate
     from epidemic.experiment import load, numbered_seeds
     from epidemic.host.joining import joined, same_for_all, told_by_the_first
+    from epidemic.host.replacing import replacing
 
     settings = settings if seeds is None else numbered_seeds(seeds, settings or [])
-    with joined(rank_timeout):
+    with ExitStack() as stack:
+        stack.enter_context(joined(rank_timeout))
         before = None if resume is None else told_by_the_first(resume / "experiment.toml")
         with same_for_all():
             if resume is not None:
@@ -111,6 +115,7 @@ def run_command(
                 assert file is not None
                 experiment = load(file, settings)
                 where = Path("runs") / directory_name(experiment.name) if out is None else own_directory(out)
+            stack.enter_context(replacing([where] if overwrite else []))
         try:
             with Display(quiet=quiet or silent()) as display:
                 run = simulate(experiment, where, resume=resume is not None, callbacks=display)
@@ -132,6 +137,8 @@ def export_command(
     node: Annotated[int | None, typer.Option(metavar="I", help="The model of node I.", show_default=False)] = None,
     mean: Annotated[bool, typer.Option("--mean", help="The average of all nodes' models.")] = False,
     no_code: NoCode = False,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
 ) -> None:
     """Write one final model as a safetensors file that plain PyTorch loads.
 
@@ -141,39 +148,43 @@ def export_command(
 
       epidemic export runs/first --mean -o model.safetensors
 
-      model.load_state_dict(safetensors.torch.load_file("model.safetensors"))   # in Python
+      from safetensors.torch import load_file                 # in Python
+      model.load_state_dict(load_file("model.safetensors"))   # in Python
     """
     if mean == (node is not None):
         raise BadInput("give either --node I or --mean")
     if output.suffix != ".safetensors":
         raise BadInput(f"{output} must end in .safetensors")
-    if output.exists():
-        raise BadInput(f"{output} exists already; choose another name")
+    check_new_file(output, overwrite)
     if not directory.is_dir():
         raise BadInput(
             f"{directory} {'is a file' if directory.exists() else 'does not exist'}; give the directory of a run"
         )
-    if not output.absolute().parent.is_dir():
-        raise BadInput(f"{output}: the directory {output.absolute().parent} does not exist; create it first")
 
     if (directory / "node.toml").is_file() and (directory / "run").is_dir():  # a deployed node's folder
         directory = directory / "run"
 
     import safetensors.torch
 
+    from epidemic.cli.show import print_json
     from epidemic.files import write_whole
 
     seeds = sorted(path.parent for path in directory.glob("seed-*/run.json"))
     if len(seeds) > 1:
         raise BadInput(f"{directory} has {len(seeds)} seeds; name one, for example {seeds[0]}")
-    state, when = _model_of(seeds[0] if seeds else directory, node)
+    state, round, planned = _model_of(seeds[0] if seeds else directory, node)
     write_whole(output, lambda part: safetensors.torch.save_file(state, part))
     count = sum(t.numel() for t in state.values())
-    typer.echo(f"wrote {output}: {len(state)} tensors, {count:,} numbers{when}")
+    if as_json:
+        return print_json(
+            {"file": str(output), "node": node, "round": round, "tensors": {k: list(t.shape) for k, t in state.items()}}
+        )
+    early = f"; it is of round {round} of {planned}, because the run is not finished" if planned is not None else ""
+    return typer.echo(f"wrote {output}: {len(state)} tensors, {count:,} numbers{early}")
 
 
-def _model_of(run: Path, node: int | None) -> tuple[dict[str, Tensor], str]:
-    """The state dict of a node's model or (None) the average, and of which round it is if not of the last one."""
+def _model_of(run: Path, node: int | None) -> tuple[dict[str, Tensor], int | None, int | None]:
+    """The state dict of a node's model or (None) the average, of which round it is, and of how many rounds of an unfinished run."""
     from epidemic.engine import Models
     from epidemic.files import read_json
     from epidemic.host.saved import export_model
@@ -185,14 +196,15 @@ def _model_of(run: Path, node: int | None) -> tuple[dict[str, Tensor], str]:
             raise BadInput(f"--node {node}: {run} is the run of node {info['node']} alone; use --node {info['node']}")
         node = 0
     if info is None or (run / "summary.json").is_file():
-        return export_model(run, node), ""
+        done = (read_json(run / "summary.json") or {}).get("rounds")
+        return export_model(run, node), done, None
     round, layout, rows = last_models(run)
     models = Models(layout, rows)
     if node is not None and not 0 <= node < len(models):
         raise BadInput(f"--node {node} does not exist; the nodes are 0 to {len(models) - 1}")
     state = models.mean if node is None else models[node]
     plain = {name: tensor.clone().contiguous() for name, tensor in state.items()}
-    return plain, f"; it is of round {round} of {info['experiment']['rounds']}, because the run is not finished"
+    return plain, round, info["experiment"]["rounds"]
 
 
 def _resumed(directory: Path, first: bytes | None, settings: list[str]) -> Experiment:

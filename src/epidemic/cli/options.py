@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from epidemic.errors import BadInput
 
 Settings = Annotated[
     list[str] | None,
@@ -26,3 +29,14 @@ NoCode = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+
+
+def check_new_file(path: Path, overwrite: bool) -> None:
+    """Refuse to write a file where there is one, unless it may be overwritten, or where none can be."""
+    if path.is_dir():
+        raise BadInput(f"{path} is a directory; choose another name")
+    if path.exists() and not (overwrite and path.is_file()):
+        raise BadInput(f"{path} exists already; choose another name, or add --overwrite")
+    if not path.absolute().parent.is_dir():
+        raise BadInput(f"{path}: the directory {path.absolute().parent} does not exist; create it first")

@@ -39,7 +39,7 @@ def plan_command(
     no_code: NoCode = False,
     as_json: Json = False,
 ) -> None:
-    """Say what an experiment would take: memory, bytes sent, time, and how many processes or GPUs it takes to fit.
+    r"""Say what an experiment would take: memory, bytes sent, time, and how many processes or GPUs it takes to fit.
 
     A few rounds of some of its nodes are timed on this machine, which takes seconds; memory and bytes are counted. Nothing is written.
     What is said of GPUs is counted too: none need be here, and times are still those of this machine.
@@ -48,9 +48,11 @@ def plan_command(
 
       epidemic plan experiment.toml
 
-      epidemic plan experiment.toml --set nodes=10000 --set data.kind=cifar10 --set model.kind=gn-lenet --ranks 4
+      epidemic plan experiment.toml --set nodes=10000 --ranks 4 \
+          --set data.kind=cifar10 --set model.kind=gn-lenet
 
-      epidemic plan experiment.toml --set nodes=10000 --set data.kind=cifar10 --set runtime.device=cuda --gpus 24GB
+      epidemic plan experiment.toml --set nodes=10000 --gpus 24GB \
+          --set data.kind=cifar10 --set runtime.device=cuda
     """
     from epidemic.cli.show import print_json
     from epidemic.estimate import parse_gpus, plan

@@ -57,7 +57,7 @@ def report_command(
     title: Annotated[str, typer.Option(metavar="TEXT", help="The heading of the page.")] = "Epidemic Learning: results",
     as_json: Json = False,
 ) -> None:
-    """Make one self-contained page, or one tidy table, of all runs in some directories.
+    r"""Make one self-contained page, or one tidy table, of all runs in some directories.
 
     Unfinished runs are shown as far as they are. The page loads nothing from anywhere and can be mailed or printed.
 
@@ -65,7 +65,8 @@ def report_command(
 
       epidemic report runs/demo
 
-      epidemic report runs/first runs/second -o both.html -o both.csv -o both.parquet
+      epidemic report runs/first runs/second \
+          -o both.html -o both.csv -o both.parquet
     """
     from epidemic.cli.show import print_json
     from epidemic.files import write_bytes, write_whole

@@ -55,7 +55,7 @@ def sweep_command(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run an experiment at every combination of some settings, each in DIR/what-differs.
+    r"""Run an experiment at every combination of some settings, each in DIR/what-differs.
 
     Run the same command again to go on after an interrupt, or with more values to add runs: what is finished is skipped.
     A run that fails is reported at the end and does not stop the others (exit code 1).
@@ -65,11 +65,14 @@ def sweep_command(
 
     [bold]Examples[/bold]
 
-      epidemic sweep experiment.toml --grid algorithm.lr=0.01,0.05,0.1 --grid topology.s=4,7,14 --seeds 5
+      epidemic sweep experiment.toml --grid algorithm.lr=0.01,0.05,0.1 \
+          --grid topology.s=4,7,14 --seeds 5
 
-      epidemic sweep experiment.toml --grid topology.kind=el-oracle,el-local,regular --set topology.s=7 --jobs 2 --out runs/kinds
+      epidemic sweep experiment.toml --set topology.s=7 --jobs 2 \
+          --grid topology.kind=el-oracle,el-local,regular --out runs/kinds
 
-      epidemic sweep experiment.toml --grid topology.s=2,4 --ranks 2 --out runs/shared
+      epidemic sweep experiment.toml --grid topology.s=2,4 --ranks 2 \
+          --out runs/shared
 
       epidemic report runs/kinds -o report.html
 

@@ -73,7 +73,7 @@ def topology_command(
         Path | None, typer.Option(metavar="FILE", help="Write a picture (.png, .pdf or .svg).", show_default=False)
     ] = None,
 ) -> None:
-    """Look at a topology: degrees, cost, spectrum, and how fast models agree on it.
+    r"""Look at a topology: degrees, cost, spectrum, and how fast models agree on it.
 
     Kinds: el-oracle, el-local, regular, unlucky, ring, torus, complete, none, erdos-renyi, exponential,
     one-peer-exponential, d-equistatic, u-equistatic, od-equidyn, ou-equidyn, hypercube, base, matcha, geometric,
@@ -89,7 +89,8 @@ def topology_command(
 
       epidemic topology base --nodes 96 --set k=3
 
-      epidemic topology every --nodes 96 --set period=5 --set 'inner={kind="el-oracle", s=7}'
+      epidemic topology every --nodes 96 --set period=5 \
+          --set 'inner={kind="el-oracle", s=7}'
 
       epidemic topology python --nodes 96 --set factory=my_module:Star
     """

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from epidemic.clock.devices import Device, Line, checked, refuse_pickle
-from epidemic.errors import BadInput, plain, require_choice
+from epidemic.errors import BadInput, plain, require_choice, spoken
 from epidemic.files import UNREADABLE, read_bounded
 
 MIDNIGHT = datetime(2020, 1, 2)
@@ -32,7 +32,7 @@ def convert(path: Path, form: str, lender: list[Device] | None = None) -> tuple[
         form: fedscale-capacity, fedscale-behave or flash.
         lender: Devices whose fields are added where the trace has none, one after the other, and from the first again.
     """
-    require_choice("--from", form, FORMS)
+    require_choice(spoken("form", "--from"), form, FORMS)
     left_out: list[str] = []
     lines: list[Line] = []
     for name, entry in _entries(path):

@@ -16,7 +16,7 @@ from epidemic.clock.churn import Churn, DiurnalChurn, ExponentialChurn, Lognorma
 from epidemic.clock.devices import MOST_DEVICES, SHIPPED, Line
 from epidemic.clock.draws import MOST_SECONDS, SECOND, FloatArray, microseconds, normals_by_node
 from epidemic.clock.timelines import Timeline
-from epidemic.errors import BadInput, require_int, require_real, suggestion
+from epidemic.errors import BadInput, argument, require_int, require_real, suggestion
 from epidemic.files import write_bytes
 from epidemic.rng import Stream, Streams
 
@@ -67,12 +67,12 @@ def make(
         on: exponential:MEAN_ON:MEAN_OFF, lognormal:MEDIAN_ON:MEDIAN_OFF:SIGMA (seconds), diurnal:LOW:HIGH (shares), or always.
         period: Seconds after which the sessions repeat.
     """
-    require_int("--nodes", nodes, 1, MOST_DEVICES)
-    require_real("--period", period, 1, MOST_SECONDS)
+    require_int(argument("nodes"), nodes, 1, MOST_DEVICES)
+    require_real(argument("period"), period, 1, MOST_SECONDS)
     streams = Streams(seed)
-    ms = _drawn("--speed", speed, nodes, streams("devices-speed"), 1.0)
-    out = _drawn("--up", up, nodes, streams("devices-up"), 1000.0)
-    into = out if down == "same" else _drawn("--down", down, nodes, streams("devices-down"), 1000.0)
+    ms = _drawn(argument("speed"), speed, nodes, streams("devices-speed"), 1.0)
+    out = _drawn(argument("up"), up, nodes, streams("devices-up"), 1000.0)
+    into = out if down == "same" else _drawn(argument("down"), down, nodes, streams("devices-down"), 1000.0)
     sessions = _sessions(on, period, nodes, streams)
     width = len(str(nodes - 1))
     return [
@@ -120,7 +120,7 @@ def _drawn(option: str, text: str, n: int, stream: Stream, factor: float) -> Seq
 
 
 def _sessions(text: str, period: float, n: int, streams: Streams) -> Sequence[tuple[tuple[float, float], ...] | None]:
-    name, numbers = _parsed("--on", text, CHURN_LAWS)
+    name, numbers = _parsed(argument("on"), text, CHURN_LAWS)
     if name == "always":
         return [None] * n
     churn: Churn
@@ -130,7 +130,7 @@ def _sessions(text: str, period: float, n: int, streams: Streams) -> Sequence[tu
         churn = CHURN_LAWS[name][0](*numbers)
         if period / sum(numbers[:2]) > MOST_SESSIONS:
             raise BadInput(
-                f"--on {text!r} gives more than {MOST_SESSIONS:,} sessions in --period {period:g}; use longer ones or a shorter period"
+                f"{argument('on')} {text!r} gives more than {MOST_SESSIONS:,} sessions in {argument('period')} {period:g}; use longer ones or a shorter period"
             )
     timeline = churn.timeline(n, streams, ())
     return [_cut(timeline, i, microseconds(period)) for i in range(n)]

@@ -20,11 +20,12 @@ from epidemic.callbacks.named import named_callbacks
 from epidemic.data import Dataset
 from epidemic.engine.results import Run, SeedRun
 from epidemic.engine.round import InRounds, elsewhere, way_on
-from epidemic.errors import BadInput, Interrupted
+from epidemic.errors import BadInput, Interrupted, spoken
 from epidemic.experiment import Experiment, same_experiment
 from epidemic.host.interrupt import Stop, agreed_stop
 from epidemic.host.joining import ranks_here
 from epidemic.host.journal import Host
+from epidemic.host.plan import check_first_round
 from epidemic.host.population import Population
 from epidemic.host.setup import Setup, make_learner, prepare
 from epidemic.host.shards import Shards
@@ -102,7 +103,8 @@ def refuse_prepared(task: Task, choice: Choice) -> None:
     if choice.strategy == "stacked" and (task.nature.products or task.kind is None):
         what = "convolutions" if task.nature.products else "models, losses and metrics of one's own"
         raise BadInput(
-            f'runtime.strategy: stacked {what} differ in the last digits between numbers of ranks; use --set runtime.strategy="per-node"'
+            f"runtime.strategy: stacked {what} differ in the last digits between numbers of ranks;"
+            f' use {spoken("", "--set ")}runtime.strategy="per-node"'
         )
 
 
@@ -219,6 +221,7 @@ class _Seeds:
             whole = self.experiment.load_data() if self.data is None else self.data
             start = _digest_of(whole)
             setup = prepare(self.experiment, seed, whole, ranks.hosted().tolist(), begun_on=device, cut=True)
+            check_first_round(self.experiment)
             del whole
             if store is not None and (store.run_info() is None or store.behind):
                 store.announce()

@@ -8,7 +8,7 @@ from epidemic.callbacks import Callbacks
 from epidemic.callbacks.named import named_callbacks
 from epidemic.data import Dataset
 from epidemic.engine.ranks import refuse, refuse_prepared
-from epidemic.errors import BadInput
+from epidemic.errors import BadInput, argument
 from epidemic.experiment import Experiment
 from epidemic.host.setup import make_learner, prepare
 from epidemic.workers import Workers
@@ -17,7 +17,9 @@ from epidemic.workers import Workers
 def check_sharing(experiment: Experiment, ranks: int) -> None:
     """Refuse what is known from the experiment alone."""
     if ranks > experiment.nodes:
-        raise BadInput(f"--ranks {ranks} must be at most nodes = {experiment.nodes}: every rank has at least one node")
+        raise BadInput(
+            f"{argument('ranks')} {ranks} must be at most nodes = {experiment.nodes}: every rank has at least one node"
+        )
     refuse(experiment, Callbacks(named_callbacks(experiment)), ranks)
 
 

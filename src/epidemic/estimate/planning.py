@@ -9,7 +9,7 @@ import msgspec
 from epidemic.data import IID, Dataset
 from epidemic.engine.ranks import refuse_prepared
 from epidemic.engine.sharing import check_sharing, check_strategy
-from epidemic.errors import BadInput, require_int
+from epidemic.errors import BadInput, argument, require_int
 from epidemic.estimate.footprint import GPU
 from epidemic.estimate.gpus import MOST, Gpus, Wanted, asked_for
 from epidemic.estimate.measuring import Exchanging, Learning, exchange_of, in_rounds, learning_of
@@ -60,7 +60,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan(experiment: Experiment, ranks: int | None = None, gpus: Wanted | None = None) -> Plan:
     """What an experiment would take in so many processes, or on such GPUs; times are those of one process on this machine."""
-    require_int("--ranks", 1 if ranks is None else ranks, 1)
+    require_int(argument("ranks"), 1 if ranks is None else ranks, 1)
     n = experiment.nodes
     asked = ranks if gpus is None else asked_for(gpus, ranks, n)
     if asked is not None and asked > 1:

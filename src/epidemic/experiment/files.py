@@ -17,7 +17,7 @@ from epidemic.clock import clock_from
 from epidemic.compression import codec_from
 from epidemic.config import build, build_kind, check_code, look_beside, parse_setting, parse_toml
 from epidemic.data import PARTITIONS, SOURCES, Partition
-from epidemic.errors import BadInput, require_int, suggestion
+from epidemic.errors import BadInput, argument, require_int, spoken, suggestion
 from epidemic.experiment.modules import references
 from epidemic.experiment.places import as_remembered
 from epidemic.experiment.spec import Checkpoint, Eval, Experiment, Network, Runtime
@@ -83,7 +83,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         text = Path(path).read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
-        held = f"; go on with the run in it by --resume {path}" if (Path(path) / "experiment.toml").is_file() else ""
+        way = spoken(
+            f"simulate({str(Path(path) / 'experiment.toml')!r}, {str(path)!r}, resume=True)", f"--resume {path}"
+        )
+        held = f"; go on with the run in it by {way}" if (Path(path) / "experiment.toml").is_file() else ""
         raise BadInput(f"{path} cannot be read: {reason}{held}") from None
     return parse_toml(text, str(path))
 
@@ -132,7 +135,7 @@ def first_seeds(count: int, name: str = "seeds") -> list[int]:
 
 def numbered_seeds(count: int, settings: list[str]) -> list[str]:
     """The settings with the seeds 1 to `count`, as the option --seeds asks for them."""
-    seeds = first_seeds(count, "--seeds")
+    seeds = first_seeds(count, argument("seeds"))
     if any(parse_setting(text)[0] == "seeds" for text in settings):
         raise BadInput("--set seeds and --seeds contradict each other; leave one out")
     return [*settings, f"seeds={seeds}"]

@@ -16,7 +16,7 @@ from epidemic.graph import FloatArray, Graph, IntArray
 from epidemic.mixing import Weights, weights
 from epidemic.rng import Streams
 from epidemic.sampling import Control
-from epidemic.topology import control, fragments_of
+from epidemic.topology import control, fragments_of, require_keyed
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +67,11 @@ def plan_round(experiment: Experiment, streams: Streams, round: int, samples: In
 
 
 def check_first_round(experiment: Experiment) -> None:
-    """Raise BadInput where a round cannot be planned: graphs that cannot be drawn, weights that do not fit them."""
+    """Raise BadInput where a round cannot be planned: graphs that cannot be drawn, or differ when they are drawn again, weights that do not fit them."""
+    streams = Streams(experiment.seeds[0])
+    require_keyed(experiment.topology, lambda: intended_graph(experiment, streams, 0))
     if experiment.free is None:
-        plan_round(experiment, Streams(experiment.seeds[0]), 0, np.ones(experiment.nodes, dtype=np.int64))
+        plan_round(experiment, streams, 0, np.ones(experiment.nodes, dtype=np.int64))
 
 
 def _passage(experiment: Experiment, streams: Streams, round: int, samples: IntArray | None, part: int) -> Passage:

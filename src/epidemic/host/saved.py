@@ -12,7 +12,7 @@ import safetensors
 import torch
 from torch import Tensor, nn
 
-from epidemic.errors import BadInput
+from epidemic.errors import BadInput, argument
 from epidemic.host.pieces import Fed, Head, write_tensors
 from epidemic.host.ranks import Alone, Ranks
 from epidemic.learner import Layout
@@ -141,7 +141,7 @@ def export_model(run: Path, node: int | None) -> dict[str, Tensor]:
         with safetensors.safe_open(path, "pt") as file:
             about = msgspec.json.decode((file.metadata() or {})["epidemic"], type=_ModelFile)
             if node is not None and not 0 <= node < about.nodes:
-                raise BadInput(f"--node {node} does not exist; the nodes are 0 to {about.nodes - 1}")
+                raise BadInput(f"{argument('node')} {node} does not exist; the nodes are 0 to {about.nodes - 1}")
             for key in file.keys():  # noqa: SIM118
                 if key in about.constants:
                     state[key] = file.get_tensor(key)

@@ -40,12 +40,12 @@ def read_state(path: Path) -> RunState:
         found = msgspec.json.decode(read_bounded(path / STATE), type=RunState)
     except UNREADABLE:
         return RunState("unknown")
-    if found.state == "running" and not _held(path / ".lock"):
+    if found.state == "running" and not held(path / ".lock"):
         return RunState("gone", "its process ended without a word; going on starts from its last checkpoint")
     return found
 
 
-def _held(lock: Path) -> bool:
+def held(lock: Path) -> bool:
     """Whether a process holds the lock of a directory; where that cannot be told, it is taken to."""
     try:
         with open_regular(lock) as file:

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from epidemic import __version__
-from epidemic.errors import BadInput, EpidemicError
+from epidemic.errors import BadInput, EpidemicError, spoken
 from epidemic.experiment import Experiment, changed_settings, load, note_places, same_experiment, to_toml
 from epidemic.files import UNREADABLE, full_disk, read_bounded, read_json, write_bytes
 from epidemic.graph import IntArray
@@ -135,7 +135,7 @@ class Store:
 
     def way_on(self, *, changed: bool = False) -> str:
         """The command that goes on with this run; if something `changed` that may, with what is to be set for it."""
-        if not self.experiment.portable:
+        if not self.experiment.portable or spoken("Python", ""):
             return "simulate(..., resume=True)"
         path = self.root / "experiment.toml"
         settings = changed_settings(load(path), self.experiment) if changed and path.is_file() else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,10 +76,8 @@ AXES = ("rounds", *CLOCKED, "bytes")
 """What accuracy can be drawn against; CLOCKED ones under the simulated clock only."""
 
 
-def learning_figure(
-    lines: list[Line], title: str, target: float | None = None, what: Literal["accuracy", "loss"] = "accuracy"
-) -> Figure:
-    """Accuracy (or loss) against rounds, bytes and (under the clock) simulated time, and disagreement, side by side, with 95 % bands over seeds."""
+def learning_figure(lines: list[Line], title: str, target: float | None = None, what: str = "accuracy") -> Figure:
+    """Accuracy, loss or metric.NAME (`what`) against rounds, bytes and (under the clock) simulated time, and disagreement, with 95 % bands over seeds."""
     axes = ["rounds", *(["seconds"] if all(entry.timed for entry in lines) else []), "bytes"]
     figure = new_figure(4.8 * len(axes) + 4.9, 4.6)
     *learnt, spread = figure.subplots(1, len(axes) + 1)
@@ -104,9 +102,9 @@ def axis_figure(
     title: str,
     against: str,
     target: float | None = None,
-    what: Literal["accuracy", "loss"] = "accuracy",
+    what: str = "accuracy",
 ) -> Figure:
-    """Accuracy (or loss) against one of `AXES`."""
+    """Accuracy, loss or metric.NAME (`what`) against one of `AXES`."""
     figure = new_figure(7.2, 4.6)
     axes = figure.subplots()
     _learnt(axes, lines, against, title, what)
@@ -172,12 +170,10 @@ def race_figure(lines: list[Line], title: str, target: float, baseline: str, cla
     return figure
 
 
-def _learnt(
-    axes: Any, lines: list[Line], against: str, title: str, what: Literal["accuracy", "loss"], *, bands: bool = True
-) -> None:
+def _learnt(axes: Any, lines: list[Line], against: str, title: str, what: str, *, bands: bool = True) -> None:
     largest = max(max(curve(entry.by_seed, "bytes").mean) for entry in lines)
     unit, name = (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
-    factor = 100 if what == "accuracy" else 1
+    factor, most = (100, 100.0) if what == "accuracy" else (1, None)
     starts: list[float] = []
     tops: list[float] = []
     for entry in lines:
@@ -185,9 +181,11 @@ def _learnt(
         spent = np.array(along(curve(entry.by_seed, against), found))
         if against == "bytes":
             paid = spent > 0  # a logarithm has no place for what was free
-            _band(axes, spent / unit, found, factor, entry.name, entry.style, paid, bands=bands)
+            _band(axes, spent / unit, found, factor, entry.name, entry.style, paid, bands=bands, most=most)
         else:
-            _band(axes, spent, found, factor, entry.name, entry.style, bands=bands)
+            _band(axes, spent, found, factor, entry.name, entry.style, bands=bands, most=most)
+        if not found.mean:  # a metric that has no value anywhere
+            continue
         starts.append(found.mean[len(found.mean) // 8])
         tops.append(max(found.mean))
     across = {
@@ -196,13 +194,22 @@ def _learnt(
         "steps": "local steps of a node",
         "bytes": f"sent per node ({name}, log)",
     }
-    polish(axes, title, across[against], "accuracy over nodes (%)" if what == "accuracy" else "loss over nodes")
+    measured = (
+        "accuracy over nodes (%)" if what == "accuracy" else f"{shown_name(what.removeprefix('metric.'))} over nodes"
+    )
+    polish(axes, title, across[against], measured)
     if against == "bytes" and largest > 0:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "25" else "")  # all nine would overlap
     if what == "accuracy":  # neither the first steep rise nor the wide bands of few seeds may squeeze what matters
-        axes.set_ylim(max(0.0, 100 * min(starts) - 5), 100 * max(tops) + 5)
+        axes.set_ylim(max(0.0, 100 * min(starts) - 5), min(100 * max(tops) + 5, 101))
+
+
+def shown_name(name: str) -> str:
+    """A name that somebody chose, as Matplotlib shows it: it leaves out those that begin with an underscore, and reads $...$ as a formula."""
+    shown = plain(name, 30).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown
 
 
 def _round_label(lines: list[Line]) -> str:
@@ -224,11 +231,16 @@ def _band(
     kept: Any = slice(None),
     *,
     bands: bool = True,
+    most: float | None = None,
 ) -> None:
+    """A line with its band, which ends at 0 and `most` where no value can be beyond these."""
     x, mean, half = np.array(x)[kept], factor * np.array(values.mean)[kept], factor * np.array(values.half_width)[kept]
     axes.plot(x, mean, label=name, **style)
     if bands:
-        axes.fill_between(x, mean - half, mean + half, color=style["color"], alpha=0.13, linewidth=0)
+        low, high = mean - half, mean + half
+        if most is not None:
+            low, high = np.clip(low, 0.0, most), np.clip(high, 0.0, most)
+        axes.fill_between(x, low, high, color=style["color"], alpha=0.13, linewidth=0)
 
 
 def classes_figure(counts: NDArray[np.int64], classes: tuple[str, ...], title: str) -> Figure:
@@ -257,8 +269,6 @@ def classes_figure(counts: NDArray[np.int64], classes: tuple[str, ...], title: s
     polish(axes, title, "node", "training samples")
     axes.set_xlim(-0.5, n - 0.5)
     if len(classes) <= 20:
-        # Matplotlib leaves out labels that begin with an underscore, and reads $...$ as a formula.
-        labels = [plain(name, 30).replace("$", r"\$") for name in classes]
-        labels = [f" {label}" if label.startswith("_") else label for label in labels]
+        labels = [shown_name(name) for name in classes]
         figure.legend(bars[::-1], labels[::-1], loc="outside right center", frameon=False, fontsize=8)
     return figure

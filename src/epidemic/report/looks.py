@@ -6,6 +6,8 @@ are numbers, in separate hues where they are words; a second setting is told by 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "5 2 1 2 1 2")
@@ -21,10 +23,40 @@ KINDS = (
     "hypercube", "base", "matcha", "geometric", "peer-swap", "pull", "periodic",
 )  # fmt: skip
 
+USED = {
+    **dict.fromkeys(("el-oracle", "peer-swap"), 0),
+    **dict.fromkeys(("el-local", "pull"), 1),
+    **dict.fromkeys(("regular", "exponential", "periodic"), 2),
+    **dict.fromkeys(("unlucky", "one-peer-exponential", "hypercube", "base"), 3),
+    **dict.fromkeys(("u-equistatic", "d-equistatic", "matcha"), 4),
+    **dict.fromkeys(("od-equidyn", "ou-equidyn"), 5),
+    **dict.fromkeys(("complete", "erdos-renyi", "geometric"), 6),
+    **dict.fromkeys(("ring", "torus", "none"), 7),
+}
+"""Which of the colours for words a method's own colour is, or is close to."""
+
 
 def colour_name(kind: str) -> str:
     """The CSS variable of a method's colour."""
     return f"m-{kind}" if kind in KINDS else "m-other"
+
+
+def looks_of_methods(kinds: Sequence[str]) -> list[Look]:
+    """How methods look side by side: those of the paper have their colours, all others those that are left, each another one.
+
+    Further ones of the same colour differ in dashes.
+    """
+    free = [word for word in range(WORDS) if word not in {USED.get(kind) for kind in kinds}]
+    found: list[Look] = []
+    others = 0
+    for kind in kinds:
+        if kind in KINDS:
+            found.append(Look(kind, sum(one.kind == kind for one in found)))
+        else:  # where no colour is left, dashes begin with those of a second line
+            turn, word = divmod(others, len(free) or WORDS)
+            found.append(Look(kind, turn if free else turn + 1, word=free[word] if free else word))
+            others += 1
+    return found
 
 
 def between(place: float) -> tuple[int, float]:

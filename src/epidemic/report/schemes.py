@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from epidemic.report.looks import DASHES, WORDS, Look, colour_name
+from epidemic.report.looks import DASHES, WORDS, Look, looks_of_methods
 from epidemic.report.settings import METHOD, Design, Setting, Value, method_of
 
 PANELS = 12
@@ -40,7 +40,8 @@ class Scheme(msgspec.Struct, frozen=True):
 def look_of_value(setting: Setting, value: Value, variant: int = 0) -> Look:
     """The colour of one value of a setting."""
     if setting.key == METHOD:
-        return Look(str(value), variant)
+        method = looks_of_methods([str(one) for one in setting.values])[setting.index(value)]
+        return msgspec.structs.replace(method, variant=method.variant + variant)
     if setting.ordered:
         return Look(variant=variant, place=setting.place(value))
     number = setting.index(value)
@@ -52,8 +53,7 @@ def looks(design: Design, kinds: Sequence[str], scheme: Scheme, *, panels: bool 
     if scheme.colour is None and design.algorithms:  # of one topology, perhaps
         return [Look(kind, i // WORDS, word=i % WORDS) for i, kind in enumerate(kinds)]
     if scheme.colour is None:
-        names = [colour_name(kind) for kind in kinds]
-        return [Look(kind, names[:i].count(names[i])) for i, kind in enumerate(kinds)]
+        return looks_of_methods(kinds)
     dashed = dashed_by(scheme, panels=panels)
     dashes = [dashed.index(v) for v in design.column(dashed)] if dashed else [0] * len(kinds)
     colours = design.column(scheme.colour)

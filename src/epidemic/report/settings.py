@@ -21,6 +21,9 @@ METHOD = "topology.kind"
 
 ALGORITHM = "algorithm.kind"
 
+OWN = frozenset(f"{part}.{key}" for part in ("topology", "algorithm") for key in ("own", "is", "factory"))
+"""Settings that tell methods of a user's own apart: the class of an object, its fingerprint, and the name in a file."""
+
 FULL = 0.6
 """The share of a grid's points from which runs count as a grid."""
 
@@ -32,6 +35,8 @@ def settings_of(experiment: Mapping[str, Any]) -> dict[str, Any]:
     table = flat(experiment)
     if isinstance(experiment.get("algorithm"), Mapping) and table.get("algorithm.kind") != "python":
         table = table | {k: v for k, v in MEANT.items() if k.startswith("algorithm.") and k not in table}
+    if METHOD not in table and "topology.own" in table:
+        table = {METHOD: str(table["topology.own"]).rpartition(".")[2]} | table
     return {k: v for k, v in table.items() if k not in ("name", "format") and not among(k, BETWEEN_RUNS)}
 
 
@@ -115,8 +120,9 @@ class Design(msgspec.Struct, frozen=True):
     @property
     def comparison(self) -> bool:
         """Whether the runs are methods side by side, or nothing tells them apart, rather than points of a sweep."""
-        keys = [setting.key for setting in self.settings]
-        return not keys or keys == [METHOD] or (METHOD in keys and not self.grid) or self.algorithms
+        keys = {setting.key for setting in self.settings}
+        own = bool(keys & OWN) and not keys - OWN - {METHOD, ALGORITHM}
+        return not keys or keys == {METHOD} or own or (METHOD in keys and not self.grid) or self.algorithms
 
     @property
     def algorithms(self) -> bool:

@@ -27,7 +27,7 @@ from epidemic.topology.equitopo import DEquiStatic, ODEquiDyn, OUEquiDyn, UEquiS
 from epidemic.topology.finite import Base, Hypercube
 from epidemic.topology.fragments import Fragments, fragments_of
 from epidemic.topology.matcha import Matcha
-from epidemic.topology.own import PythonTopology
+from epidemic.topology.own import PythonTopology, require_keyed
 from epidemic.topology.regular import Regular, Unlucky
 from epidemic.topology.static import (
     Complete,
@@ -120,6 +120,7 @@ __all__ = [
     "kind_of",
     "natural_mixing",
     "peer_sampling",
+    "require_keyed",
     "require_letters",
     "topology_cautions",
     "topology_from",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -97,6 +97,32 @@ class PythonTopology(Topology, frozen=True, tag="python", dict=True):
         except Exception as problem:
             reason = " ".join(str(problem).split())
             raise BadInput(f"{self._place}: {call} failed: {type(problem).__name__}: {reason}") from problem
+
+
+def require_keyed(topology: GivesGraphs, draw: Callable[[], Graph]) -> None:
+    """Raise BadInput if a topology of the user's own gives two graphs for one round: hosts, seeds and resumed runs would not agree on it.
+
+    Args:
+        topology: What is drawn from; built-in ones are not drawn again.
+        draw: Draws the graph of one round.
+    """
+    named = _own_part(topology)
+    if named is not None and draw().digest() != draw().digest():
+        raise BadInput(
+            f"topology {named} gave two different graphs for the same round, so it draws from something else than its streams;"
+            " in graph(n, round, streams) use streams.generator('topology', round) instead of np.random"
+        )
+
+
+def _own_part(topology: object) -> str | None:
+    """The name of the user's own topology, also inside of a wrapper; None if all is built in."""
+    while topology is not None:
+        if isinstance(topology, PythonTopology):
+            return repr(topology.factory)
+        if not isinstance(topology, Topology):
+            return type(topology).__name__
+        topology = getattr(topology, "inner", None)
+    return None
 
 
 def _wrong(graph: object, n: int) -> str:
