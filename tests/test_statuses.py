@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from epidemic.cli.clusters import status_table
+from epidemic.cli.statuses import status_table
 from epidemic.errors import BadInput, plain
 from epidemic.net.sight import BLIND, Sight
 from epidemic.net.status import LARGEST_STATUS, Status, read_status

@@ -18,7 +18,7 @@ from epidemic.graph import IntArray
 from epidemic.host.counters import Counters
 from epidemic.host.setup import Setup
 from epidemic.learner import Evaluation
-from epidemic.record import Living, Moment, OwnSpread, Record, Spread, Summary, Traffic
+from epidemic.record import Delivery, Living, Moment, OwnSpread, Record, Spread, Summary, Traffic
 
 
 def record_of(
@@ -34,6 +34,7 @@ def record_of(
     bytes: Traffic,
     living: Living | None = None,
     time: Moment | None = None,
+    delivery: Delivery | None = None,
 ) -> Record:
     """The record of a round: `found` of the hosted nodes (of one, if all are the same), `mean` of the average of all models."""
     return Record(
@@ -50,6 +51,7 @@ def record_of(
         bytes=bytes,
         metrics={name: OwnSpread.of(found.metrics[name].expand(hosted)) for name in setup.experiment.own_metrics()},
         time=None if time is None else _with_accuracies(time, found, hosted),
+        delivery=delivery,
     )
 
 
@@ -109,6 +111,7 @@ def summary_of(
         bytes=bytes,
         seconds=seconds,
         ended_early=ended_early,
+        delivery=records[-1].delivery,
         final_living_accuracy=None if living is None else _spread(living, "accuracy", len(living.loss)),
     )
 

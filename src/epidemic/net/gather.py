@@ -22,7 +22,7 @@ from epidemic.host.saved import save_models
 from epidemic.host.setup import make_learner, prepare
 from epidemic.host.store import Store
 from epidemic.learner import Choice, Evaluation, Layout
-from epidemic.record import Letters, MeanMax, Moment, OwnSpread, Record, Spread, Summary, Traffic
+from epidemic.record import Delivery, Letters, MeanMax, Moment, OwnSpread, Record, Spread, Summary, Traffic
 from epidemic.workers import Workers
 
 
@@ -99,8 +99,14 @@ def _write(store: Store, experiment: Experiment, runs: list[_Run]) -> Summary:
     rounds, seconds = (experiment.rounds, None) if last.time is None else (last.round, last.time.seconds)
     summary = summary_of(setup, records, final, mean, rounds=rounds, bytes=last.bytes, seconds=seconds)
     save_models(store.path / MODELS, layout, x)
-    store.finish(summary, [run.node for run in runs], layout)
+    store.finish(summary, [_line(run) for run in runs], layout)
     return summary
+
+
+def _line(run: _Run) -> dict[str, Any]:
+    """What is said of a node among all; which messages came to it is in its own summary."""
+    found = run.summary.delivery
+    return run.node if found is None else run.node | {"delivery": found}
 
 
 def _by_time(records: list[Record], experiment: Experiment) -> dict[float, Record]:
@@ -162,6 +168,7 @@ def _record(parts: list[Record]) -> Record:
         bytes=Traffic(*(over(what) for what in ("model", "header", "control", "total"))),
         metrics={name: OwnSpread.of(_own([part.metrics for part in parts], name)) for name in parts[0].metrics},
         time=_moment(parts),
+        delivery=Delivery.total(part.delivery for part in parts if part.delivery is not None),
     )
 
 
