@@ -259,6 +259,7 @@ def _report(cluster: Cluster, where: Path, deadline: float, *, as_json: bool) ->
     from epidemic.cli.statuses import delivery_table
     from epidemic.net.gather import gather
     from epidemic.net.isolation import deliveries_of, mostly_alone, said_of_cluster
+    from epidemic.record import Delivery
 
     problems = cluster.problems()
     finished = cluster.finished()
@@ -297,7 +298,8 @@ def _report(cluster: Cluster, where: Path, deadline: float, *, as_json: bool) ->
         )  # fmt: skip
         heard = [delivery_table(deliveries)] if deliveries else []
         show(table, *heard, f"results: {escape(str(together))}, and of each node in {escape(str(where))}/node-I/run")
-    failed = alone and summary.delivery is not None and mostly_alone(summary.delivery)
+    total = Delivery.total(deliveries.values())
+    failed = total is not None and mostly_alone(total)
     if alone and (problems or not failed):
         print(f"warning: {alone}", file=sys.stderr)
     if problems:
