@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 import epidemic as ep
 from epidemic.net.folders import make_cluster
+from epidemic.record import Delivery, encode
 from epidemic.rng import Streams
 from epidemic.web.app import application
 from epidemic.web.clusters import PATIENCE, RECENT, Answer, Cluster, Member, _heard, members
@@ -18,7 +19,7 @@ from epidemic.web.picture import WORDS, cluster_page, shape
 from epidemic.web.seeds import Seed
 from epidemic.web.watch import Catalogue, Run
 from test_statuses import GOOD
-from written import Written, finished, links
+from written import Written, a_record, finished, links
 
 NOW = 1000.0
 
@@ -154,6 +155,46 @@ def test_words_of_nodes_are_shown_and_not_executed(folder):
     cluster.members = members([3], {3: Answer(says(state=hostile), NOW)}, {}, NOW, asked=True)
     assert hostile not in cluster_page(cluster).main
     assert "&lt;script&gt;" in cluster_page(cluster).main
+
+
+def test_messages_heard_of_expected_are_shown_lately_and_in_all(folder):
+    cluster = found_in(folder)
+    well, badly = Delivery(50, 0, 100, 98, 20, 40, 39), Delivery(50, 30, 100, 41, 20, 40, 0)
+    answers = {
+        0: Answer(says(0, delivery=well), NOW),
+        1: Answer(says(1, delivery=badly), NOW),
+        2: Answer(says(2), NOW),  # of before there were these numbers
+    }
+    cluster.members = members([0, 1, 2], answers, {}, NOW, asked=True)
+    text = cluster_page(cluster).main
+    cells = [re.findall("<td>(.*?)</td>", re.search(f'<tr id="n-{i}">(.*?)</tr>', text)[1]) for i in range(3)]
+    assert [row[5:8] for row in cells] == [
+        ["39 / 40", "98 / 100", "0 / 50"],
+        ["0 / 40", "41 / 100", '<b class="some">30 / 50</b><small class="why">most rounds</small>'],
+        ["-", "-", "-"],
+    ]
+    assert "39 of 80<small>expected messages</small>" in text
+    assert "30<small>of 100</small>" in text
+    assert "1 often alone" in text
+
+
+def test_a_method_without_rounds_expects_no_messages(folder):
+    cluster = found_in(folder)
+    cluster.members = members([3], {3: Answer(says(trained=9, left=3.0), NOW)}, {}, NOW, asked=True)
+    assert "heard lately" not in cluster_page(cluster).main
+
+
+def test_messages_are_counted_from_the_records_of_a_node_that_is_not_asked(tmp_path):
+    written = Written(tmp_path / "node-3" / "run", node=3)
+    delivery = Delivery(4, 1, 8, 6, 4, 8, 6)
+    with (written.path / "records.jsonl").open("ab") as file:
+        file.write(encode(msgspec.structs.replace(a_record(4, 0.5), delivery=delivery)))
+    run = run_of(written)
+    assert state(None, run=run).delivery == delivery
+    assert state(Answer(says(delivery=Delivery(3, 1, 6, 4, 3, 6, 4)), NOW - 100), run=run).delivery.rounds == 3
+    written.finish(0.75)
+    run.look()
+    assert state(Answer(says(delivery=Delivery(3, 1, 6, 4, 3, 6, 4)), NOW), run=run).delivery == delivery
 
 
 def test_keys_are_never_entered(folder):

@@ -97,7 +97,7 @@ def test_escape_codes_and_line_breaks_become_plain_and_words_are_short(nodes):
 def test_markup_of_others_is_printed_as_it_is_and_never_obeyed(nodes):
     from rich.console import Console
 
-    from epidemic.cli.clusters import status_table
+    from epidemic.cli.statuses import status_table
 
     (one,) = open_statuses(seal_statuses([(status(1, state="[red]x[/nope]"), nodes[1])]), nodes[0], NODES)
     console = Console(width=200, record=True, force_terminal=True, file=io.StringIO())

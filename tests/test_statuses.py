@@ -8,16 +8,27 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from epidemic.cli.clusters import status_table
+from epidemic.cli.statuses import status_table
 from epidemic.errors import BadInput, plain
 from epidemic.net.sight import BLIND, Sight
 from epidemic.net.status import LARGEST_STATUS, Status, read_status
 from epidemic.net.watching import _nodes_of
+from epidemic.record import Delivery
 
 GOOD = Status(
     place=3, state="waiting", round=5, rounds=10, accuracy=0.5, loss=1.0, bytes=1000, alive=4, nodes=4, late=0, lost=0, refused=2,
     jumped=0, undelivered=0, limit=1.5, longest_wait=0.2, letters={"counted": 7}, refusals={"malformed": 2},
 )  # fmt: skip
+
+FINE = {
+    "rounds": 5,
+    "lonely": 1,
+    "expected": 10,
+    "heard": 8,
+    "recent_rounds": 2,
+    "recent_expected": 4,
+    "recent_heard": 3,
+}
 
 
 def raw(**changed):
@@ -26,6 +37,8 @@ def raw(**changed):
 
 def test_a_good_status_is_read_as_it_was_written():
     assert read_status(msgspec.json.encode(GOOD), 3) == GOOD
+    told = msgspec.structs.replace(GOOD, delivery=Delivery(**FINE))
+    assert read_status(msgspec.json.encode(told), 3) == told
 
 
 @pytest.mark.parametrize(
@@ -33,7 +46,9 @@ def test_a_good_status_is_read_as_it_was_written():
     [
         {"place": 2}, {"place": "3"}, {"round": 1e300}, {"rounds": -1}, {"bytes": 2**80}, {"accuracy": 1.5}, {"accuracy": "high"},
         {"limit": -1.0}, {"longest_wait": 1e30}, {"alive": None}, {"letters": {str(i): i for i in range(65)}},
-        {"refusals": {"malformed": -1}}, {"state": 7}, {"state": "x" * LARGEST_STATUS},
+        {"delivery": {}}, {"delivery": FINE | {"heard": -1}}, {"delivery": FINE | {"rounds": 2**60}}, {"delivery": FINE | {"lonely": 6}},
+        {"delivery": FINE | {"recent_heard": 9}}, {"delivery": FINE | {"recent_expected": 11}}, {"delivery": FINE | {"recent_rounds": 6}},
+        {"delivery": FINE | {"expected": 1e300}}, {"refusals": {"malformed": -1}}, {"state": 7}, {"state": "x" * LARGEST_STATUS},
     ],
 )  # fmt: skip
 def test_a_status_with_impossible_numbers_or_of_another_place_is_not_shown(changed):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from epidemic.errors import BadInput
 from epidemic.files import read_bounded
@@ -70,6 +71,41 @@ class Traffic(msgspec.Struct, frozen=True, omit_defaults=True):
     control: MeanMax
     total: MeanMax
     wasted: MeanMax | None = None  # those of models that nobody received, where there were any
+
+
+Counted = Annotated[int, Meta(ge=0, le=2**53)]
+"""A count that another node may have sent."""
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """How many messages counted at a deployed node, of those that the graphs of its rounds gave it.
+
+    With a private coin nobody knows the graph, and as many messages are expected as a node sends: more may count than were expected.
+    """
+
+    rounds: Counted  # that it took part in
+    lonely: Counted  # of these rounds, those without any message although there should have been one
+    expected: Counted  # messages, in all of these rounds
+    heard: Counted
+    recent_rounds: Counted  # the last ones, since it was started
+    recent_expected: Counted
+    recent_heard: Counted
+
+    def __post_init__(self) -> None:
+        parts = ((self.lonely, self.rounds), (self.recent_rounds, self.rounds), (self.recent_expected, self.expected))
+        if any(part > whole for part, whole in (*parts, (self.recent_heard, self.heard))):
+            raise ValueError("a part of the rounds or messages is larger than all of them")
+
+    @property
+    def lonely_share(self) -> float:
+        """The share of rounds in which the node learnt alone."""
+        return self.lonely / self.rounds if self.rounds else 0.0
+
+    @staticmethod
+    def total(parts: Iterable[Delivery]) -> Delivery | None:
+        """The sum over several nodes; None of none."""
+        found = [msgspec.structs.astuple(part) for part in parts]
+        return Delivery(*(sum(numbers) for numbers in zip(*found, strict=True))) if found else None
 
 
 class Living(msgspec.Struct, frozen=True):
@@ -152,6 +188,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     metrics: dict[str, OwnSpread] = msgspec.field(default_factory=dict)  # a user's own
     time: Moment | None = None  # under the simulated clock
     per_node: PerNode | None = None  # with eval.per_node
+    delivery: Delivery | None = None  # of deployed nodes, where there are rounds
 
     def __repr__(self) -> str:
         accuracy = "" if self.accuracy is None else f"accuracy {percent(self.accuracy.mean)}, "
@@ -205,6 +242,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     final_living_accuracy: Spread | None = None  # of those who took part in the last round, where not everybody does
     seconds: float | None = None  # simulated ones, under the clock
     ended_early: str = ""  # why, if a callback ended the seed before all rounds were done
+    delivery: Delivery | None = None  # of deployed nodes, where there are rounds
 
 
 def encode(value: object) -> bytes:

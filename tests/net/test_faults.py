@@ -27,6 +27,9 @@ def check_books(there, places):
         node = there.node(i)
         averaged = sum(int(degree) * rounds for degree, rounds in node["in_degree"].items())
         assert averaged == node["letters"].get("counted", 0)
+        delivery = there.summary(i)["delivery"]  # of the rounds in which it took part, the same
+        assert (delivery["heard"], delivery["rounds"]) == (averaged, sum(node["in_degree"].values()))
+        assert delivery["lonely"] <= node["in_degree"].get("0", 0)
         assert sum(node["in_degree"].values()) + node["jumped"] >= there.experiment.rounds
         assert node["longest_wait"] <= DEADLINE + 2  # of waiting for the processor
 

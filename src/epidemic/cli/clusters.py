@@ -16,7 +16,7 @@ from epidemic.cli.keys import Days, hosts_in
 from epidemic.cli.nodes import Insecure, stop_by_signal
 from epidemic.cli.options import Json, NoCode, Overwrite, Quiet, Settings
 from epidemic.cli.waiting import Waiting
-from epidemic.errors import BadInput, Interrupted, require_int, require_real
+from epidemic.errors import BadInput, Interrupted, RunFailed, require_int, require_real
 from epidemic.files import own_directory
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def cluster_up_command(
             if cluster is not None:
                 cluster.stop(5)
             raise
-    _report(cluster, where, as_json=as_json)
+    _report(cluster, where, experiment.network.deadline, as_json=as_json)
 
 
 def _experiment_here(file: Path | None, nodes: int | None, settings: list[str] | None) -> Experiment:
@@ -213,6 +213,7 @@ def _attend(cluster: Cluster, where: Path, *, quiet: bool, insecure: bool) -> No
     from rich.live import Live
     from rich.text import Text
 
+    from epidemic.cli.statuses import status_line, status_table
     from epidemic.net.watching import Watcher
 
     if quiet:
@@ -236,7 +237,7 @@ def _attend(cluster: Cluster, where: Path, *, quiet: bool, insecure: bool) -> No
             return
         said, last = -5.0, ""
         while not cluster.wait(1.0 if seen else 0.2):
-            line = _starting(cluster, seen) or (_line(list(seen.values())) if seen else "")
+            line = _starting(cluster, seen) or (status_line(list(seen.values())) if seen else "")
             if line and (time.monotonic() - said > 5 or (not seen and line != last)):
                 said, last = time.monotonic(), line
                 console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -258,58 +259,15 @@ def _starting(cluster: Cluster, seen: Mapping[int, Status]) -> str:
     return f"waiting for {len(places)} of {total} nodes to answer: {listed(places)}; node {places[0]}: {doing}"
 
 
-def _line(statuses: list[Status]) -> str:
-    from epidemic.cli.show import percent, size
-
-    rounds = [s.round for s in statuses]
-    trained = [s.trained for s in statuses if s.trained is not None]
-    where = f"rounds {min(rounds)} to {max(rounds)} of {statuses[0].rounds}"
-    if trained:
-        left = max(s.left or 0.0 for s in statuses)
-        where = f"{min(trained)} to {max(trained)} trainings, {left:.0f} s left"
-    found = [s.accuracy for s in statuses if s.accuracy is not None]
-    accuracy = f", accuracy {percent(sum(found) / len(found))}" if found else ""
-    sent = size(sum(s.bytes for s in statuses) / len(statuses))
-    return (
-        f"{where}{accuracy}, {len(statuses)} nodes, {sent} sent per node,"
-        f" letters late {sum(s.late for s in statuses)}, lost {sum(s.lost for s in statuses)}"
-    )
-
-
-def status_table(seen: dict[int, Status], running: set[int], title: str) -> Table:
-    """One line per node that answers; of what it says, numbers and words are shown, never markup."""
-    from rich.text import Text
-
-    from epidemic.cli.show import percent, plain_table, size
-
-    free = any(s.trained is not None for s in seen.values())
-    progress = "trained, left" if free else "round"
-    table = plain_table(title, "node", progress, "accuracy", "sent", "alive", "late", "lost", "refused", "state")
-    table.columns[0].min_width = 4
-    table.columns[-1].justify = "left"
-    for place in sorted(seen):
-        s = seen[place]
-        state = Text(s.state) if place in running or s.state == "done" else Text("gone", "red")
-        late, lost, refused = (f"[yellow]{v}[/yellow]" if v else "0" for v in (s.late, s.lost, s.refused))
-        alive = (
-            f"{s.alive}/{s.nodes}"
-            if s.alive == s.nodes or s.state == "done"
-            else f"[yellow]{s.alive}/{s.nodes}[/yellow]"
-        )
-        found = percent(s.accuracy) if s.accuracy is not None else "-" if s.loss is None else f"loss {s.loss:.4g}"
-        where = f"{min(s.round, s.rounds)}/{s.rounds}"
-        if s.trained is not None:
-            where = f"{s.trained}, {0 if s.state == 'done' else s.left or 0:.0f} s"
-        table.add_row(str(place), where, found, size(s.bytes), alive, late, lost, refused, state)
-    return table
-
-
-def _report(cluster: Cluster, where: Path, *, as_json: bool) -> None:
-    """What came out."""
+def _report(cluster: Cluster, where: Path, deadline: float, *, as_json: bool) -> None:
+    """What came out, and whether the nodes learnt together."""
     from rich.markup import escape
 
     from epidemic.cli.show import percent, plain_table, print_json, show, size
+    from epidemic.cli.statuses import delivery_table
     from epidemic.net.gather import gather
+    from epidemic.net.isolation import deliveries_of, mostly_alone, said_of_cluster
+    from epidemic.record import Delivery
     from epidemic.shown import ABOUT_DISAGREEMENT
 
     problems = cluster.problems()
@@ -322,8 +280,18 @@ def _report(cluster: Cluster, where: Path, *, as_json: bool) -> None:
 
         shutil.rmtree(together)
     summary = gather(finished, together)
+    deliveries = deliveries_of(finished)
+    alone = said_of_cluster(deliveries, deadline)
     if as_json:
-        print_json({"directory": str(where), "summary": summary, "failed": {str(k): v for k, v in problems.items()}})
+        print_json(
+            {
+                "directory": str(where),
+                "summary": summary,
+                "failed": {str(k): v for k, v in problems.items()},
+                "delivery": {str(k): v for k, v in deliveries.items()},
+                "warnings": [alone] if alone else [],
+            }
+        )
     else:
         a = summary.final_accuracy
         lasted = f"{summary.rounds} rounds"
@@ -337,13 +305,22 @@ def _report(cluster: Cluster, where: Path, *, as_json: bool) -> None:
             str(summary.seed), *spread, percent(summary.final_mean_model_accuracy), f"{summary.final_loss.mean:.4f}",
             apart, size(summary.bytes.total.mean),
         )  # fmt: skip
+        heard = [delivery_table(deliveries)] if deliveries else []
+        about = f"[dim]{ABOUT_DISAGREEMENT}[/dim]"
         show(
             table,
-            f"[dim]{ABOUT_DISAGREEMENT}[/dim]",
+            about,
+            *heard,
             f"results: {escape(str(together))}, and of each node in {escape(str(where))}/node-I/run",
         )
+    total = Delivery.total(deliveries.values())
+    failed = total is not None and mostly_alone(total)
+    if alone and (problems or not failed):
+        print(f"warning: {alone}", file=sys.stderr)
     if problems:
         raise cluster.failure(problems)
+    if failed:
+        raise RunFailed(f"{alone}; results: {together}")
 
 
 @cluster_app.command("status")
@@ -400,6 +377,8 @@ def cluster_status_command(
 
 
 def _statuses(found: list[Status], directory: Path) -> Table:
+    from epidemic.cli.statuses import status_table
+
     return status_table(
         {s.place: s for s in found}, {s.place for s in found}, f"{directory}: {len(found)} nodes answer"
     )
@@ -423,8 +402,11 @@ def cluster_gather_command(
 
       epidemic cluster gather hospital/node-* --out hospital/together
     """
+    from epidemic.cli.statuses import delivery_line
+    from epidemic.experiment import read_toml
     from epidemic.host.replacing import replacing
     from epidemic.net.gather import OWN_DATA, gather
+    from epidemic.net.isolation import deliveries_of, said_of_cluster
 
     with replacing([own_directory(out)] if overwrite else []):
         summary = gather(directories, own_directory(out))
@@ -433,3 +415,8 @@ def cluster_gather_command(
         typer.echo(
             f"{OWN_DATA}; write it with: {shlex.join(['epidemic', 'export', str(out), '--mean', '-o'])} FILE.safetensors"
         )
+    if heard := delivery_line([summary.delivery]):
+        typer.echo(heard)
+    deadline = read_toml(out / "experiment.toml")["network"]["deadline"]
+    if alone := said_of_cluster(deliveries_of(directories), deadline):
+        print(f"warning: {alone}", file=sys.stderr)

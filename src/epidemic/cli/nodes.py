@@ -63,13 +63,16 @@ def node_command(
         summaries = run_node(directories, settings, insecure=insecure, say=speaker(quiet))
     if quiet:
         return
+    from epidemic.cli.statuses import delivery_line
     from epidemic.shown import score, size
 
     for directory, summary in zip(directories, summaries, strict=True):
         if summary is not None:
             found = score(summary.final_accuracy, summary.final_loss)
+            heard = delivery_line([summary.delivery])
             typer.echo(
-                f"done: {summary.rounds} rounds, {found} on the full test set, {size(summary.bytes.total.mean)} sent; {directory / 'run'}"
+                f"done: {summary.rounds} rounds, {found} on the full test set, {size(summary.bytes.total.mean)} sent,"
+                f" {heard}{'; ' * bool(heard)}{directory / 'run'}"
             )
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from epidemic.cli.show import plain_table, simulated, size
+from epidemic.cli.statuses import HEADS, delivery_cells
 from epidemic.counting import of_planned, without_rounds
 from epidemic.errors import plain
 from epidemic.report.numbers import shown
@@ -125,7 +126,9 @@ def _trace(
 
 def _standing(runs: Sequence[Result], what: str, colours: dict[str, str]) -> Table:
     timed = any(run.seeds[-1].records[-1].time is not None for run in runs)
-    table = plain_table("", "run", "round", *(["simulated"] if timed else []), what, "D(X)", "sent per node", "state")
+    deployed = any(run.seeds[-1].records[-1].delivery is not None for run in runs)
+    heads = [*(["simulated"] if timed else []), what, "D(X)", "sent per node", *(HEADS if deployed else ())]
+    table = plain_table("", "run", "round", *heads, "state")
     table.columns[-1].no_wrap = False
     for run in runs:
         records = run.seeds[-1].records
@@ -145,6 +148,7 @@ def _standing(runs: Sequence[Result], what: str, colours: dict[str, str]) -> Tab
             found,
             "-" if last.disagreement is None else f"{last.disagreement:.2e}",
             size(last.bytes.total.mean),
+            *(delivery_cells(last.delivery) if deployed else []),
             state,
         )
     return table

@@ -19,7 +19,7 @@ from epidemic.graph import IntArray
 from epidemic.host.counters import Counters
 from epidemic.host.setup import Setup
 from epidemic.learner import Evaluation
-from epidemic.record import Living, Moment, OwnSpread, PerNode, Record, Spread, Summary, Traffic
+from epidemic.record import Delivery, Living, Moment, OwnSpread, PerNode, Record, Spread, Summary, Traffic
 
 
 def record_of(
@@ -35,6 +35,7 @@ def record_of(
     bytes: Traffic,
     living: Living | None = None,
     time: Moment | None = None,
+    delivery: Delivery | None = None,
 ) -> Record:
     """The record of a round: `found` of the nodes with these `ids` (of one, if all are the same), `mean` of the average of all models."""
     hosted = len(ids)
@@ -52,6 +53,7 @@ def record_of(
         bytes=bytes,
         metrics={name: OwnSpread.of(found.metrics[name].expand(hosted)) for name in setup.experiment.own_metrics()},
         time=None if time is None else _with_accuracies(time, found, hosted),
+        delivery=delivery,
         per_node=_per_node(setup, of_everybody(found, hosted), ids) if setup.experiment.eval.per_node else None,
     )
 
@@ -164,6 +166,7 @@ def summary_without_data(
         test_samples=tested,
         bytes=bytes,
         seconds=seconds,
+        delivery=records[-1].delivery,
     )
 
 

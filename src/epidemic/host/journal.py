@@ -38,7 +38,7 @@ from epidemic.host.ranks import Alone, Ranks
 from epidemic.host.saved import given_the_average, save_models
 from epidemic.host.store import Store
 from epidemic.learner import Evaluation, Learner
-from epidemic.record import Moment, Record, Summary
+from epidemic.record import Delivery, Moment, Record, Summary
 from epidemic.workers import Workers
 
 
@@ -101,6 +101,7 @@ class Journal:
         self.ended_early: str | None = None  # why, if somebody wants no more rounds
         self.extra: Callable[[], Extra] = Extra
         self.moment: Callable[[], Moment | None] = lambda: None  # where it stands under a simulated clock
+        self.delivery: Callable[[], Delivery | None] = lambda: None  # which messages came, where nodes are deployed
         self._saved = time.monotonic()
         self._kept_by_first = self.ranks.count > 1 and self.ranks.any(store is not None)
         # A deployed node keeps its finished run as it is until other nodes agree on more rounds.
@@ -204,6 +205,7 @@ class Journal:
                 living=living_of(found, up, (lambda _: 0.0) if same else self._apart(x)) if whole else None,
                 bytes=self.counters.traffic(),
                 time=self.moment(),
+                delivery=self.delivery(),
             )
         with host.stop.held(), self.ranks.together():  # a record is written and known to be, or neither
             if self.store is not None:

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from epidemic.errors import BadInput, RunFailed
 from epidemic.host.journal import Host
+from epidemic.net.isolation import said_of_node
 from epidemic.net.seat import Seat
 from epidemic.protocol import events as e
 
@@ -62,9 +63,14 @@ class Computing(Generic[S]):
             names = ("longest_wait", "letters", "refusals", "lost", "jumped", "undelivered", "local")
             return {name: getattr(status, name) for name in names}
 
-        found = seat.journal.conclude(about).final_accuracy
+        summary = seat.journal.conclude(about)
+        found, delivery = summary.final_accuracy, summary.delivery
         text = "finished" + ("" if found is None else f": accuracy {found.mean:.2%} on the full test set")
+        if delivery is not None:
+            text += f", {delivery.heard} of {delivery.expected} expected messages heard"
         self._calls.say(seat, text)
+        if alone := said_of_node(delivery, self._experiment.network.deadline):
+            self._calls.say(seat, f"warning: {alone}")
         self._calls.done([(seat.place, e.Concluded())])
 
     def fail(self, seat: S, action: e.Fail) -> None:

@@ -25,7 +25,7 @@ from epidemic.host.setup import make_learner, prepare
 from epidemic.host.start import START, read_start
 from epidemic.host.store import Store
 from epidemic.learner import Choice, Evaluation, Layout
-from epidemic.record import Letters, MeanMax, Moment, OwnSpread, PerNode, Record, Spread, Summary, Traffic
+from epidemic.record import Delivery, Letters, MeanMax, Moment, OwnSpread, PerNode, Record, Spread, Summary, Traffic
 from epidemic.workers import Workers
 
 OWN_DATA = "every node has data of its own: its accuracy and loss are on its own test samples, and the average model was not evaluated"
@@ -103,7 +103,7 @@ def _write(store: Store, experiment: Experiment, runs: list[_Run]) -> Summary:
     rounds, seconds = _lasted(records, experiment)
     summary = summary_of(setup, records, _final(runs), mean, rounds=rounds, bytes=records[-1].bytes, seconds=seconds)
     save_models(store.path / MODELS, layout, x)
-    store.finish(summary, [run.node for run in runs])
+    store.finish(summary, [_line(run) for run in runs])
     return summary
 
 
@@ -124,7 +124,7 @@ def _write_own(store: Store, experiment: Experiment, runs: list[_Run], models: S
         rounds=rounds, bytes=records[-1].bytes, seconds=seconds,
     )  # fmt: skip
     models.write(store.path / MODELS)
-    store.finish(summary, [run.node for run in runs])
+    store.finish(summary, [_line(run) for run in runs])
     return summary
 
 
@@ -164,6 +164,12 @@ def _lasted(records: list[Record], experiment: Experiment) -> tuple[int, float |
     """How many rounds the run had, or trainings in how many seconds."""
     last = records[-1]
     return (experiment.rounds, None) if last.time is None else (last.round, last.time.seconds)
+
+
+def _line(run: _Run) -> dict[str, Any]:
+    """What is said of a node among all; which messages came to it is in its own summary."""
+    found = run.summary.delivery
+    return run.node if found is None else run.node | {"delivery": found}
 
 
 def _by_time(records: list[Record], experiment: Experiment) -> dict[float, Record]:
@@ -228,6 +234,7 @@ def _record(parts: list[Record]) -> Record:
         per_node=PerNode.joined([part.per_node for part in parts if part.per_node is not None])
         if all(part.per_node is not None for part in parts)
         else None,
+        delivery=Delivery.total(part.delivery for part in parts if part.delivery is not None),
     )
 
 

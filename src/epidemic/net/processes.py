@@ -20,6 +20,7 @@ import msgspec
 
 from epidemic.errors import BadInput, EpidemicError, Interrupted, RunFailed, plain, require_int
 from epidemic.net.extending import finished_folders
+from epidemic.net.isolation import delivery_in
 from epidemic.net.node import run_node
 from epidemic.net.runtime import enough_threads
 from epidemic.net.scheduling import compute_in_stretches
@@ -219,9 +220,14 @@ class Cluster:
         folder = child.folders[status.place - child.place]
         for path in (folder / "run").glob("seed-*/nodes.json"):
             node = msgspec.json.decode(path.read_bytes())[0]
-            sent = sum(node["bytes"].values())
+            sent, delivery = sum(node["bytes"].values()), delivery_in(folder)
             return msgspec.structs.replace(
-                status, state="done", round=status.rounds, accuracy=node["final_accuracy"], bytes=sent
+                status,
+                state="done",
+                round=status.rounds,
+                accuracy=node["final_accuracy"],
+                bytes=sent,
+                delivery=delivery,
             )
         return None
 

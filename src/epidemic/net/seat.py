@@ -24,6 +24,7 @@ from epidemic.protocol.events import SECOND
 from epidemic.protocol.member import Member
 from epidemic.protocol.rounds import Rounds
 from epidemic.protocol.rules import Count
+from epidemic.record import Delivery
 
 KEPT = ("lost", "jumped", "taken", "expected", "heard", "lonely", "asked", "longest_wait")
 """What a node counts besides messages, and goes on counting after a restart."""
@@ -203,6 +204,7 @@ class RoundSeat(Seat):
 
     def __init__(self, identity: Identity, position: int, journal: Journal, format: Format) -> None:
         super().__init__(identity, position, journal, format)
+        journal.delivery = self.delivery
         self.kept: dict[int, Outgoing] = {}
         self.message: Rows = {}  # (1, ...) what it emitted in the round that it is in
         self.loss = torch.zeros(1)
@@ -256,6 +258,20 @@ class RoundSeat(Seat):
             self.keep(Outgoing(round, targets(round), rows[round]))
         return tally, count, {round: letter.targets for round, letter in self.kept.items()}
 
+    def delivery(self) -> Delivery:
+        """How many messages counted of those expected. Parts are read before sums, because another thread may go on counting."""
+        recent, count = list(self.member.recent), self.member.count
+        lonely = count.lonely
+        return Delivery(
+            rounds=count.taken,
+            lonely=min(lonely, count.taken),
+            expected=count.expected,
+            heard=count.heard,
+            recent_rounds=min(len(recent), count.taken),
+            recent_expected=sum(expected for _, expected in recent),
+            recent_heard=sum(heard for heard, _ in recent),
+        )
+
     def more_status(self) -> dict[str, Any]:
         """What is said of rounds."""
         rounds = self.member
@@ -263,6 +279,7 @@ class RoundSeat(Seat):
             "undelivered": self.undelivered + rounds.offers.undelivered,
             "limit": round(rounds.pace.limit / SECOND, 3),
             "known": None if rounds.known is None else len(rounds.known.side.places),
+            "delivery": self.delivery(),
         }
 
 

@@ -13,13 +13,14 @@ from msgspec import Meta
 from epidemic.errors import plain
 from epidemic.net.keys import Identity, place_of
 from epidemic.net.wire import Refused
+from epidemic.record import Counted as Count
+from epidemic.record import Delivery
 
 _DOMAIN = b"epidemic status\0"
 
 LARGEST_STATUS = 2**14
 """Bytes of a status; a node's own is about five hundred."""
 
-Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Tally = Annotated[dict[str, Count], Meta(max_length=64)]
@@ -50,6 +51,7 @@ class Status(msgspec.Struct, frozen=True):
     trained: Count | None = None  # trainings, where there are no rounds; `round` is then the second of the run
     known: Count | None = None  # others in its view, where it does not know everybody
     left: Seconds | None = None  # seconds until its end, where there are no rounds
+    delivery: Delivery | None = None  # messages that counted of those expected, where there are rounds
 
 
 class _Signed(msgspec.Struct, frozen=True, array_like=True):

@@ -341,6 +341,7 @@ class Rounds(Member):
         view, cap = self.view(self.round), self.rules.cap
         expected = len(view.targets) if view.expected is None else len(view.expected)
         expected = expected if cap is None else min(cap, expected)
+        self.count.taken += 1
         self.count.expected += expected
         self.count.heard += heard
         self.count.lonely += expected > 0 and not heard
@@ -350,7 +351,6 @@ class Rounds(Member):
         if self.phase != "mixing" or round != self.round:
             return
         self.done = round + 1
-        self.count.taken += 1
         self.open()
 
     # -- letters ------------------------------------------------------------------------------------------------------

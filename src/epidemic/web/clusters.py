@@ -16,6 +16,7 @@ from epidemic.errors import EpidemicError, plain
 from epidemic.experiment import read_toml
 from epidemic.graph import Graph
 from epidemic.net.status import Status
+from epidemic.record import Delivery
 from epidemic.rng import Streams
 from epidemic.topology import is_static, topology_from
 from epidemic.web.watch import Folders, Run, plain_file
@@ -57,6 +58,7 @@ class Member(msgspec.Struct, frozen=True):
     loss: float | None = None
     sent: int | None = None
     status: Status | None = None
+    delivery: Delivery | None = None  # messages that counted of those expected
 
     @property
     def up(self) -> bool:
@@ -238,7 +240,9 @@ def _member(place: int, answer: Answer | None, run: Run | None, now: float, midd
         (status.accuracy, status.loss) if here is None or state != "finished" else (here.accuracy, here.loss)
     )
     shown = status.rounds if state == "finished" else max(0, min(status.round, status.rounds))
-    return Member(place, state, why, shown, status.rounds, accuracy, loss, status.bytes, status)
+    final = None if here is None or state != "finished" else here.delivery
+    delivery = status.delivery if final is None else final
+    return Member(place, state, why, shown, status.rounds, accuracy, loss, status.bytes, status, delivery)
 
 
 def _state(answer: Answer, now: float, middle: int) -> tuple[str, str]:
@@ -278,4 +282,5 @@ def _from_disk(place: int, run: Run, *, asked: bool) -> Member:
         None if last is None or last.accuracy is None else last.accuracy.mean,
         None if last is None else last.loss.mean,
         None if last is None else int(last.bytes.total.mean),
+        delivery=None if last is None else last.delivery,
     )

@@ -9,6 +9,8 @@ from html import escape
 
 from epidemic.errors import plain
 from epidemic.graph import Graph
+from epidemic.net.isolation import mostly_alone, often_alone
+from epidemic.record import Delivery
 from epidemic.report.charts import Look
 from epidemic.shown import size
 from epidemic.web.clusters import Cluster, Member
@@ -37,7 +39,9 @@ WORDS = {
 def cluster_page(cluster: Cluster) -> View:
     """A cluster as it is now."""
     people, title = cluster.members, cluster.folders.title
-    heads = ["node", "state", cluster.unit, "accuracy", "sent", "alive", "late", "lost", "refused"]
+    expecting = cluster.unit == "round"
+    heard = ["heard lately", "heard in all", "alone"] if expecting else []
+    heads = ["node", "state", cluster.unit, "accuracy", "sent", "alive", *heard, "late", "lost", "refused"]
     before, after = table(heads, "", "nodes")
     counts = Counter(m.state for m in people)
     asked = cluster.asker is not None
@@ -50,7 +54,7 @@ def cluster_page(cluster: Cluster) -> View:
         block("picture", _picture(cluster), "figure"),
         block("history", _history(cluster), "figure"),
         (None, f"</div>{_legend()}</section><section>{before}"),
-        *(block(f"n-{m.place}", row(_cells(m)), "tr") for m in people),
+        *(block(f"n-{m.place}", row(_cells(m, expecting=expecting)), "tr") for m in people),
         (None, f"{after}</section>"),
         *_curves(cluster.folders.runs),
     ]
@@ -74,15 +78,22 @@ def _tiles(cluster: Cluster, counts: Counter[str]) -> str:
     sent = [m.sent for m in people if m.sent is not None]
     if sent:
         found.append(("sent", size(sum(sent) / len(sent)), "per node"))
+    delivery = Delivery.total(m.delivery for m in people if m.delivery is not None)
+    if delivery is not None and delivery.rounds:
+        found.append(("heard lately", f"{delivery.recent_heard} of {delivery.recent_expected}", "expected messages"))
+        found.append(("rounds alone", str(delivery.lonely), f"of {delivery.rounds}"))
     trouble = [f"{counts[s]} {s}" for s in ("late", "refused", "gone", "failed") if counts[s]]
+    alone = sum(m.delivery is not None and often_alone(m.delivery) for m in people)
+    trouble += [f"{alone} often alone"] if alone else []
     found.append(("trouble", ", ".join(trouble) or "none", ""))
     return tiles(found)
 
 
-def _cells(m: Member) -> list[str]:
+def _cells(m: Member, *, expecting: bool) -> list[str]:
     score = f"{100 * m.accuracy:.2f} %" if m.accuracy is not None else "-" if m.loss is None else f"loss {m.loss:.4g}"
     s = m.status
-    counts = ["-"] * 4 if s is None else [f"{s.alive} / {s.nodes}", *(_count(v) for v in (s.late, s.lost, s.refused))]
+    alive = "-" if s is None else f"{s.alive} / {s.nodes}"
+    counts = ["-"] * 3 if s is None else [_count(v) for v in (s.late, s.lost, s.refused)]
     why = f'<small class="why">{escape(plain(m.why, 120))}</small>' if m.why else ""
     return [
         str(m.place),
@@ -90,8 +101,21 @@ def _cells(m: Member) -> list[str]:
         f"{m.round} / {m.rounds}" if m.rounds else "-",
         score,
         "-" if m.sent is None else size(m.sent),
+        alive,
+        *(_heard(m.delivery) if expecting else []),
         *counts,
     ]
+
+
+def _heard(delivery: Delivery | None) -> list[str]:
+    """Messages that counted of those expected, in the last rounds and in all; rounds in which the node learnt alone."""
+    if delivery is None:
+        return ["-"] * 3
+    d = delivery
+    cells = [f"{heard} / {due}" for heard, due in ((d.recent_heard, d.recent_expected), (d.heard, d.expected))]
+    alone = f"{d.lonely} / {d.rounds}"
+    word = "most rounds" if mostly_alone(d) else "often" if often_alone(d) else ""
+    return [*cells, f'<b class="some">{alone}</b><small class="why">{word}</small>' if word else alone]
 
 
 def _count(value: int) -> str:
