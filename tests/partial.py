@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import simulated
 from epidemic.protocol import events as e
-from epidemic.protocol.known import LINGER, PAUSE, Known
+from epidemic.protocol.known import LINGER, OWN_ENTRIES, PAUSE, Known
 from epidemic.protocol.rounds import Acquaintance, Rounds
 from epidemic.sampling import Cyclon, Jelasity, Spray
 
@@ -33,6 +33,7 @@ class World(simulated.World):
         self.service, self.kind = service, protocol
         self.lines = {i: set() for i in range(schedule.n)}
         self.views = {}  # of nodes when they were saved
+        self.samples = {}
         self.exchanges = 0
         self.do |= {
             e.Connect: self.on_connect, e.Disconnect: self.on_disconnect, e.Seek: self.on_seek,
@@ -50,12 +51,14 @@ class World(simulated.World):
         if kept["done"]:
             side.entries = list(self.views.get(rules.place, []))
         rules = replace(rules, founders=self.first(rules.place), partial=True)
-        known = Acquaintance(side, self.what.s, self.service.cycles)
+        sample = self.samples.get(rules.place, ()) if kept["done"] else ()
+        known = Acquaintance(side, self.what.s, self.service.cycles, tuple(sample))
         return self.kind(rules, known, draw, token, **kept)
 
     def save(self, node):
         super().save(node)
         self.views[node.place] = list(node.protocol.known.side.entries)
+        self.samples[node.place] = node.protocol.known.sample.saved
 
     def end(self, node, outcome, noticed=0):
         self.check_view(node)
@@ -132,6 +135,11 @@ class World(simulated.World):
         super().lie()
 
     # -- laws ---------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def said(protocol):
+        """Refused entries are no letters."""
+        return simulated.World.said(protocol) + protocol.count.refused[OWN_ENTRIES]
 
     def check_view(self, node):
         known: Known = node.protocol.known

@@ -57,7 +57,7 @@ def test_a_broken_protocol_is_found_out(broken):
         def __init__(self, rules, view, *args, **more):
             super().__init__(rules, view, *args, **more)
             assert isinstance(view, Acquaintance)
-            self.known = broken(self, view.side, view.s, view.cycles)
+            self.known = broken(self, view.side, view.s, view.cycles, self.known.sample)
             self.view = self.known
 
     def play():

@@ -23,7 +23,8 @@ from epidemic.errors import BadInput
 from epidemic.net.addresses import is_loopback, split_address
 from epidemic.net.keys import Identity, place_of
 from epidemic.net.wire import KeyOf, Refused
-from epidemic.protocol.known import MOST_ENTRIES, Entries, Entry
+from epidemic.protocol.known import MOST_ENTRIES
+from epidemic.protocol.side import Entries, Entry
 
 LARGEST_CONTACT = 2**11
 """Bytes of a contact; they are about four hundred."""
