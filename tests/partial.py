@@ -14,6 +14,7 @@ import simulated
 from epidemic.protocol import events as e
 from epidemic.protocol.known import LINGER, OWN_ENTRIES, PAUSE, Known
 from epidemic.protocol.rounds import Acquaintance, Rounds
+from epidemic.protocol.sample import Sample
 from epidemic.sampling import Cyclon, Jelasity, Spray
 
 SERVICES = (
@@ -51,8 +52,8 @@ class World(simulated.World):
         if kept["done"]:
             side.entries = list(self.views.get(rules.place, []))
         rules = replace(rules, founders=self.first(rules.place), partial=True)
-        sample = self.samples.get(rules.place, ()) if kept["done"] else ()
-        known = Acquaintance(side, self.what.s, self.service.cycles, tuple(sample))
+        sample = Sample(rules.place, draw, self.samples.get(rules.place, ()) if kept["done"] else ())
+        known = Acquaintance(side, self.what.s, self.service.cycles, sample)
         return self.kind(rules, known, draw, token, **kept)
 
     def save(self, node):

@@ -24,7 +24,7 @@ from epidemic.protocol.member import Member
 from epidemic.protocol.rounds import Rounds
 from epidemic.protocol.rules import Count
 
-KNOWN = "known"
+KNOWN, SAMPLE = "known", "sample"
 """What a checkpoint calls the bytes of whom a node knows."""
 
 with warnings.catch_warnings():  # PyTorch warns once that letters cannot be written to; nobody writes to them
@@ -193,7 +193,7 @@ class RoundSeat(Seat):
         self.loss = torch.zeros(1)
         self.before: Rows | None = None  # its state when the round began
         self.own: Rows | None = None  # its state before it last mixed
-        self.remembers: Callable[[], bytes] | None = (
+        self.remembers: Callable[[], dict[str, bytes]] | None = (
             None  # whom it knows, for a checkpoint, where it does not know everybody
         )
 
@@ -222,7 +222,8 @@ class RoundSeat(Seat):
             for round, letter in list(self.kept.items()):
                 tensors |= {f"letter.{round}.{name}": row for name, row in letter.row.items()}
         if self.remembers is not None:
-            tensors[KNOWN] = torch.tensor(list(self.remembers()), dtype=torch.uint8)
+            for name, raw in self.remembers().items():
+                tensors[name] = torch.tensor(list(raw), dtype=torch.uint8)
         return Extra(tensors, self.tallies())
 
     def restored(

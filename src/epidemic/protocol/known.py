@@ -48,7 +48,7 @@ SEEK = 10 * SECOND
 """So often a node that knows nobody looks for those it was told of at first."""
 LOOK_BACK = 60 * SECOND
 """So often every node looks for those of them who are not there, and knows one again who is: a network that was cut in two grows together."""
-MIX = 10 * SECOND
+MIX = 4 * SECOND
 """So often a peer of the sample is probed and anchored where the view is in order; every PAUSE while it has too few anchors or peers."""
 MOST_PROBES = 3
 """Peers of the sample that are probed at once."""
@@ -198,12 +198,12 @@ class Known:
             soon = poor or len(side.anchors) < side.most_anchors
             self._mixes = node.now + (PAUSE if soon else MIX)
             for _ in range((MOST_PROBES if poor else 1) - len(self._probes)):
-                peer = self.sample.pick({*side.anchors, *self._probes})
-                if peer is None:
+                picked = self.sample.pick({*side.anchors, *self._probes})
+                if picked is None:
                     break
-                self._probes[peer] = node.now
-                if peer in alive:
-                    self._anchor(peer)
+                self._probes[picked] = node.now
+                if picked in alive:
+                    self._anchor(picked)
         self._connect()
 
     def _anchor(self, peer: int) -> None:

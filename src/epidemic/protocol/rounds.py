@@ -35,7 +35,7 @@ from epidemic.protocol.offers import Offers
 from epidemic.protocol.pace import Pace
 from epidemic.protocol.questions import Questions
 from epidemic.protocol.rules import Count, Draw, Rules, View
-from epidemic.protocol.sample import Sample, Saved
+from epidemic.protocol.sample import Sample
 from epidemic.protocol.side import Side
 
 __all__ = ["Acquaintance", "Count", "Rounds", "Rules", "View"]
@@ -55,7 +55,7 @@ class Acquaintance:
     side: Side
     s: int
     cycles: int = 1
-    sample: tuple[Saved, ...] = ()  # of an earlier start
+    sample: Sample | None = None  # None: an empty one
 
 
 class Rounds(Member):
@@ -82,7 +82,7 @@ class Rounds(Member):
         super().__init__(rules, draw, token, done=done, count=count)
         self.known: Known | None = None
         if isinstance(view, Acquaintance):
-            self.known = Known(self, view.side, view.s, view.cycles, Sample(rules.place, draw, view.sample))
+            self.known = Known(self, view.side, view.s, view.cycles, view.sample or Sample(rules.place, draw))
         self.view: Callable[[int], View] = view if self.known is None else self.known  # type: ignore[assignment]
         self.mailbox: Mailbox[tuple[Any, int]] = Mailbox(
             ahead=rules.ahead, room=max(64, 4 * rules.nodes), cap=rules.cap, tally=tally

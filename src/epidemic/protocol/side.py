@@ -119,8 +119,12 @@ class Side:
         return oldest[self.draw(len(oldest))] if oldest else None
 
     def of_others(self, got: Entries, partner: int, share: int) -> list[Entry]:
-        """Return what may be taken of what came; of the partner itself at most `share` entries, and as new ones. Further ones are counted."""
+        """Return what may be taken of what came; of the partner itself at most `share` entries, and as new ones. Further ones are counted.
+
+        Nothing that comes is older than the view is already: who makes its entries seem old is not asked before the others.
+        """
         found: list[Entry] = []
+        oldest = max((age for _, age in self.entries), default=0)
         for place, age in got[: self.most]:
             if place == partner:
                 share -= 1
@@ -128,5 +132,5 @@ class Side:
                     self.own_refused += 1
                     continue
             if place != self.place:
-                found.append((place, 0 if place == partner else min(age, MOST_AGE)))
+                found.append((place, 0 if place == partner else min(age, oldest)))
         return found
