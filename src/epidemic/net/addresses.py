@@ -124,15 +124,13 @@ def elsewhere(address: str) -> str:
     Who connects to what is returned cannot be sent elsewhere by a name that changes between two looks at it.
     """
     host, port = split_address(address)
-    ip = ip_of(host)
-    if ip is None:
+    hosts = [host]
+    if ip_of(host) is None and not is_loopback(address):
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
             raise BadInput(f"{host!r} is not the name of a host that can be found") from None
         hosts = [str(where[4][0]) for where in found]
-    else:
-        hosts = [host]
     for each in hosts:
         at = f"[{each}]:{port}" if ":" in each else f"{each}:{port}"
         if is_loopback(at) or is_anywhere(at):
