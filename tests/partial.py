@@ -3,11 +3,12 @@
 A link is there while one of the two has a line to the other. A line to somebody who is not there waits, as a real one does. Besides the laws of
 `simulated`:
 
-  views        nobody knows itself or somebody twice, nor more than its service allows; a liar's exchanges change no more than anybody else's
+  views        nobody knows itself or somebody twice (Spray: more than twice), nor more than its service allows; a liar's exchanges change no more than anybody else's
   connections  a node has lines to those in its view, those that just left it and those of the beginning, and to nobody else
 """
 
 import gc
+from collections import Counter
 from dataclasses import replace
 
 import simulated
@@ -149,6 +150,10 @@ class World(simulated.World):
         assert all(0 <= place < self.what.n for place in places)
         if not isinstance(self.service, Spray):
             assert len(places) == len(set(places)) <= min(self.service.size, self.what.n - 1)
+        else:  # a view may be larger than a network of few
+            most = max(2, -(-4 * known.side.usual // (self.what.n - 1)))
+            copies = max(Counter(places).values(), default=0)
+            assert copies <= most, f"node {node.place} has {copies} entries of one peer"
         lately = set(known._leaving) | set(known._linked)
         assert node.place == self.what.liar or self.lines[node.place] <= set(places) | lately | self.first(
             node.place

@@ -31,7 +31,8 @@ def sides_of(service, n, seed=1, ring=False):
             if ring
             else [j for j in views.ids[i].tolist() if j >= 0]
         )
-        side.entries = [(j, 0) for j in ids]
+        most = getattr(side, "copies", 1)
+        side.entries = [(j, 0) for at, j in enumerate(ids) if ids[:at].count(j) < most]
     return sides
 
 

@@ -17,7 +17,7 @@ Entries = tuple[Entry, ...]
 MOST_AGE = 2**20
 """Nobody is older; a member could otherwise make entries that others refuse to take on."""
 MOST_ANCHORS = 8
-"""Anchors of a view; a third of its entries where that is less."""
+"""Anchors of a view; half of its entries where that is less."""
 
 
 class Side:
@@ -74,8 +74,8 @@ class Side:
 
     @property
     def most_anchors(self) -> int:
-        """Return how many entries exchanges leave alone: a third of a view."""
-        return min(MOST_ANCHORS, -(-self.usual // 3))
+        """Return how many entries exchanges leave alone: half of a view."""
+        return min(MOST_ANCHORS, (self.usual + 1) // 2)
 
     def anchor(self, place: int) -> None:
         """Know a peer, and keep it in the view until enough later ones are anchored."""

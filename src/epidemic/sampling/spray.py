@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -141,7 +141,7 @@ class SpraySide(Side):
     def __init__(self, place: int, draw: Draw, usual: int, others: int) -> None:
         """`usual`: how many arcs a node has on average; four times as many are the most that this one keeps. `others`: how many peers there are."""
         super().__init__(place, draw, 2 * usual, usual)
-        self._copies = max(MOST_COPIES, -(-4 * usual // others))
+        self.copies = max(MOST_COPIES, -(-4 * usual // others))
         self._partner: int | None = None  # with whom it began an exchange ...
         self._sent: list[Entry] = []  # ... and what it parted with in it
         self._extra = False  # whether the partner is an anchor, so that it has kept its arc to it
@@ -195,22 +195,21 @@ class SpraySide(Side):
         least = min(len(self.entries) + len(sent), 2)  # who gives nothing does not empty a view
         most = min(max(most, least), 4 * self.usual)
         copies = Counter(place for place, _ in self.entries)
-        before = copies + Counter(place for place, _ in sent)
 
-        def fill(arcs: list[Entry], size: int, bound: Callable[[int], int]) -> list[Entry]:
-            """Take arcs until the view has this size; returns those not taken."""
+        def fill(arcs: list[Entry], bound: int) -> list[Entry]:
+            """Take arcs while there is room; returns those that were not taken."""
             left = []
             for arc in arcs:
-                if len(self.entries) < size and copies[arc[0]] < bound(arc[0]):
+                if len(self.entries) < most and copies[arc[0]] < bound:
                     copies[arc[0]] += 1
                     self.entries.append(arc)
                 else:
                     left.append(arc)
             return left
 
-        second = fill(self.of_others(got, partner, self._copies), most, lambda _: 1)
-        fill(sent, most, lambda place: max(self._copies, before[place]))
-        fill(second, most, lambda _: self._copies)
+        second = fill(self.of_others(got, partner, self.copies), 1)
+        fill(sent, self.copies)
+        fill(second, self.copies)
 
     def refused(self, partner: int) -> None:
         """Everything stays as it was, and others are asked before the partner."""
@@ -223,7 +222,7 @@ class SpraySide(Side):
         copies = Counter(place for place, _ in self.entries)
         for entry in sent:
             copies[entry[0]] += 1
-            if copies[entry[0]] <= self._copies:
+            if copies[entry[0]] <= self.copies:
                 self.entries.append(entry)
 
     @property
@@ -239,7 +238,7 @@ class SpraySide(Side):
         left = [entry for entry in self.entries if entry[0] != place]
         copies = Counter(peer for peer, _ in left)
         for _ in range(before - len(left)):
-            once = [entry for entry in left if copies[entry[0]] < self._copies]
+            once = [entry for entry in left if copies[entry[0]] < self.copies]
             if once and self.draw(before) > 0:
                 left.append(once[self.draw(len(once))])
                 copies[left[-1][0]] += 1
