@@ -3,17 +3,19 @@
 A link is there while one of the two has a line to the other. A line to somebody who is not there waits, as a real one does. Besides the laws of
 `simulated`:
 
-  views        nobody knows itself or somebody twice, nor more than its service allows; a liar's exchanges change no more than anybody else's
+  views        nobody knows itself or somebody twice (Spray: more than twice), nor more than its service allows; a liar's exchanges change no more than anybody else's
   connections  a node has lines to those in its view, those that just left it and those of the beginning, and to nobody else
 """
 
 import gc
+from collections import Counter
 from dataclasses import replace
 
 import simulated
 from epidemic.protocol import events as e
-from epidemic.protocol.known import LINGER, PAUSE, Known
+from epidemic.protocol.known import LINGER, OWN_ENTRIES, PAUSE, Known
 from epidemic.protocol.rounds import Acquaintance, Rounds
+from epidemic.protocol.sample import Sample
 from epidemic.sampling import Cyclon, Jelasity, Spray
 
 SERVICES = (
@@ -33,6 +35,7 @@ class World(simulated.World):
         self.service, self.kind = service, protocol
         self.lines = {i: set() for i in range(schedule.n)}
         self.views = {}  # of nodes when they were saved
+        self.samples = {}
         self.exchanges = 0
         self.do |= {
             e.Connect: self.on_connect, e.Disconnect: self.on_disconnect, e.Seek: self.on_seek,
@@ -50,12 +53,14 @@ class World(simulated.World):
         if kept["done"]:
             side.entries = list(self.views.get(rules.place, []))
         rules = replace(rules, founders=self.first(rules.place), partial=True)
-        known = Acquaintance(side, self.what.s, self.service.cycles)
+        sample = Sample(rules.place, draw, self.samples.get(rules.place, ()) if kept["done"] else ())
+        known = Acquaintance(side, self.what.s, self.service.cycles, sample)
         return self.kind(rules, known, draw, token, **kept)
 
     def save(self, node):
         super().save(node)
         self.views[node.place] = list(node.protocol.known.side.entries)
+        self.samples[node.place] = node.protocol.known.sample.saved
 
     def end(self, node, outcome, noticed=0):
         self.check_view(node)
@@ -133,6 +138,11 @@ class World(simulated.World):
 
     # -- laws ---------------------------------------------------------------------------------------------------------
 
+    @staticmethod
+    def said(protocol):
+        """Refused entries are no letters."""
+        return simulated.World.said(protocol) + protocol.count.refused[OWN_ENTRIES]
+
     def check_view(self, node):
         known: Known = node.protocol.known
         places = [place for place, _ in known.side.entries]
@@ -140,6 +150,10 @@ class World(simulated.World):
         assert all(0 <= place < self.what.n for place in places)
         if not isinstance(self.service, Spray):
             assert len(places) == len(set(places)) <= min(self.service.size, self.what.n - 1)
+        else:  # a view may be larger than a network of few
+            most = max(2, -(-4 * known.side.usual // (self.what.n - 1)))
+            copies = max(Counter(places).values(), default=0)
+            assert copies <= most, f"node {node.place} has {copies} entries of one peer"
         lately = set(known._leaving) | set(known._linked)
         assert node.place == self.what.liar or self.lines[node.place] <= set(places) | lately | self.first(
             node.place

@@ -134,6 +134,43 @@ def test_nobody_is_from_the_future_or_at_others_own_doors(book, people):
     assert here.learn(seal_contact(people[3], "127.0.0.1:7448", 1)).place == 3
 
 
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "127.1", "0.0.0.0", "0", "[::]", "[::1]", "[::ffff:127.0.0.1]", "LOCALHOST", "localhost.", "2130706433", "0x7f.1", "0177.0.0.1"],
+)  # fmt: skip
+def test_an_address_of_the_receivers_own_machine_is_refused_in_every_form(book, people, host):
+    with pytest.raises(Refused, match="malformed"):
+        book.learn(seal_contact(people[3], f"{host}:22", 1))
+    assert book.get(3) is None
+
+
+def test_nobody_is_at_the_receivers_own_address(book, people):
+    for address in ("10.0.0.0:7447", "[::ffff:10.0.0.0]:7447"):
+        with pytest.raises(Refused, match="malformed"):
+            book.learn(seal_contact(people[3], address, 1))
+    assert book.learn(seal_contact(people[3], "10.0.0.0:7448", 1)).place == 3  # another node of the same machine
+
+
+def test_nobody_can_be_reached_anywhere_even_where_all_nodes_are_on_one_machine(people):
+    here = Book(people[0], seal_contact(people[0], "127.0.0.1:7447", 1), 6)
+    with pytest.raises(Refused, match="malformed"):
+        here.learn(seal_contact(people[3], "0.0.0.0:7448", 1))
+
+
+def test_a_sample_is_kept_over_a_restart_but_for_those_revoked(book, people):
+    for i in (2, 3, 4):
+        book.learn(where(people[i]))
+    saved = book.saved_sample([(b"a" * 16, 2, 0), (b"b" * 16, 4, 1), (b"c" * 16, 3, 2), (b"d" * 16, 5, 0)])
+    again = Book(people[0], where(people[0]), 6)
+    before = people[0].revoked
+    try:
+        people[0].revoked = msgspec.structs.replace(before, names=["node-4"])
+        assert again.restored_sample(saved) == ((b"a" * 16, 2, 0), (b"c" * 16, 3, 2))
+        assert again.get(3) is not None
+    finally:
+        people[0].revoked = before
+
+
 def test_ages_as_large_as_anybody_says_pass_through_honest_nodes(people):
     """A member that sends huge ages must not make honest nodes' exchanges be refused."""
     for service in (Cyclon(size=4, shuffle=2), Jelasity(size=4), Spray(a=3)):

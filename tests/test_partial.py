@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+import flooding
 import partial
 from epidemic.protocol import events as e
 from epidemic.protocol import known as k
 from epidemic.protocol.events import SECOND, AnswerEntries, Disconnect, Seek
 from epidemic.protocol.rounds import Acquaintance, Rounds, Rules
-from epidemic.sampling import Cyclon
+from epidemic.sampling import Cyclon, Jelasity, Spray
+from epidemic.sampling.cyclon import CyclonSide
+from epidemic.sampling.spray import SpraySide
 
 CHUNKS, EACH = 8, 50
 
@@ -57,7 +60,7 @@ def test_a_broken_protocol_is_found_out(broken):
         def __init__(self, rules, view, *args, **more):
             super().__init__(rules, view, *args, **more)
             assert isinstance(view, Acquaintance)
-            self.known = broken(self, view.side, view.s, view.cycles)
+            self.known = broken(self, view.side, view.s, view.cycles, self.known.sample)
             self.view = self.known
 
     def play():
@@ -66,6 +69,72 @@ def test_a_broken_protocol_is_found_out(broken):
 
     with pytest.raises(AssertionError):
         play()
+
+
+@pytest.mark.parametrize("chunk", range(3))
+def test_a_flood_of_exchanges_isolates_nobody(chunk):
+    """With up to a tenth of liars, who work together, every honest node knows an honest one after the last exchange."""
+    for seed in range(7 * chunk, 7 * chunk + 7):
+        try:
+            flooding.run(seed)
+        except Exception as problem:
+            pytest.fail(f"{problem!r}; schedule {seed} of tests/flooding.py")
+
+
+class Copying(SpraySide):
+    """Takes every entry that comes, also copies of those that it has."""
+
+    def _add(self, partner, got, sent, extra=0):
+        self.entries += [(place, 0) for place, _ in got[: self.most] if place != self.place]
+
+
+class Forgetful(k.Known):
+    """Has no way back: takes nobody of its sample into its view."""
+
+    def _mix(self):
+        pass
+
+
+class Loose(CyclonSide):
+    """Lets exchanges replace anchors."""
+
+    anchors = property(lambda self: [], lambda self, anchors: None)
+
+
+def broken_views(known=k.Known, side=None):
+    class Broken(Rounds):
+        def __init__(self, rules, view, *args, **more):
+            super().__init__(rules, view, *args, **more)
+            if side is not None:
+                view.side.__class__ = side
+            self.known = self.view = known(self, view.side, view.s, view.cycles, self.known.sample)
+
+    return Broken
+
+
+FOUR = (2, 11, 23, 30)
+"""Liars of 40 nodes: as many as a view of four has entries, so that they could fill it."""
+
+
+@pytest.mark.parametrize(
+    "service", [Cyclon(size=4, shuffle=2), Jelasity(size=4), Spray()], ids=["cyclon", "jelasity", "spray"]
+)
+def test_nobody_stays_isolated_where_liars_could_fill_a_view(service):
+    flooding.play(flooding.schedule(1, 40), service, FOUR, "old")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "service", "words"),
+    [
+        (broken_views(side=Copying), Spray(a=2), "entries of one peer"),
+        (broken_views(Forgetful), Cyclon(size=4, shuffle=2), "knows liars only"),
+        (broken_views(side=Loose), Cyclon(size=4, shuffle=2), "knows liars only"),
+    ],
+    ids=["copies", "no-sample", "no-anchors"],
+)
+def test_views_that_a_flood_takes_over_are_found_out(protocol, service, words):
+    with pytest.raises(AssertionError, match=words):
+        flooding.play(flooding.schedule(1, 40), service, FOUR, "old", protocol)
 
 
 def test_a_network_that_was_cut_for_long_grows_together_again():

@@ -1,5 +1,6 @@
 """One node's side of a peer sampling service: played against each other, sides obey the laws of the services (ALGORITHMS.md, section 5)."""
 
+from collections import Counter
 from random import Random
 
 import numpy as np
@@ -30,7 +31,8 @@ def sides_of(service, n, seed=1, ring=False):
             if ring
             else [j for j in views.ids[i].tolist() if j >= 0]
         )
-        side.entries = [(j, 0) for j in ids]
+        most = getattr(side, "copies", 1)
+        side.entries = [(j, 0) for at, j in enumerate(ids) if ids[:at].count(j) < most]
     return sides
 
 
@@ -67,8 +69,14 @@ def test_views_never_have_oneself_and_keep_their_size(kind, n, seed):
             assert all(0 <= j < n and age >= 0 for j, age in side.entries)
             if kind != "spray":
                 assert len(side.places) == len(side.entries) <= min(8, n - 1)
-    if kind in ("cyclon", "spray", "swapper"):  # nothing is made or lost
-        assert sum(len(side.entries) for side in sides) == arcs
+    total = sum(len(side.entries) for side in sides)
+    if kind in ("cyclon", "swapper"):  # nothing is made or lost
+        assert total == arcs
+    if (
+        kind == "spray"
+    ):  # an arc that would be one too many to the same peer is lost where none that was sent can be kept: hardly ever
+        assert arcs - 1 <= total <= arcs
+    assert all(side.own_refused == 0 for side in sides)  # honest nodes offer themselves no more often than they may
 
 
 def test_cyclon_evens_out_in_degrees_and_stays_full():
@@ -133,6 +141,69 @@ def test_an_exchange_brings_no_more_than_the_service_sends():
     for _ in range(20):
         side.reply(500, tuple((i, 0) for i in range(100, 900)))
     assert len(side.entries) <= 28
+
+
+def test_copies_of_one_peer_in_a_view_are_bounded():
+    """One member that fills all its exchanges with itself has two arcs of a view at most, and nobody else loses one."""
+    side = Spray(a=2).side(16, 0, Random(1).randrange)
+    side.entries = [(i, i) for i in range(1, 7)]
+    for _ in range(50):
+        side.reply(9, ((9, 0),) * 12)
+        begun = side.ask({9})
+        if begun is not None:
+            side.take(9, ((9, 10**9),) * 12)
+    copies = Counter(place for place, _ in side.entries)
+    assert copies[9] <= 2
+    assert set(copies) == {1, 2, 3, 4, 5, 6, 9}
+    assert side.own_refused >= 50 * 10  # two of each twelve may be its own
+
+
+def test_who_gives_nothing_does_not_empty_a_view():
+    side = Spray(a=2).side(16, 0, Random(1).randrange)
+    side.entries = [(i, 0) for i in range(1, 7)]
+    for _ in range(50):
+        side.reply(9, ())
+    assert len(side.places) >= 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_exchange_replaces_at_most_half_of_a_view(kind):
+    """Whatever it brings; also where a service would exchange all entries."""
+    services = [KINDS[kind], Cyclon(size=8, shuffle=8)] if kind == "cyclon" else [KINDS[kind]]
+    for service in services:
+        side = sides_of(service, 30)[0]
+        before = side.places
+        side.reply(25, tuple((i, 0) for i in range(29, 0, -1) if i not in before)[: side.most])
+        assert len(side.places & before) >= len(before) // 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_anchors_stay_whatever_comes(kind):
+    """No exchange replaces an entry of the node's own sample or sends it away, until later ones are anchored."""
+    random = Random(2)
+    side = sides_of(KINDS[kind], 40)[0]
+    most = side.most_anchors
+    assert 1 <= most < side.usual
+    for peer in range(39, 39 - most, -1):
+        side.anchor(peer)
+    anchored = set(range(39, 39 - most, -1))
+    for _ in range(60):
+        side.reply(11, tuple((random.randrange(1, 30), 0) for _ in range(side.most)))
+        begun = side.ask(side.places)
+        if begun is not None:
+            side.take(begun[0], tuple((random.randrange(1, 30), 10**6) for _ in range(side.most)))
+        assert anchored <= side.places
+        assert len(side.anchors) == most
+    side.anchor(38 - most)
+    assert set(side.anchors) == anchored - {39} | {38 - most}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_makes_its_entries_seem_old_is_not_asked_before_the_others(kind):
+    side = sides_of(KINDS[kind], 40)[0]
+    side.entries = [(place, 3) for place, _ in side.entries]
+    side.reply(39, tuple((i, 10**6) for i in (36, 37, 38)))
+    assert max(age for _, age in side.entries) <= 4
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from epidemic.errors import BadInput
 from epidemic.experiment import Experiment
-from epidemic.net.addresses import Addresses
+from epidemic.net.addresses import Addresses, elsewhere
 from epidemic.net.contacts import LARGEST_EXCHANGE, Book, seal_contact
 from epidemic.net.desk import Desk
 from epidemic.net.keyring import Keyring
@@ -62,7 +62,7 @@ class Acquaintances:
             case e.Connect():
                 contact = self._book.get(action.place)
                 if contact is not None:  # a line of its own, whoever else says to be at that address
-                    self._transport.connect(f"node-{action.place}", contact.address)
+                    self._transport.connect(f"node-{action.place}", contact.address, self._found)
             case e.Disconnect():
                 self._disconnect(action.place)
             case e.Seek():
@@ -75,6 +75,16 @@ class Acquaintances:
             case _:
                 return False
         return True
+
+    def _found(self, address: str) -> str:
+        """Where a contact leads, on another machine; raises BadInput, and counts it, if it leads to this one or nowhere."""
+        if self._book.local:
+            return address
+        try:
+            return elsewhere(address)
+        except BadInput:
+            self._book.refuse("malformed")
+            raise
 
     def _disconnect(self, place: int) -> None:
         ends = self._transport.ends()

@@ -14,6 +14,11 @@ from epidemic.config import build
 from epidemic.errors import BadInput, require_int
 from epidemic.experiment import read_toml
 
+IP = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_HOLD_IPV4 = [ipaddress.IPv6Network(prefix) for prefix in ("::ffff:0:0/96", "::/96", "64:ff9b::/96")]
+"""IPv6 addresses whose last 32 bits are an IPv4 address: mapped, compatible, translated."""
+
 
 class Addresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a node listens, and whom it looks for; node.toml in its folder."""
@@ -51,7 +56,7 @@ class Addresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def told(self) -> str:
         """Where others are told that this node is. Raises BadInput if that is not known."""
         found = self.reach if self.reach is not None else self.listen
-        if found is None or _is_anywhere(found):
+        if found is None or is_anywhere(found):
             raise BadInput(
                 'node.toml: with topology.view nodes tell each other where they are; add reach = "HOST:PORT", which others can reach'
             )
@@ -69,21 +74,68 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def ip_of(host: str) -> IP | None:
+    """Return the IP address that a host is written as, in every form that the system's resolver takes for one; None: it is a name.
+
+    These are also 127.1, 2130706433, 0x7f.0.0.1 and 0177.0.0.1; an IPv4 address inside an IPv6 one is given as IPv4.
+    """
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        try:
+            return ipaddress.IPv4Address(socket.inet_aton(host))
+        except OSError:
+            return None
+    if isinstance(found, ipaddress.IPv4Address):
+        return found
+    if any(found in network for network in _HOLD_IPV4) and int(found) > 1:
+        return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+    return found.sixtofour or found
+
+
 def is_loopback(address: str) -> bool:
-    """Whether an address never leaves this machine."""
-    host, _ = split_address(address)
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    """Return whether an address never leaves this machine."""
+    host = split_address(address)[0]
+    ip = ip_of(host)
+    name = host.lower().rstrip(".")
+    return ip.is_loopback if ip is not None else name == "localhost" or name.endswith(".localhost")
 
 
-def _is_anywhere(address: str) -> bool:
-    """Whether an address stands for all of a machine's own, which is no place to be reached at."""
-    try:
-        return ipaddress.ip_address(split_address(address)[0]).is_unspecified
-    except ValueError:
-        return False
+def is_anywhere(address: str) -> bool:
+    """Return whether an address stands for all of a machine's own, which is no place to be reached at."""
+    ip = ip_of(split_address(address)[0])
+    return ip is not None and (ip.is_unspecified or (ip.version == 4 and int(ip) >> 24 == 0))
+
+
+def same_address(one: str, other: str) -> bool:
+    """Return whether two addresses are the same, however they are written; names are not resolved."""
+    (host, port), (other_host, other_port) = split_address(one), split_address(other)
+    return port == other_port and _written(host) == _written(other_host)
+
+
+def _written(host: str) -> IP | str:
+    """Return a host in one form of all that it can be written in."""
+    return ip_of(host) or host.lower().rstrip(".")
+
+
+def elsewhere(address: str) -> str:
+    """Return an address whose host is an IP address of another machine; a name is resolved, which takes time. Raises BadInput if it leads to this machine.
+
+    Who connects to what is returned cannot be sent elsewhere by a name that changes between two looks at it.
+    """
+    host, port = split_address(address)
+    hosts = [host]
+    if ip_of(host) is None and not is_loopback(address):
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            raise BadInput(f"{host!r} is not the name of a host that can be found") from None
+        hosts = [str(where[4][0]) for where in found]
+    for each in hosts:
+        at = f"[{each}]:{port}" if ":" in each else f"{each}:{port}"
+        if is_loopback(at) or is_anywhere(at):
+            raise BadInput(f"{address!r} leads to this machine itself ({each})")
+    return f"[{hosts[0]}]:{port}" if ":" in hosts[0] else f"{hosts[0]}:{port}"
 
 
 def free_addresses(count: int) -> list[str]:

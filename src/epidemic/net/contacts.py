@@ -20,10 +20,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Meta
 
 from epidemic.errors import BadInput
-from epidemic.net.addresses import is_loopback, split_address
+from epidemic.net.addresses import is_anywhere, is_loopback, same_address, split_address
 from epidemic.net.keys import Identity, place_of
 from epidemic.net.wire import KeyOf, Refused
-from epidemic.protocol.known import MOST_ENTRIES, Entries, Entry
+from epidemic.protocol.known import MOST_ENTRIES
+from epidemic.protocol.sample import Saved
+from epidemic.protocol.side import Entries, Entry
 
 LARGEST_CONTACT = 2**11
 """Bytes of a contact; they are about four hundred."""
@@ -62,6 +64,7 @@ class _Signed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 _CONTACTS, _EXCHANGES = msgspec.msgpack.Decoder(_Contact), msgspec.msgpack.Decoder(_Exchange)
 _SIGNED = msgspec.msgpack.Decoder(_Signed)
 _SAVED = msgspec.msgpack.Decoder(list[tuple[tuple[int, int], bytes]])
+_SAMPLES = msgspec.msgpack.Decoder(list[tuple[Saved, bytes]])
 _PLACE, _VIEW = b"epidemic contact\0", b"epidemic exchange\0"
 
 
@@ -92,7 +95,8 @@ class Book:
         self.own = own
         self._nodes = nodes
         self._most = most
-        self._here = is_loopback(_CONTACTS.decode(_SIGNED.decode(own).content).address)
+        self._address = _CONTACTS.decode(_SIGNED.decode(own).content).address
+        self.local = is_loopback(self._address)  # whether all nodes are on this machine
         self.pinned: Callable[[], Iterable[int]] = tuple  # the places whose contacts must be kept
         self._known: OrderedDict[int, Contact] = OrderedDict()  # by place, the last used last
         self._checked: OrderedDict[bytes, Contact] = OrderedDict()
@@ -132,7 +136,7 @@ class Book:
             split_address(said.address)
         except (msgspec.MsgspecError, ValueError, RecursionError, BadInput):
             raise Refused("malformed") from None
-        if is_loopback(said.address) and not self._here:  # nobody makes others knock at their own doors
+        if self._leads_here(said):  # nobody makes others knock at their own doors
             raise Refused("malformed")
         if said.since > time.time() + TOMORROW:
             raise Refused("implausible")
@@ -144,6 +148,11 @@ class Book:
         if place_of(name) != said.place or said.place >= self._nodes:
             raise Refused("wrong-signature")
         return Contact(said.place, said.address, said.since, name, expires.timestamp(), raw)
+
+    def _leads_here(self, said: _Contact) -> bool:
+        """Whether an address is one of this node's own machine: loopback (unless all nodes are there), any at all, or this node's own. Names are resolved by whoever connects."""
+        own = said.place != self._identity.place and same_address(said.address, self._address)
+        return own or is_anywhere(said.address) or (is_loopback(said.address) and not self.local)
 
     def _forget(self) -> None:
         """Nobody keeps a list of everybody."""
@@ -187,6 +196,21 @@ class Book:
                 continue
             found.append(entry)
         return found
+
+    def saved_sample(self, slots: Iterable[Saved]) -> bytes:
+        """A sample with its contacts, for a checkpoint."""
+        return msgspec.msgpack.encode([(slot, found.raw) for slot in slots if (found := self.get(slot[1])) is not None])
+
+    def restored_sample(self, raw: bytes) -> tuple[Saved, ...]:
+        """A sample from a checkpoint, but for contacts that count no more."""
+        found = []
+        for slot, contact in _SAMPLES.decode(raw):
+            try:
+                self.learn(contact)
+            except Refused:
+                continue
+            found.append(slot)
+        return tuple(found)
 
     # -- exchanges ----------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from epidemic.net.learning import Learning
 from epidemic.net.outbox import Outbox
 from epidemic.net.replays import Replays
 from epidemic.net.round_letters import RoundLetters
-from epidemic.net.seat import KNOWN, RoundSeat
+from epidemic.net.seat import KNOWN, SAMPLE, RoundSeat
 from epidemic.net.terms import Terms
 from epidemic.net.transport import Transport
 from epidemic.net.views import ByAcquaintance, ByGraph, Views
@@ -25,6 +25,7 @@ from epidemic.protocol.events import SECOND
 from epidemic.protocol.mailbox import REMEMBERED
 from epidemic.protocol.rounds import Acquaintance, Rounds
 from epidemic.protocol.rules import Draw, Rules, View
+from epidemic.protocol.sample import Sample, Saved
 from epidemic.topology import peer_sampling
 
 
@@ -95,11 +96,20 @@ class InRounds:
         service, book = self._service, meeting.book
         assert service is not None
         side = service.side(self._experiment.nodes, seat.place, draw)
-        if extra is not None and KNOWN in extra.tensors:
-            side.entries = book.restored(extra.tensors[KNOWN].numpy().tobytes())
-        book.pinned = lambda: side.places
-        seat.remembers = lambda: book.saved(side.saved)
-        return Acquaintance(side, self._experiment.table()["topology"]["s"], service.cycles)
+        kept = (
+            {}
+            if extra is None
+            else {k: extra.tensors[k].numpy().tobytes() for k in (KNOWN, SAMPLE) if k in extra.tensors}
+        )
+        before: tuple[Saved, ...] = ()
+        if KNOWN in kept:
+            side.entries = book.restored(kept[KNOWN])
+        if SAMPLE in kept:
+            before = book.restored_sample(kept[SAMPLE])
+        sample = Sample(seat.place, draw, before)
+        book.pinned = lambda: side.places | sample.peers
+        seat.remembers = lambda: {KNOWN: book.saved(side.saved), SAMPLE: book.saved_sample(sample.saved)}
+        return Acquaintance(side, self._experiment.table()["topology"]["s"], service.cycles, sample)
 
     def letters(
         self,

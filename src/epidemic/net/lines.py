@@ -22,6 +22,10 @@ MOST_LINES = 512
 """Lines of a process, besides the one that listens."""
 
 
+Find = Callable[[str], str]
+"""Where an address leads: it may take its time, and raise BadInput."""
+
+
 class Lines:
     """The lines of a process."""
 
@@ -33,7 +37,9 @@ class Lines:
         self.watches: dict[str, Watch] = {}  # by what is watched
         self._lock = threading.RLock()
         self._declarations: list[Declare] = []  # how to declare everything once more
-        self._wanted: dict[str, str] = {}  # the addresses to which there is a line, or will be, by the names of lines
+        self._wanted: dict[
+            str, tuple[str, Find | None]
+        ] = {}  # the addresses to which there is a line, or will be, by the names of lines
         self._generation = 0  # how often the network was opened anew
         self._opening = ThreadPoolExecutor(2, "line")
         self._closing = ThreadPoolExecutor(8, "closing")
@@ -64,17 +70,17 @@ class Lines:
 
     # -- further ones -------------------------------------------------------------------------------------------------
 
-    def connect(self, name: str, address: str) -> None:
-        """Have a line of this name to an address, soon; nothing happens if there is one, or if there are too many."""
+    def connect(self, name: str, address: str, find: Find | None = None) -> None:
+        """Have a line of this name to an address, or to where `find` says that it leads, soon; nothing happens if there is one, or if there are too many."""
         with self._lock:
             if self._knows_all or name in self._wanted or len(self._wanted) >= MOST_LINES:
                 return
-            self._wanted[name] = address
-            self._opening.submit(self._open_line, name, address, self._generation)
+            self._wanted[name] = address, find
+            self._opening.submit(self._open_line, name, address, find, self._generation)
 
-    def _open_line(self, name: str, address: str, generation: int) -> None:
+    def _open_line(self, name: str, address: str, find: Find | None, generation: int) -> None:
         try:
-            session = self._open(Addresses(None, (address,)))
+            session = self._open(Addresses(None, (address if find is None else find(address),)))
         except EpidemicError:
             with self._lock:
                 if self._generation == generation:
@@ -82,7 +88,11 @@ class Lines:
             return
         line = Line(session)
         with self._lock:
-            if self._generation == generation and self._wanted.get(name) == address and name not in self._further:
+            if (
+                self._generation == generation
+                and self._wanted.get(name) == (address, find)
+                and name not in self._further
+            ):
                 for declare in self._declarations:
                     line.declare(declare)
                 self._further[name] = line
@@ -143,8 +153,8 @@ class Lines:
             wanted, self._wanted = self._wanted, {}
             for declare in self._declarations:
                 main.declare(declare)
-        for name, address in wanted.items():
-            self.connect(name, address)
+        for name, (address, find) in wanted.items():
+            self.connect(name, address, find)
 
     def close(self) -> None:
         """Leave."""

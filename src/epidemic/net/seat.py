@@ -28,7 +28,7 @@ from epidemic.record import Delivery
 
 KEPT = ("lost", "jumped", "taken", "expected", "heard", "lonely", "asked", "longest_wait")
 """What a node counts besides messages, and goes on counting after a restart."""
-KNOWN = "known"
+KNOWN, SAMPLE = "known", "sample"
 """What a checkpoint calls the bytes of whom a node knows."""
 
 with warnings.catch_warnings():  # PyTorch warns once that letters cannot be written to; nobody writes to them
@@ -210,7 +210,7 @@ class RoundSeat(Seat):
         self.loss = torch.zeros(1)
         self.before: Rows | None = None  # its state when the round began
         self.own: Rows | None = None  # its state before it last mixed
-        self.remembers: Callable[[], bytes] | None = (
+        self.remembers: Callable[[], dict[str, bytes]] | None = (
             None  # whom it knows, for a checkpoint, where it does not know everybody
         )
 
@@ -239,7 +239,8 @@ class RoundSeat(Seat):
             for round, letter in list(self.kept.items()):
                 tensors |= {f"letter.{round}.{name}": row for name, row in letter.row.items()}
         if self.remembers is not None:
-            tensors[KNOWN] = torch.tensor(list(self.remembers()), dtype=torch.uint8)
+            for name, raw in self.remembers().items():
+                tensors[name] = torch.tensor(list(raw), dtype=torch.uint8)
         return Extra(tensors, self.tallies())
 
     def restored(

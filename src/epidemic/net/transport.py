@@ -31,7 +31,7 @@ from epidemic.net.addresses import Addresses
 from epidemic.net.hearing import Once, Presence, Watch
 from epidemic.net.keys import Identity, place_of
 from epidemic.net.line import Line
-from epidemic.net.lines import Lines
+from epidemic.net.lines import Find, Lines
 from epidemic.net.opening import check_free, worded
 from epidemic.net.runtime import enough_threads, no_lingering, shut
 
@@ -123,9 +123,9 @@ class Transport:
 
     # -- lines to some of the others ----------------------------------------------------------------------------------
 
-    def connect(self, name: str, address: str) -> None:
-        """Have a line of this name to an address, soon; nothing happens if there is one, or if there are too many."""
-        self._lines.connect(name, address)
+    def connect(self, name: str, address: str, find: Find | None = None) -> None:
+        """Have a line of this name to an address, or to where `find` says that it leads, soon; nothing happens if there is one, or if there are too many."""
+        self._lines.connect(name, address, find)
 
     def disconnect(self, *names: str) -> None:
         """Close the lines of these names."""

@@ -4,13 +4,13 @@ A node has entries of others, its view, and exchanges some of them with one of t
 those in its view and to nobody else, and draws the targets of a round from those of them that are there. What an exchange does to a view is its
 service's matter (`Side`; see `sampling`).
 
-What a single member can do here: fill the few entries of an exchange with places of its choice, as often as an honest one begins exchanges.
-It cannot invent places, addresses or certificates: whoever drives this checks that each entry is signed by its own place.
+What a single member can do here: fill the few entries of an exchange with places of its choice, a few times as often as an honest one exchanges with the same node.
+It cannot invent places, addresses or certificates: whoever drives this checks that each entry is signed by its own place. Whatever floods come, the way back stays: the node
+goes on probing peers of its sample (`sample`), which no flood changes, and anchors those that are there in its view.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from epidemic.protocol.events import (
@@ -23,15 +23,15 @@ from epidemic.protocol.events import (
     Exchange,
     Seek,
 )
-from epidemic.protocol.rules import Draw, View
+from epidemic.protocol.rules import View
+from epidemic.protocol.sample import Sample
+from epidemic.protocol.side import Entries, Side
 
 if TYPE_CHECKING:
     from epidemic.protocol.rounds import Rounds
 
-Entry = tuple[int, int]
-"""A place, and for how many cycles nothing was heard of it."""
-Entries = tuple[Entry, ...]
-
+OWN_ENTRIES = "own-entries"
+"""The reason for which entries are refused that a partner offers of itself beyond its share."""
 MOST_ENTRIES = 64
 """Entries of an exchange."""
 PAUSE = 2 * SECOND
@@ -48,97 +48,24 @@ SEEK = 10 * SECOND
 """So often a node that knows nobody looks for those it was told of at first."""
 LOOK_BACK = 60 * SECOND
 """So often every node looks for those of them who are not there, and knows one again who is: a network that was cut in two grows together."""
-MOST_AGE = 2**20
-"""Nobody is older; a member could otherwise make entries that others refuse to take on."""
+MIX = 4 * SECOND
+"""So often a peer of the sample is probed and anchored where the view is in order; every PAUSE while it has too few anchors or peers."""
+MOST_PROBES = 3
+"""Peers of the sample that are probed at once."""
 REMEMBERED = 40
 """Rounds whose targets are remembered."""
-
-
-class Side:
-    """One node's side of a peer sampling service. Entries come and go as the service says; nobody has an entry of itself."""
-
-    def __init__(self, place: int, draw: Draw, most: int) -> None:
-        """`most`: how many entries an exchange may bring; further ones are not looked at."""
-        self.place = place
-        self.draw = draw
-        self.most = most
-        self.entries: list[Entry] = []
-
-    def ask(self, reachable: Iterable[int]) -> tuple[int, Entries] | None:
-        """Begin an exchange: with whom, of these, and what it is sent; None: with nobody."""
-        raise NotImplementedError
-
-    def reply(self, by: int, got: Entries) -> Entries:
-        """Somebody begins an exchange: take what it sends, and say what it gets."""
-        raise NotImplementedError
-
-    def take(self, partner: int, got: Entries) -> None:
-        """The partner of the exchange that was begun answers."""
-        raise NotImplementedError
-
-    def drop(self, place: int) -> None:
-        """Somebody cannot be reached, perhaps the partner of the exchange that was begun."""
-        raise NotImplementedError
-
-    def refused(self, partner: int) -> None:
-        """The partner of the exchange that was begun is there and wants none now."""
-        raise NotImplementedError
-
-    def meet(self, place: int) -> None:
-        """Somebody is there whom this node may know, as when it first came, if there is room."""
-        raise NotImplementedError
-
-    @property
-    def saved(self) -> list[Entry]:
-        """What is kept over a restart."""
-        return self.entries
-
-    def admit(self, place: int) -> None:
-        """Know somebody, instead of the oldest one if there is no room."""
-        self.meet(place)
-        if place not in self.places and self.entries:
-            oldest = max(self.entries, key=lambda entry: entry[1])
-            self.entries = [(place, 0) if entry is oldest else entry for entry in self.entries]
-
-    # -- what services share ------------------------------------------------------------------------------------------
-
-    @property
-    def places(self) -> set[int]:
-        """Whom it knows."""
-        return {place for place, _ in self.entries}
-
-    def age(self) -> None:
-        """A cycle has passed."""
-        self.entries = [(place, min(age + 1, MOST_AGE)) for place, age in self.entries]
-
-    def shuffled(self, entries: Iterable[Entry]) -> list[Entry]:
-        """These in random order."""
-        found = list(entries)
-        for i in range(len(found) - 1, 0, -1):
-            j = self.draw(i + 1)
-            found[i], found[j] = found[j], found[i]
-        return found
-
-    def oldest(self, reachable: Iterable[int]) -> int | None:
-        """The place of the oldest entry of these, at random among equals."""
-        among = set(reachable)
-        there = [entry for entry in self.entries if entry[0] in among]
-        most = max((age for _, age in there), default=0)
-        oldest = [place for place, age in there if age == most]
-        return oldest[self.draw(len(oldest))] if oldest else None
-
-    def of_others(self, got: Entries) -> list[Entry]:
-        """What may be taken of what came."""
-        return [(place, min(age, MOST_AGE)) for place, age in got[: self.most] if place != self.place]
 
 
 class Known:
     """Whom one node knows, is connected to, and sends to."""
 
-    def __init__(self, node: Rounds, side: Side, s: int, cycles: int) -> None:
-        """`s`: how many targets a round has; `cycles`: exchanges that are started in it."""
+    def __init__(self, node: Rounds, side: Side, s: int, cycles: int, sample: Sample) -> None:
+        """`s`: how many targets a round has; `cycles`: exchanges that are started in it; `sample`: peers that no flood replaces."""
         self._node = node
         self.side = side
+        self.sample = sample
+        self._probes: dict[int, int] = {}  # peers of the sample that are looked for, and since when
+        self._mixes = 0  # when the next one is
         self._s = s
         self._cycles = cycles
         self._partner: int | None = None  # whose answer is waited for
@@ -187,6 +114,7 @@ class Known:
             self._left = self._cycles
             self._exchange()
         self._seek()
+        self._mix()
 
     # -- exchanges ----------------------------------------------------------------------------------------------------
 
@@ -201,7 +129,7 @@ class Known:
             if begun is None:
                 self._left = 0
             elif begun[0] not in alive:
-                self.side.drop(begun[0])
+                self._drop(begun[0])
             else:
                 self._partner, entries = begun
                 node.act(Exchange(self._partner, entries, ANSWER))
@@ -214,9 +142,11 @@ class Known:
         if event.refused:
             self.side.refused(event.by)
         elif event.entries is None:
-            self.side.drop(event.by)
+            self._drop(event.by)
         else:
+            self._saw(event.by, event.entries)
             self.side.take(event.by, event.entries)
+            self._count()
         self._exchange()
         self._connect()
 
@@ -224,20 +154,69 @@ class Known:
         """Somebody begins an exchange with this node."""
         node = self._node
         since, often = self._answered.get(event.by, (node.now, 0))
-        if node.now - since >= PAUSE:
+        if node.now - since >= PAUSE * max(1, self.side.usual // 2):
             since, often = node.now, 0
         self._answered[event.by] = since, often + 1
         if often >= self._cycles or event.by not in node.roster.alive(node.now):
             node.count.exchanges_refused += 1
             node.act(AnswerEntries(event.reply, event.by, None))
             return
+        self._saw(event.by, event.entries)
         node.act(AnswerEntries(event.reply, event.by, self.side.reply(event.by, event.entries)))
+        self._count()
         self._connect()
+
+    def _saw(self, by: int, entries: Entries) -> None:
+        """Offer everybody whom an exchange tells of to the sample."""
+        self.sample.see([by, *(place for place, _ in entries[: self.side.most])])
+
+    def _count(self) -> None:
+        """Count the entries that a partner offered of itself beyond its share."""
+        if self.side.own_refused:
+            self._node.count.refused[OWN_ENTRIES] += self.side.own_refused
+            self.side.own_refused = 0
+
+    def _drop(self, place: int) -> None:
+        """Forget a peer that is not there."""
+        self.side.release(place)
+        self.side.drop(place)
+
+    # -- the way back -------------------------------------------------------------------------------------------------
+
+    def _mix(self) -> None:
+        """Take peers of the sample into the view: now and then, and soon where it has too few anchors, or fewer peers than half a view or a round's targets."""
+        node, side = self._node, self.side
+        alive = node.roster.alive(node.now)
+        for peer, since in list(self._probes.items()):
+            if peer in alive:
+                self._anchor(peer)
+            elif node.now - since > REACHED:
+                del self._probes[peer]
+                self.sample.failed(peer)
+        if node.now >= self._mixes:
+            poor = len(side.places & alive) < max(self._s, (side.usual + 1) // 2)
+            soon = poor or len(side.anchors) < side.most_anchors
+            self._mixes = node.now + (PAUSE if soon else MIX)
+            for _ in range((MOST_PROBES if poor else 1) - len(self._probes)):
+                picked = self.sample.pick({*side.anchors, *self._probes})
+                if picked is None:
+                    break
+                self._probes[picked] = node.now
+                if picked in alive:
+                    self._anchor(picked)
+        self._connect()
+
+    def _anchor(self, peer: int) -> None:
+        """A probe has reached its peer."""
+        del self._probes[peer]
+        self.sample.answered(peer)
+        self.side.anchor(peer)
 
     # -- connections --------------------------------------------------------------------------------------------------
 
     def met(self, place: int) -> None:
         """Somebody introduced itself: at the start, and when nobody is known any more, it is as good as any."""
+        self.sample.see([place])
         if not self._node.begun or not self.side.entries:
             self.side.meet(place)
         if place not in self.side.places:  # perhaps one of those that were looked for
@@ -245,8 +224,8 @@ class Known:
         self._connect()
 
     def _connect(self) -> None:
-        """Connect to those who are known now."""
-        places = self.side.places
+        """Connect to those who are known now, or probed."""
+        places = self.side.places | self._probes.keys()
         for place in sorted(places - self._linked.keys()):
             self._linked[place] = self._node.now
             self._node.act(Connect(place))
@@ -260,7 +239,7 @@ class Known:
         for place in sorted(self.side.places - {self._partner}):
             linked = self._linked.get(place, node.now)
             if min(node.roster.away(place, node.now, linked), node.now - linked) > REACHED:
-                self.side.drop(place)
+                self._drop(place)
         self._connect()
         for place in [place for place, since in self._leaving.items() if node.now - since > LINGER]:
             del self._leaving[place]

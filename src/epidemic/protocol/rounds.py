@@ -33,13 +33,15 @@ from epidemic.protocol.events import (
     Train,
     Trained,
 )
-from epidemic.protocol.known import Known, Side
+from epidemic.protocol.known import Known
 from epidemic.protocol.mailbox import Mailbox
 from epidemic.protocol.member import TICK, Member
 from epidemic.protocol.offers import Offers
 from epidemic.protocol.pace import Pace
 from epidemic.protocol.questions import Questions
 from epidemic.protocol.rules import Count, Draw, Rules, View
+from epidemic.protocol.sample import Sample
+from epidemic.protocol.side import Side
 from epidemic.protocol.whereabouts import Whereabouts
 
 __all__ = ["Acquaintance", "Count", "Rounds", "Rules", "View"]
@@ -66,6 +68,7 @@ class Acquaintance:
     side: Side
     s: int
     cycles: int = 1
+    sample: Sample | None = None  # None: an empty one
 
 
 class Rounds(Member):
@@ -90,7 +93,9 @@ class Rounds(Member):
         `view`: what rounds have in store, or how the node comes to know others where it does not know everybody.
         """
         super().__init__(rules, draw, token, done=done, count=count)
-        self.known = Known(self, view.side, view.s, view.cycles) if isinstance(view, Acquaintance) else None
+        self.known: Known | None = None
+        if isinstance(view, Acquaintance):
+            self.known = Known(self, view.side, view.s, view.cycles, view.sample or Sample(rules.place, draw))
         self.view: Callable[[int], View] = view if self.known is None else self.known  # type: ignore[assignment]
         self.mailbox: Mailbox[tuple[Any, int]] = Mailbox(
             ahead=rules.ahead, room=max(64, 4 * rules.nodes), cap=rules.cap, tally=tally

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from epidemic.errors import BadInput, require_choice, require_int
 from epidemic.graph import IntArray
 from epidemic.memory import require_memory
-from epidemic.protocol.known import Side
 from epidemic.protocol.rules import Draw
+from epidemic.protocol.side import Side
 from epidemic.rng import Stream, distinct
 
 Mask = NDArray[np.bool_]

@@ -8,8 +8,8 @@ import numpy as np
 
 from epidemic.errors import BadInput, require_int
 from epidemic.graph import IntArray
-from epidemic.protocol.known import Entries, Side
 from epidemic.protocol.rules import Draw
+from epidemic.protocol.side import Entries, Entry, Side
 from epidemic.rng import Stream
 from epidemic.sampling.base import FREE, FixedSize, Mask, Views, equal, picked, shuffled
 
@@ -66,38 +66,41 @@ class CyclonSide(Side):
     """One node's side of Cyclon. Between its question and the answer others may have changed its view."""
 
     def __init__(self, place: int, draw: Draw, size: int, shuffle: int) -> None:
-        super().__init__(place, draw, shuffle)
+        super().__init__(place, draw, shuffle, size)
         self._size = size
         self._sent: list[int] = []  # whom it sent in the exchange that it began
 
     def ask(self, reachable: Iterable[int]) -> tuple[int, Entries] | None:
-        """With the oldest, which leaves the view."""
+        """With the oldest, which leaves the view unless it is an anchor."""
         self.age()
         partner = self.oldest(reachable)
         if partner is None:
             return None
+        kept = partner in self.anchors
         self.drop(partner)
         chosen = self.shuffled(self.entries)[: self.most - 1]
         self._sent = [place for place, _ in chosen]
+        if kept:
+            self.entries.append((partner, 0))
         return partner, ((self.place, 0), *chosen)
 
     def reply(self, by: int, got: Entries) -> Entries:
         """As many random entries."""
         chosen = self.shuffled(self.entries)[: self.most]
-        self._merge(got, [place for place, _ in chosen])
+        self._merge(self.of_others(got, by, 1), [place for place, _ in chosen])
         return tuple(chosen)
 
     def take(self, partner: int, got: Entries) -> None:
         """Take what is new; if nothing is, keep the partner, who has just answered."""
-        if not self._merge(got, self._sent):
+        if not self._merge(self.of_others(got, partner, 0), self._sent):
             self.meet(partner)
 
-    def _merge(self, got: Entries, sent: list[int]) -> bool:
-        """Put what is new into free slots, then into those of entries that were sent; whether anything was new."""
+    def _merge(self, got: list[Entry], sent: list[int]) -> bool:
+        """Put what is new into free slots, then into those of entries that were sent, up to half of the view; whether anything was new."""
         known = dict(self.entries)
-        old = [place for place in sent if place in known]
+        old = [place for place in sent if place in known and place not in self.anchors][: (self._size + 1) // 2]
         new = False
-        for place, age in self.of_others(got):
+        for place, age in got:
             if place in known:
                 continue
             if len(known) >= self._size:

@@ -12,8 +12,8 @@ import numpy as np
 
 from epidemic.errors import BadInput, require_choice, require_int
 from epidemic.graph import IntArray
-from epidemic.protocol.known import Entries, Entry, Side
 from epidemic.protocol.rules import Draw
+from epidemic.protocol.side import Entries, Entry, Side
 from epidemic.rng import Stream
 from epidemic.sampling.base import FREE, FixedSize, Mask, Views, at_random, equal, oldest, picked, shuffled
 
@@ -112,7 +112,7 @@ class JelasitySide(Side):
     """One node's side of it. The list of the paper is: what was sent, the rest, what came."""
 
     def __init__(self, place: int, draw: Draw, size: int, healing: int, swap: int, *, tail: bool, pull: bool) -> None:
-        super().__init__(place, draw, _half(size))
+        super().__init__(place, draw, _half(size), size)
         self._size, self._healing, self._swap = size, healing, swap
         self._tail, self._pull = tail, pull
         self._sent: set[int] = set()  # whom it sent in the exchange that it began ...
@@ -142,31 +142,33 @@ class JelasitySide(Side):
     def reply(self, by: int, got: Entries) -> Entries:
         """As much, unless nothing is asked for."""
         head = self._head()
-        self._select(got, {place for place, _ in head})
+        self._select(self.of_others(got, by, 1), {place for place, _ in head})
         return ((self.place, 0), *head) if self._pull else ()
 
     def take(self, partner: int, got: Entries) -> None:
         """Take the answer, if there is one."""
         if self._pull:
-            self._select(got, self._sent)
+            self._select(self.of_others(got, partner, 1), self._sent)
 
-    def _select(self, got: Entries, sent: set[int]) -> None:
-        """Add what came, then part with entries until they fit: the oldest, those sent, any; all get older."""
+    def _select(self, got: list[Entry], sent: set[int]) -> None:
+        """Add what came, then part with entries until they fit, but not with anchors: the oldest, those sent, any; all get older."""
         listed = [e for e in self.entries if e[0] in sent] + [e for e in self.entries if e[0] not in sent]
         youngest = dict(listed)
-        for place, age in self.of_others(got):
+        for place, age in got:
             if age < youngest.get(place, age + 1):  # the younger of two counts, where it stands
                 youngest.pop(place, None)
                 youngest[place] = age
-        found = list(youngest.items())
-        excess = max(0, len(found) - self._size)
+        kept = [entry for entry in youngest.items() if entry[0] in self.anchors]
+        found = [entry for entry in youngest.items() if entry[0] not in self.anchors]
+        room = self._size - len(kept)
+        excess = max(0, len(found) - room)
         for _ in range(min(self._healing, excess)):
             found.remove(max(self.shuffled(found), key=lambda entry: entry[1]))
-        excess = max(0, len(found) - self._size)
+        excess = max(0, len(found) - room)
         found = found[min(self._swap, excess) :]
-        while len(found) > self._size:
+        while len(found) > room:
             del found[self.draw(len(found))]
-        self.entries = found
+        self.entries = found + kept
         self.age()
 
     def refused(self, partner: int) -> None:

@@ -14,13 +14,15 @@ import numpy as np
 from epidemic.errors import BadInput, require_int
 from epidemic.graph import IntArray
 from epidemic.memory import require_memory
-from epidemic.protocol.known import Entries, Entry, Side
 from epidemic.protocol.rules import Draw
+from epidemic.protocol.side import Entries, Entry, Side
 from epidemic.rng import Stream
 from epidemic.sampling.base import FREE, Control, Links, PeerSampling, Views, picked, shuffled
 
 EULER = 0.5772156649015329
 
+MOST_COPIES = 2
+"""Arcs from a deployed node to one peer."""
 OFTEN = 16
 """Among so few nodes there is a cycle of exchanges after everyone who joins."""
 
@@ -117,7 +119,8 @@ class Spray(PeerSampling, frozen=True, tag="spray"):
 
     def side(self, n: int, place: int, draw: Draw) -> Side:
         """The same for one node that sees its own view only."""
-        return SpraySide(place, draw, max(1, round(self.mean_size(n))))
+        usual = max(1, round(self.mean_size(n)))
+        return SpraySide(place, draw, usual, n - 1)
 
     def cycle(self, views: Views, stream: Stream, links: Links | None = None) -> Control:
         """One exchange each; afterwards no more slots than the largest view needs."""
@@ -129,14 +132,19 @@ class Spray(PeerSampling, frozen=True, tag="spray"):
 
 
 class SpraySide(Side):
-    """One node's side of Spray. What it has sent is no longer its own, unless the other one does not answer."""
+    """One node's side of Spray. What it has sent is no longer its own, unless the other one does not answer, or gives what cannot be taken.
 
-    def __init__(self, place: int, draw: Draw, usual: int) -> None:
-        """`usual`: how many arcs a node has on average; four times as many are the most that this one keeps."""
-        super().__init__(place, draw, 2 * usual)
-        self._usual = usual
+    A view has at most two arcs to one peer, more only where it may be larger than the network, and instead of a second one it rather keeps an arc that it
+    sent: so one peer cannot fill it, and the number of arcs stays what the published service makes it.
+    """
+
+    def __init__(self, place: int, draw: Draw, usual: int, others: int) -> None:
+        """`usual`: how many arcs a node has on average; four times as many are the most that this one keeps. `others`: how many peers there are."""
+        super().__init__(place, draw, 2 * usual, usual)
+        self.copies = max(MOST_COPIES, -(-4 * usual // others))
         self._partner: int | None = None  # with whom it began an exchange ...
         self._sent: list[Entry] = []  # ... and what it parted with in it
+        self._extra = False  # whether the partner is an anchor, so that it has kept its arc to it
 
     def ask(self, reachable: Iterable[int]) -> tuple[int, Entries] | None:
         """With the oldest: itself instead of an arc to that one, and random others, half of the arcs together."""
@@ -147,41 +155,75 @@ class SpraySide(Side):
         half = (len(self.entries) + 1) // 2
         arc = next(entry for entry in self.entries if entry[0] == partner)
         self.entries.remove(arc)
+        self._extra = partner in self.anchors and partner not in self.places
         chosen, self.entries = self._cut(half - 1)
         self._partner, self._sent = partner, [arc, *chosen]
+        if self._extra:
+            self._sent.remove(arc)
+            self.entries.append((partner, 0))
         return partner, ((self.place, 0), *self._readdressed(chosen, partner))
 
     def reply(self, by: int, got: Entries) -> Entries:
         """Half of the arcs, at random."""
         chosen, self.entries = self._cut((len(self.entries) + 1) // 2)
-        self._add(got)
+        self._add(by, got, chosen)
         return tuple(self._readdressed(chosen, by))
 
     def take(self, partner: int, got: Entries) -> None:
         """Take what the other one gives."""
-        self._partner, self._sent = None, []
-        self._add(got)
+        sent, self._partner, self._sent = self._sent, None, []
+        self._add(partner, got, sent, int(self._extra))
 
     def _cut(self, count: int) -> tuple[list[Entry], list[Entry]]:
+        """Return what is sent, at random, and what is kept: among it an arc to each anchor."""
         order = self.shuffled(self.entries)
+        kept = []
+        for anchor in self.anchors:
+            at = next((i for i, entry in enumerate(order) if entry[0] == anchor), None)
+            if at is not None:
+                kept.append(order.pop(at))
         count = min(count, self.most)
-        return order[:count], order[count:]
+        return order[:count], order[count:] + kept
 
     def _readdressed(self, entries: list[Entry], receiver: int) -> list[Entry]:
         """Arcs to the receiver become arcs to the sender."""
         return [(self.place, 0) if entry[0] == receiver else entry for entry in entries]
 
-    def _add(self, got: Entries) -> None:
-        taken = Counter[int]()
-        for place, age in self.of_others(got):
-            taken[place] += 1
-            if taken[place] <= self._usual and len(self.entries) < 4 * self._usual:
-                self.entries.append((place, age))
+    def _add(self, partner: int, got: Entries, sent: list[Entry], extra: int = 0) -> None:
+        """Have as many more arcs as came, but for `extra`: those that may be taken, and instead of the others some that were sent."""
+        most = len(self.entries) + len(got[: self.most]) - extra
+        least = min(len(self.entries) + len(sent), 2)  # who gives nothing does not empty a view
+        most = min(max(most, least), 4 * self.usual)
+        copies = Counter(place for place, _ in self.entries)
+
+        def fill(arcs: list[Entry], bound: int) -> list[Entry]:
+            """Take arcs while there is room; returns those that were not taken."""
+            left = []
+            for arc in arcs:
+                if len(self.entries) < most and copies[arc[0]] < bound:
+                    copies[arc[0]] += 1
+                    self.entries.append(arc)
+                else:
+                    left.append(arc)
+            return left
+
+        second = fill(self.of_others(got, partner, self.copies), 1)
+        fill(sent, self.copies)
+        fill(second, self.copies)
 
     def refused(self, partner: int) -> None:
         """Everything stays as it was, and others are asked before the partner."""
-        self.entries = [(place, 0 if place == partner else age) for place, age in self.entries + self._sent]
-        self._partner, self._sent = None, []
+        self._take_back()
+        self.entries = [(place, 0 if place == partner else age) for place, age in self.entries]
+
+    def _take_back(self) -> None:
+        """What was sent did not arrive."""
+        sent, self._partner, self._sent = self._sent, None, []
+        copies = Counter(place for place, _ in self.entries)
+        for entry in sent:
+            copies[entry[0]] += 1
+            if copies[entry[0]] <= self.copies:
+                self.entries.append(entry)
 
     @property
     def saved(self) -> list[Entry]:
@@ -191,15 +233,20 @@ class SpraySide(Side):
     def drop(self, place: int) -> None:
         """All arcs to it go; each is replaced by a second one to somebody else, but for one of as many as there were."""
         if place == self._partner:
-            self.entries, self._partner, self._sent = self.entries + self._sent, None, []
+            self._take_back()
         before = len(self.entries)
         left = [entry for entry in self.entries if entry[0] != place]
-        again = sum(self.draw(before) > 0 for _ in range(before - len(left))) if left else 0
-        self.entries = left + [left[self.draw(len(left))] for _ in range(again)]
+        copies = Counter(peer for peer, _ in left)
+        for _ in range(before - len(left)):
+            once = [entry for entry in left if copies[entry[0]] < self.copies]
+            if once and self.draw(before) > 0:
+                left.append(once[self.draw(len(once))])
+                copies[left[-1][0]] += 1
+        self.entries = left
 
     def meet(self, place: int) -> None:
         """It is known while there are fewer arcs than usual."""
-        if place not in self.places and place != self.place and len(self.entries) < self._usual:
+        if place not in self.places and place != self.place and len(self.entries) < self.usual:
             self.entries.append((place, 0))
 
 

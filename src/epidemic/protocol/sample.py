@@ -1,0 +1,102 @@
+"""Sample: a few peers drawn uniformly from all that a node has ever heard of, however often it heard of each. Pure, as all of `protocol`.
+
+Each slot has a secret random key and holds the peer with the smallest keyed hash of all that were seen (min-wise sampling, as in Brahms, Bortnikov et al.,
+2009, and BASALT, Auvolat et al., 2023). Seeing a peer again changes nothing, so whoever floods a node with its own entries has no more slots than anybody
+else; without the key nobody can tell which peers a slot prefers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from epidemic.protocol.rules import Draw
+
+SLOTS = 16
+"""Slots of a sample."""
+KEY_BYTES = 16
+"""Bytes of the key of a slot."""
+MOST_FAILURES = 3
+"""A peer that was probed in vain so often in a row leaves the sample."""
+
+Saved = tuple[bytes, int, int]
+"""A slot as it is kept over a restart: its key, its peer and how often that was probed in vain."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    key: bytes
+    peer: int | None = None
+    rank: bytes = b""  # the hash of the peer
+
+    def see(self, peer: int) -> None:
+        """Hold a peer if no other one that was seen has a smaller hash."""
+        rank = blake2b(peer.to_bytes(8, "little"), digest_size=16, key=self.key).digest()
+        if self.peer is None or rank < self.rank:
+            self.peer, self.rank = peer, rank
+
+
+class Sample:
+    """Peers of one node that no flood of entries replaces."""
+
+    def __init__(self, node: int, draw: Draw, saved: Iterable[Saved] = ()) -> None:
+        """`node` is never in its own sample; `saved`: the slots of an earlier start, as far as their peers still count."""
+        self._node = node
+        self._draw = draw
+        self._failures: dict[int, int] = {}  # how often a peer was probed in vain
+        self._slots: list[_Slot] = []
+        for key, peer, failures in list(saved)[:SLOTS]:
+            slot = _Slot(key)
+            slot.see(peer)
+            self._slots.append(slot)
+            if failures:
+                self._failures[peer] = failures
+        self._slots += [_Slot(self._key()) for _ in range(SLOTS - len(self._slots))]
+        self.see(list(self.peers))
+
+    def _key(self) -> bytes:
+        return bytes(self._draw(256) for _ in range(KEY_BYTES))
+
+    @property
+    def peers(self) -> set[int]:
+        """Return all peers that a slot holds."""
+        return {slot.peer for slot in self._slots if slot.peer is not None}
+
+    @property
+    def saved(self) -> list[Saved]:
+        """Return what is kept over a restart."""
+        return [(s.key, s.peer, self._failures.get(s.peer, 0)) for s in self._slots if s.peer is not None]
+
+    def see(self, peers: Iterable[int]) -> None:
+        """Offer peers to all slots: each takes the one that it prefers."""
+        for peer in set(peers) - {self._node}:
+            for slot in self._slots:
+                slot.see(peer)
+
+    def pick(self, without: Iterable[int] = ()) -> int | None:
+        """Return a random peer of the sample that is not one of these; None: there is none."""
+        among = sorted(self.peers - set(without))
+        return among[self._draw(len(among))] if among else None
+
+    def answered(self, peer: int) -> None:
+        """A probe reached its peer."""
+        self._failures.pop(peer, None)
+
+    def failed(self, peer: int) -> None:
+        """A probe did not reach its peer; after a few in a row its slots get new keys, and are filled from the other peers of the sample."""
+        failures = self._failures.get(peer, 0) + 1
+        if failures < MOST_FAILURES:
+            self._failures[peer] = failures
+            return
+        self.forget(peer)
+
+    def forget(self, peer: int) -> None:
+        """Remove a peer: its slots get new keys, so that it does not return as soon as somebody tells of it."""
+        self._failures.pop(peer, None)
+        left = self.peers - {peer}
+        for i, slot in enumerate(self._slots):
+            if slot.peer == peer:
+                self._slots[i] = _Slot(self._key())
+        self.see(left)
+        self._failures = {place: count for place, count in self._failures.items() if place in self.peers}

@@ -1,0 +1,136 @@
+"""Side: what one deployed node does in a peer sampling service (see `sampling`), and what one exchange may change in its view. Pure.
+
+A partner is untrusted, so a view is bounded in what a single exchange can do to it: at most half of its entries are replaced, a peer offers itself no more often than
+an honest one does, and the anchors stay. Anchors are entries of the node's own sample (`sample`), which no exchange sends away or replaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from epidemic.protocol.rules import Draw
+
+Entry = tuple[int, int]
+"""A place, and for how many cycles nothing was heard of it."""
+Entries = tuple[Entry, ...]
+
+MOST_AGE = 2**20
+"""Nobody is older; a member could otherwise make entries that others refuse to take on."""
+MOST_ANCHORS = 8
+"""Anchors of a view; half of its entries where that is less."""
+
+
+class Side:
+    """One node's side of a peer sampling service. Entries come and go as the service says; nobody has an entry of itself."""
+
+    def __init__(self, place: int, draw: Draw, most: int, usual: int) -> None:
+        """`most`: how many entries an exchange may bring; further ones are not looked at. `usual`: how many a view has as a rule."""
+        self.place = place
+        self.draw = draw
+        self.most = most
+        self.usual = usual
+        self.entries: list[Entry] = []
+        self.anchors: list[int] = []  # peers that exchanges leave in the view, the last one anchored last
+        self.own_refused = 0  # entries of partners themselves, beyond what honest ones offer
+
+    def ask(self, reachable: Iterable[int]) -> tuple[int, Entries] | None:
+        """Begin an exchange: with whom, of these, and what it is sent; None: with nobody."""
+        raise NotImplementedError
+
+    def reply(self, by: int, got: Entries) -> Entries:
+        """Somebody begins an exchange: take what it sends, and say what it gets."""
+        raise NotImplementedError
+
+    def take(self, partner: int, got: Entries) -> None:
+        """The partner of the exchange that was begun answers."""
+        raise NotImplementedError
+
+    def drop(self, place: int) -> None:
+        """Somebody cannot be reached, perhaps the partner of the exchange that was begun."""
+        raise NotImplementedError
+
+    def refused(self, partner: int) -> None:
+        """The partner of the exchange that was begun is there and wants none now."""
+        raise NotImplementedError
+
+    def meet(self, place: int) -> None:
+        """Somebody is there whom this node may know, as when it first came, if there is room."""
+        raise NotImplementedError
+
+    @property
+    def saved(self) -> list[Entry]:
+        """What is kept over a restart."""
+        return self.entries
+
+    def admit(self, place: int) -> None:
+        """Know somebody, instead of the oldest one that is no anchor if there is no room."""
+        self.meet(place)
+        if place not in self.places and self.entries:
+            among = [i for i, entry in enumerate(self.entries) if entry[0] not in self.anchors]
+            oldest = max(among or range(len(self.entries)), key=lambda i: self.entries[i][1])
+            self.entries[oldest] = (place, 0)
+
+    # -- anchors ------------------------------------------------------------------------------------------------------
+
+    @property
+    def most_anchors(self) -> int:
+        """Return how many entries exchanges leave alone: half of a view."""
+        return min(MOST_ANCHORS, (self.usual + 1) // 2)
+
+    def anchor(self, place: int) -> None:
+        """Know a peer, and keep it in the view until enough later ones are anchored."""
+        self.release(place)
+        while len(self.anchors) >= self.most_anchors:
+            del self.anchors[0]
+        self.admit(place)
+        if place in self.places:
+            self.anchors.append(place)
+
+    def release(self, place: int) -> None:
+        """Let exchanges replace a peer again."""
+        if place in self.anchors:
+            self.anchors.remove(place)
+
+    # -- what services share ------------------------------------------------------------------------------------------
+
+    @property
+    def places(self) -> set[int]:
+        """Whom it knows."""
+        return {place for place, _ in self.entries}
+
+    def age(self) -> None:
+        """A cycle has passed."""
+        self.entries = [(place, min(age + 1, MOST_AGE)) for place, age in self.entries]
+
+    def shuffled(self, entries: Iterable[Entry]) -> list[Entry]:
+        """These in random order."""
+        found = list(entries)
+        for i in range(len(found) - 1, 0, -1):
+            j = self.draw(i + 1)
+            found[i], found[j] = found[j], found[i]
+        return found
+
+    def oldest(self, reachable: Iterable[int]) -> int | None:
+        """The place of the oldest entry of these, at random among equals."""
+        among = set(reachable)
+        there = [entry for entry in self.entries if entry[0] in among]
+        most = max((age for _, age in there), default=0)
+        oldest = [place for place, age in there if age == most]
+        return oldest[self.draw(len(oldest))] if oldest else None
+
+    def of_others(self, got: Entries, partner: int, share: int) -> list[Entry]:
+        """Return what may be taken of what came; of the partner itself at most `share` entries, and as new ones. Further ones are counted.
+
+        Nothing that comes is older than the view is already: who makes its entries seem old is not asked before the others.
+        """
+        found: list[Entry] = []
+        oldest = max((age for _, age in self.entries), default=0)
+        for place, age in got[: self.most]:
+            if place == partner:
+                share -= 1
+                if share < 0:
+                    self.own_refused += 1
+                    continue
+            if place != self.place:
+                found.append((place, 0 if place == partner else min(age, oldest)))
+        return found
