@@ -26,6 +26,8 @@ from epidemic.protocol.rules import Count
 
 KNOWN = "known"
 """What a checkpoint calls the bytes of whom a node knows."""
+COMMITTED = "committed"
+"""What a checkpoint calls the bytes of what others have committed to."""
 
 with warnings.catch_warnings():  # PyTorch warns once that letters cannot be written to; nobody writes to them
     warnings.simplefilter("ignore")
@@ -223,6 +225,8 @@ class RoundSeat(Seat):
                 tensors |= {f"letter.{round}.{name}": row for name, row in letter.row.items()}
         if self.remembers is not None:
             tensors[KNOWN] = torch.tensor(list(self.remembers()), dtype=torch.uint8)
+        if self.member.coin is not None:
+            tensors[COMMITTED] = torch.tensor(list(self.member.coin.saved), dtype=torch.uint8)
         return Extra(tensors, self.tallies())
 
     def restored(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from epidemic.protocol.commitment import Commitments
 from epidemic.protocol.events import (
     SECOND,
     Answered,
@@ -22,6 +23,7 @@ from epidemic.protocol.events import (
     Asked,
     EntriesCame,
     Event,
+    Introduced,
     Mix,
     Mixed,
     Send,
@@ -44,6 +46,14 @@ LEAD = 8
 """So many rounds ahead of everybody else, a node waits for as long as it may."""
 ASK_AGAIN = 2 * SECOND
 """So often a letter is asked for that was asked for in vain."""
+
+
+REFUSED = {
+    "wrong-coin": "it does not show the link of the hash chain that its sender committed to",
+    "not-drawn": "its sender has not drawn this node in that round",
+    "surplus": "more came in one round than can be by chance",
+}
+"""Why messages do not count where senders draw their targets by themselves."""
 
 
 @dataclass(frozen=True)
@@ -71,16 +81,20 @@ class Rounds(Member):
         kept: Mapping[int, Iterable[int]] | None = None,
         tally: Mapping[str, int] | None = None,
         count: Count | None = None,
+        coin: Commitments | None = None,
     ) -> None:
         """`done` rounds are behind it; `kept` are the targets of letters sent before a restart, by round.
 
         `view`: what rounds have in store, or how the node comes to know others where it does not know everybody.
+        `coin`: what the nodes have committed to, where their coin is a committed one.
         """
         super().__init__(rules, draw, token, done=done, count=count)
+        self.coin = coin
+        self.commitment = b"" if coin is None else coin.commitment
         self.known = Known(self, view.side, view.s, view.cycles) if isinstance(view, Acquaintance) else None
         self.view: Callable[[int], View] = view if self.known is None else self.known  # type: ignore[assignment]
         self.mailbox: Mailbox[tuple[Any, int]] = Mailbox(
-            ahead=rules.ahead, room=max(64, 4 * rules.nodes), cap=rules.cap, tally=tally
+            ahead=rules.ahead, room=max(64, 4 * rules.nodes), cap=rules.cap, most=rules.most, tally=tally
         )
         self.pace = Pace(rules.deadline, blind=rules.blind)
         self.questions = Questions(self, kept or {})
@@ -113,6 +127,10 @@ class Rounds(Member):
         super().settle()
         if self.known is not None and self.phase == "looking":
             self.known.looking()
+
+    def commits(self, hello: Introduced) -> bool:
+        """Whether a node commits itself as it must, and as it did before."""
+        return self.coin is None or self.coin.commit(hello.place, hello.commitment)
 
     def met(self, place: int) -> None:
         """Somebody introduced itself."""
@@ -267,7 +285,13 @@ class Rounds(Member):
             self.count.refused["implausible"] += 1
             return
         since = self._ready.get(event.round)
-        if since is not None or here <= event.round <= here + rules.ahead:
+        if self.coin is not None:  # what is over for long counts for nothing, and is not worth a hash
+            over = since is None and event.round < here
+            problem = None if over else self.coin.problem(event.sender, event.round, event.graph)
+            if problem is not None:
+                self._refuse(problem)
+                return
+        elif since is not None or here <= event.round <= here + rules.ahead:
             view = self.view(event.round)
             if event.graph != view.graph:
                 self.count.refused["wrong-graph"] += 1
@@ -278,6 +302,9 @@ class Rounds(Member):
             if rules.cap is None and view.expected is not None and event.sender not in view.expected:
                 self.mailbox.turn_away()
                 return
+        if self.mailbox.full(event.round, event.sender):
+            self._refuse("surplus")
+            return
         self.roster.reached(event.sender, event.round)
         outcome = self.mailbox.put(event.round, event.sender, (event.letter, self.now))
         if outcome in ("counted", "early"):
@@ -286,6 +313,11 @@ class Rounds(Member):
             self.pace.waited(self.now - since)
         if self.phase == "waiting":
             self._wait()
+
+    def _refuse(self, reason: str) -> None:
+        """Count a message that its sender had no right to send."""
+        self.count.refused[reason] += 1
+        self.say_once(reason, f"refused a message: {REFUSED[reason]} (further ones are counted only)")
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
