@@ -123,8 +123,12 @@ class Mailbox(Generic[L]):
         """Whether a round that is open or to come has as many messages as may count, none of them from this sender."""
         if self._most is None or round < self.round or (round == self.round and self._taken):
             return False
-        there = self._letters.keys() if round == self.round else {by for of, by in self._early if of == round}
+        there = self._letters.keys() if round == self.round else self.early(round)
         return len(there) >= self._most and sender not in there
+
+    def early(self, round: int) -> set[int]:
+        """Whose messages of a round to come are here."""
+        return {by for of, by in self._early if of == round}
 
     def promise(self, round: int, sender: int) -> bool:
         """Whether a letter that is offered will be taken: a round has `cap` places, given in the order of the offers."""

@@ -216,7 +216,7 @@ class Rounds(Member):
         silent = len(missing)
         if unknown or (not alive and not rules.barrier):  # nobody to expect: wait for the usual time
             silent = 0 if rules.cap is not None and self.mailbox.heard >= rules.cap else -1
-        moved_on = unknown and roster.front(now) > self.round
+        moved_on = unknown and (roster.front(now) > self.round or self._overtaken())
         left = limit - (now - self.began)
         if closed(
             close=rules.close,
@@ -233,6 +233,14 @@ class Rounds(Member):
         if missing & alive and now >= self._ask_at:
             self._ask_at = now + ASK_AGAIN
             self.questions.ask_again(missing & alive)
+
+    def _overtaken(self) -> bool:
+        """Whether so many messages of the next round are here that a good part of the others must be in it: half of what a node sends.
+
+        With a committed coin only, where members that lie are no more of the senders than of the nodes, and cannot say so every time.
+        """
+        wanted = max(2, (len(self.view(self.round).targets) + 1) // 2)
+        return self.coin is not None and len(self.mailbox.early(self.round + 1)) >= wanted
 
     def _away_too_long(self, missing: frozenset[int]) -> bool:
         """Whether one of these is away for so long that the barrier will not be passed; then this node gives up."""
