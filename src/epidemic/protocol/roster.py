@@ -220,7 +220,7 @@ class Roster:
     @property
     def witnesses(self) -> int:
         """How many others must say a thing for it to be believed."""
-        return min(2, self._nodes - 1)
+        return min(max(2, -(-len(self._alive or ()) // 3)), self._nodes - 1)
 
     def _ranking(self, now: int) -> list[int]:
         alive = self.alive(now)
