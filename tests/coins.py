@@ -130,7 +130,8 @@ class World(simulated.World):
             assert len(senders) <= most_private(self.what.s), f"{len(senders)} messages count in one round"
             return
         for sender in senders:
-            first = node.protocol.coin._known[sender].commitment
+            first = node.protocol.coin._known[sender].commitment if sender in node.protocol.coin._known else None
+            assert first is not None, f"a message counts of node {sender}, which has committed to nothing"
             (number,) = (k for k in (0, 1) if chain(sender, self.what.rounds, k).commitment == first)
             drawn = self.targets(sender, round, self.link(sender, round, number))
             assert node.place in drawn, f"a message counts of node {sender}, which has drawn {drawn}"

@@ -44,6 +44,8 @@ BEHIND = 3
 """So many rounds behind two others, a node goes on where they are."""
 LEAD = 8
 """So many rounds ahead of everybody else, a node waits for as long as it may."""
+NEAR = 2
+"""With a committed coin, a message of a later round than so many ahead says nothing of where its sender is until its round is near."""
 ASK_AGAIN = 2 * SECOND
 """So often a letter is asked for that was asked for in vain."""
 
@@ -177,7 +179,7 @@ class Rounds(Member):
     def _trained(self, round: int) -> None:
         if self.phase != "training" or round != self.round:
             return
-        front = -1 if self.rules.barrier else self.roster.front(self.now)
+        front = -1 if self.rules.barrier else self._front()
         view = self.view(self.round)
         if front >= self.round + BEHIND and self.round < self.rules.rounds - 1:
             self.mailbox.skip()
@@ -216,7 +218,7 @@ class Rounds(Member):
         silent = len(missing)
         if unknown or (not alive and not rules.barrier):  # nobody to expect: wait for the usual time
             silent = 0 if rules.cap is not None and self.mailbox.heard >= rules.cap else -1
-        moved_on = unknown and (roster.front(now) > self.round or self._overtaken())
+        moved_on = unknown and self._overtaken()
         left = limit - (now - self.began)
         if closed(
             close=rules.close,
@@ -235,12 +237,28 @@ class Rounds(Member):
             self.questions.ask_again(missing & alive)
 
     def _overtaken(self) -> bool:
-        """Whether so many messages of the next round are here that a good part of the others must be in it: half of what a node sends.
+        """Where nobody knows whom to expect: whether the others have gone on to a later round, so that waiting is of no use."""
+        shown = self.coin is not None and any(self._shown(k) for k in range(1, self.rules.ahead + 1))
+        return shown or self.roster.front(self.now) > self.round
 
-        With a committed coin only, where members that lie are no more of the senders than of the nodes, and cannot say so every time.
+    def _front(self) -> int:
+        """The round that enough others have reached. With a committed coin their messages must show it, as long as these are kept.
+
+        A few members can all say that they are ahead, but they cannot send more messages than they have drawn.
         """
-        wanted = max(2, (len(self.view(self.round).targets) + 1) // 2)
-        return self.coin is not None and len(self.mailbox.early(self.round + 1)) >= wanted
+        front, here = self.roster.front(self.now), self.round
+        if self.coin is None or front > here + self.rules.ahead:
+            return front
+        return max((t for t in range(here + 1, front + 1) if self._shown(t - here)), default=here)
+
+    def _shown(self, rounds: int) -> bool:
+        """Whether so many messages of the next rounds are here that a good part of the others must have gone through them.
+
+        That is half of what these rounds bring on average, two at least; of several rounds, one more, since members that lie have all of theirs
+        here at once.
+        """
+        here = sum(len(self.mailbox.early(self.round + i)) for i in range(1, rounds + 1))
+        return here >= max(2, (rounds * len(self.view(self.round).targets) + 1) // 2 + (rounds > 1))
 
     def _away_too_long(self, missing: frozenset[int]) -> bool:
         """Whether one of these is away for so long that the barrier will not be passed; then this node gives up."""
@@ -313,8 +331,9 @@ class Rounds(Member):
         if self.mailbox.full(event.round, event.sender):
             self._refuse("surplus")
             return
-        self.roster.reached(event.sender, event.round)
         outcome = self.mailbox.put(event.round, event.sender, (event.letter, self.now))
+        if self.coin is None or outcome not in ("early", "duplicate") or event.round <= here + NEAR:
+            self.roster.reached(event.sender, event.round)
         if outcome in ("counted", "early"):
             self.roster.heard(event.sender, event.round, self.now)
         elif outcome == "late" and since is not None:
