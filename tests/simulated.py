@@ -757,6 +757,18 @@ def held(thing):
     return size
 
 
+def with_part(**parts):
+    """A protocol some of whose parts are of another class."""
+
+    class Broken(Rounds):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            for name, kind in parts.items():
+                getattr(self, name).__class__ = kind
+
+    return Broken
+
+
 def run(seed, protocol=Rounds, topology=None):
     """Play the schedule of a seed, perhaps over another topology, and check the laws; what came out."""
     gc.disable()  # looking for cycles of references takes a third of the time

@@ -4,6 +4,7 @@ python tests/soak.py --minutes 30              from a random seed on
 python tests/soak.py --from 1000000            from this seed on
 python tests/soak.py --seed 4711               one schedule again, with what everybody says
 python tests/soak.py --free                    those of methods without rounds
+python tests/soak.py --long                    long ones, whose nodes must stay together
 """
 
 import argparse
@@ -19,9 +20,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 import free_simulated
 import simulated
+import staying
 from epidemic.protocol import events as e
 
 CHUNK = 100
+KINDS = {"rounds": simulated, "free": free_simulated, "long": staying}
 
 
 def replay(worlds, seed):
@@ -42,18 +45,18 @@ def replay(worlds, seed):
     print("all laws hold")
 
 
-def chunk(free, first):
+def chunk(kind, first):
     """The seeds of a chunk that break a law, and how."""
     found = []
     for seed in range(first, first + CHUNK):
         try:
-            (free_simulated if free else simulated).run(seed)
+            KINDS[kind].run(seed)
         except Exception:
             found.append((seed, traceback.format_exc(limit=-1).strip().splitlines()[-1]))
     return found
 
 
-def soak(first, minutes, free):
+def soak(first, minutes, kind):
     """Chunk after chunk until the time is over; the number of broken schedules."""
     start, seeds, broken = time.monotonic(), 0, 0
     firsts = iter(range(first, sys.maxsize, CHUNK))
@@ -61,11 +64,12 @@ def soak(first, minutes, free):
     with get_context("spawn").Pool(os.cpu_count()) as pool:
         while time.monotonic() - start < 60 * minutes:
             batch = [next(firsts) for _ in range(8 * (os.cpu_count() or 1))]
-            for found in pool.imap_unordered(partial(chunk, free), batch):
+            for found in pool.imap_unordered(partial(chunk, kind), batch):
                 seeds += CHUNK
                 for seed, why in found:
                     broken += 1
-                    print(f"seed {seed}: {why}\n    python tests/soak.py --seed {seed}{' --free' * free}", flush=True)
+                    again = f"python tests/soak.py --seed {seed}" + ("" if kind == "rounds" else f" --{kind}")
+                    print(f"seed {seed}: {why}\n    {again}", flush=True)
             rate = seeds / (time.monotonic() - start)
             print(
                 f"{seeds} schedules, up to seed {batch[-1] + CHUNK - 1}; {rate:.0f} a second; {broken} broken",
@@ -79,13 +83,14 @@ def main():
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--from", dest="first", type=int, default=None)
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--free", action="store_true")
+    parser.add_argument("--free", dest="kind", action="store_const", const="free", default="rounds")
+    parser.add_argument("--long", dest="kind", action="store_const", const="long")
     given = parser.parse_args()
     if given.seed is not None:
-        replay(free_simulated if given.free else simulated, given.seed)
+        replay(KINDS[given.kind], given.seed)
         return
     first = secrets.randbelow(10**9) if given.first is None else given.first
-    sys.exit(1 if soak(first, given.minutes, given.free) else 0)
+    sys.exit(1 if soak(first, given.minutes, given.kind) else 0)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Each law of the simulated schedules has teeth: protocols that are broken on purpose are caught within a few hundred schedules."""
 
 import simulated
-from epidemic.protocol import member, people, rounds
-from epidemic.protocol.mailbox import Mailbox, closed
+from epidemic.protocol import member, people
+from epidemic.protocol.mailbox import Mailbox
 from epidemic.protocol.pace import Pace
 from epidemic.protocol.questions import Questions
 from epidemic.protocol.roster import Roster
 from epidemic.protocol.rounds import Rounds
+from simulated import with_part
 
 SEEDS = 600
 
@@ -21,18 +22,6 @@ def caught(protocol=Rounds, words=""):
                 raise
             return True
     return False
-
-
-def with_part(**parts):
-    """A protocol some of whose parts are of another class."""
-
-    class Broken(Rounds):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            for name, kind in parts.items():
-                getattr(self, name).__class__ = kind
-
-    return Broken
 
 
 def test_a_letter_that_counts_twice_is_caught():
@@ -90,12 +79,15 @@ def test_a_cap_that_is_promised_away_is_caught():
     assert caught(with_part(mailbox=Generous), "more than the cap")
 
 
-def test_a_barrier_that_closes_when_time_is_up_is_caught(monkeypatch):
-    def impatient(*, close, **known):
-        return closed(close="deadline" if close == "barrier" else close, **known)
+def test_a_barrier_that_closes_when_time_is_up_is_caught():
+    class Impatient(Rounds):
+        def _wait(self):
+            if self.rules.barrier and self.now - self.began >= self.rules.deadline:
+                self._close(frozenset())
+            else:
+                super()._wait()
 
-    monkeypatch.setattr(rounds, "closed", impatient)
-    assert caught(words="not what the simulator would mix")
+    assert caught(Impatient, "not what the simulator would mix")
 
 
 def test_asking_at_once_is_caught():
@@ -132,7 +124,8 @@ def test_waiting_without_a_timer_is_caught():
 
 def test_believing_one_alone_is_caught():
     class Credulous(Roster):
-        witnesses = 1
+        def front(self, now, ahead=0):
+            return self.furthest(now)
 
     assert caught(with_part(roster=Credulous), "but the others are in")
 

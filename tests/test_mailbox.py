@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epidemic.protocol.events import SECOND
-from epidemic.protocol.mailbox import OUTCOMES, REMEMBERED, Mailbox, closed
+from epidemic.protocol.mailbox import OUTCOMES, REMEMBERED, Mailbox
 from epidemic.protocol.pace import SLACK, WARM_UP, Pace
 from epidemic.rng import Streams
 from epidemic.topology import ELLocal
@@ -144,21 +144,6 @@ def test_every_letter_is_in_one_tally_whatever_happens(steps):
         assert all(number >= 0 for number in box.tally.values())
 
 
-def test_when_a_round_is_over():
-    def over(close, missing, heard=0, wanted=3, overdue=False):
-        return closed(close=close, missing=missing, heard=heard, wanted=wanted, overdue=overdue)
-
-    assert over("barrier", 0)
-    assert not over("barrier", 1, overdue=True)
-    assert over("deadline", 0)
-    assert over("deadline", 2, overdue=True)
-    assert not over("deadline", 2)
-    assert not over("deadline", -1, heard=99)
-    assert over("quorum", -1, heard=3)
-    assert not over("quorum", -1, heard=2)
-    assert over("quorum", -1, heard=2, overdue=True)
-
-
 # -- several mailboxes over a network that drops, delays, duplicates and reorders ----------------------------------------
 
 
@@ -284,3 +269,15 @@ def test_others_are_suspected_after_much_more_than_a_rounds_work():
     assert pace.suspicious == 8 * SECOND
     pace.worked(SECOND)
     assert pace.suspicious == 4 * SECOND
+
+
+def test_how_many_senders_have_moved_on():
+    box = Mailbox(ahead=4)
+    box.open(0, None)
+    assert box.moved_on == 0
+    box.put(0, 1, "now")
+    box.put(1, 2, "next")
+    box.put(2, 2, "next but one")
+    box.put(1, 3, "next")
+    box.put(9, 4, "beyond")
+    assert box.moved_on == 2

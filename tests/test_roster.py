@@ -141,7 +141,7 @@ def test_a_front_needs_two_witnesses_where_there_are_several_others():
     roster = roster_with(1, 2, 3)
     assert roster.front(0) == -1
     roster.reached(1, 50)
-    assert (roster.front(0), roster.company(0)) == (-1, -1)
+    assert (roster.front(0), roster.furthest(0)) == (-1, 50)
     roster.reached(2, 9)
     assert roster.front(0) == 9
     roster.reached(2, 4)  # nobody goes back
@@ -151,6 +151,65 @@ def test_a_front_needs_two_witnesses_where_there_are_several_others():
     alone = roster_with(1, nodes=2)
     alone.reached(1, 7)
     assert alone.front(0) == 7
+
+
+def test_nodes_of_one_process_are_one_witness_and_those_of_the_own_process_are_none():
+    roster = Roster(0, 8, 100, token="mine")
+    roster.shown(0, "mine", True, 0)
+    roster.introduced(hello(1, "mine", carrier=0), -1, 0)
+    for carrier, places in ((2, (2, 3, 4)), (5, (5, 6))):
+        roster.shown(carrier, "a", True, 0)
+        for place in places:
+            roster.introduced(hello(place, carrier=carrier), -1, 0)
+    assert roster.alive(0) == {1, 2, 3, 4, 5, 6}
+    for place in (1, 2, 3, 4):
+        roster.reached(place, 60)
+    assert (roster.front(0), roster.carriers(0)) == (-1, {2: 60, 5: -1})
+    roster.reached(5, 9)
+    assert roster.front(0) == 9
+    assert roster.witnesses(0) == 2
+
+
+def test_with_one_other_process_it_is_enough_of_a_witness():
+    roster = Roster(0, 4, 100, token="mine")
+    roster.introduced(hello(1, "mine", carrier=0), -1, 0)
+    roster.shown(2, "a", True, 0)
+    for place in (2, 3):
+        assert roster.witnesses(0) == 2  # as long as somebody is unknown who may have a process of its own
+        roster.introduced(hello(place, carrier=2), -1, 0)
+    assert roster.witnesses(0) == 1
+    roster.reached(2, 7)
+    assert roster.front(0) == 7
+
+
+def test_nobody_makes_a_carrier_seem_further_than_it_is():
+    roster = roster_with(1, 2)
+    for liar in (3, 4):
+        roster.introduced(hello(liar, carrier=liar - 2), -1, 0)
+        roster.reached(liar, 50)
+    assert roster.front(0) == -1
+
+
+@pytest.mark.parametrize(
+    ("others", "wanted", "needed"), [(6, 0, 2), (7, 0, 3), (12, 0, 4), (12, 2, 2), (3, 9, 3), (1, 0, 1)]
+)
+def test_how_many_witnesses_are_needed(others, wanted, needed):
+    roster = Roster(0, others + 1, 100, witnesses=wanted)
+    for place in range(1, others + 1):
+        roster.shown(place, "a", True, 0)
+        roster.introduced(hello(place), -1, 0)
+    assert roster.witnesses(0) == needed
+
+
+def test_two_carriers_move_a_front_of_more_witnesses_by_as_much_as_is_allowed():
+    roster = roster_with(*range(1, 10), nodes=10)
+    for place in range(1, 10):
+        roster.reached(place, 5)
+    for place in (1, 2):
+        roster.reached(place, 50)
+    assert [roster.front(0, ahead) for ahead in (0, 1, 2)] == [5, 6, 7]
+    roster.reached(3, 6)
+    assert roster.front(0, 1) == 7
 
 
 def test_it_takes_two_who_began_to_have_begun_without_this_node():

@@ -153,6 +153,135 @@ def test_a_node_far_ahead_of_everybody_waits_for_as_long_as_it_may_whatever_one_
     assert mixed(node.passes(3).acts) == [[]]
 
 
+# -- staying together --------------------------------------------------------------------------------------------------
+
+
+def warm(**settings):
+    """A node that knows how long rounds take: much less than the deadline."""
+    node = Node(**settings).meets(1, 2, 3)
+    for _ in range(12):
+        node.round_with(*(node.p.view(0).expected or (1, 2)))
+    assert node.p.pace.limit < 2 * SECOND
+    return node.trains()
+
+
+def test_a_node_that_hears_nobody_waits_until_the_deadline_although_rounds_are_short():
+    node = warm(deadline=30 * SECOND)
+    assert mixed(node.passes(29).acts) == []
+    assert mixed(node.letter(2)) == [[2]]  # half of its in-neighbours are heard, and the usual time has passed
+    node(e.Mixed(node.p.round))
+    assert mixed(node.trains().passes(31).acts) == [[]]
+
+
+def test_nobody_is_waited_for_until_the_deadline_where_a_third_was_heard():
+    node = warm(deadline=30 * SECOND)
+    node.letter(2)
+    assert mixed(node.passes(2).acts) == [[2]]
+
+
+def test_with_many_in_neighbours_one_of_them_is_not_company_enough():
+    node = Node(nodes=8, targets=(1, 2), expected=range(1, 8), founders=frozenset(), deadline=30 * SECOND)
+    node.meets(*range(1, 8))
+    for _ in range(LEAD):
+        node.round_with(*range(1, 8))
+    node.trains()
+    node.letter(1)
+    node.letter(2)
+    assert mixed(node.passes(20).acts) == []
+    assert mixed(node.letter(3)) == [[1, 2, 3]]
+
+
+def test_a_silent_peer_costs_one_deadline_and_then_a_tenth_of_the_time():
+    node = warm(expected=(1,), deadline=30 * SECOND)
+    for place in (2, 3):
+        node(e.Introduced(place, place, "a", node.p.round, 0))  # the others are there, and send nothing to this node
+    started, waits = node.now, []
+    while node.now - started < 600 * SECOND:
+        before = node.now
+        node.passes(40 if node.p.phase == "waiting" else 0)
+        node(e.Mixed(node.p.round))
+        for place in (2, 3):
+            node(e.Introduced(place, place, "a", node.p.round, 0))
+        waits.append((node.now - before) // SECOND)
+        node.now += SECOND
+        node.trains()
+    assert waits[0] == 40
+    assert waits.count(40) <= 2 + 600 // 300
+
+
+def test_who_shows_new_rounds_is_waited_for_again():
+    node = warm(expected=(1,), deadline=30 * SECOND)
+    for _ in range(2):
+        node.passes(31)
+        node(e.Mixed(node.p.round))
+        node.trains()
+    assert node.p.roster.given_up(1, node.now)
+    node.letter(1, node.p.round - 3)  # late, and of no round that it was known to have reached
+    assert node.p.roster.given_up(1, node.now)
+    node(e.Introduced(1, 1, "a", node.p.round, 0))
+    assert not node.p.roster.given_up(1, node.now)
+
+
+def test_whose_messages_come_a_little_late_is_waited_for_again_but_not_as_long_as_others():
+    node = Node(deadline=30 * SECOND).meets(1, 2, 3)
+    for _ in range(LEAD):
+        node.round_with(1, 2)
+    for _ in range(MOST_MISSED):
+        node.round_with(2)
+    node.trains()
+    assert mixed(node.letter(2)) == [[2]]  # nobody waits for node 1 any more
+    node(e.Mixed(node.p.round))
+    node.letter(1, node.p.round - 1)
+    node.trains()
+    assert mixed(node.letter(2)) == []
+    assert node.p._left_for_neighbours()[1] <= node.p.pace.limit // 2
+
+
+def test_where_nobody_knows_whom_to_expect_a_node_without_messages_asks_whether_it_is_ahead():
+    node = warm(expected=None, deadline=30 * SECOND, blind=True)
+    node.p.roster._peers[1].round = node.p.roster._peers[2].round = 0
+    asked = {greeting.place for greeting in node.passes(4).of(e.Greet)}
+    assert asked == {1, 2, 3}
+    assert (mixed(node.acts), node.p.phase) == ([], "waiting")
+    for place in (1, 2, 3):
+        node(e.Introduced(place, place, "a", node.p.round - 2, 0))
+    assert mixed(node.passes(2).acts) == []
+    for place in (1, 2):
+        node(e.Introduced(place, place, "a", node.p.round, 0))
+    assert mixed(node.passes(2).acts) == [[]]  # they are in this round, too, and drew others
+
+
+def test_where_nobody_knows_whom_to_expect_a_round_is_over_when_half_of_the_senders_have_moved_on():
+    node = warm(expected=None, targets=(1, 2), deadline=30 * SECOND, blind=True)
+    assert mixed(node.letter(3, node.p.round + 1)) == [[]]
+
+
+def test_a_node_that_was_left_behind_asks_where_the_front_is_if_it_has_heard_of_it_from_few():
+    node = Node(nodes=13, expected=(1, 2), founders=frozenset()).meets(*range(1, 13))
+    node.letter(1, 6)
+    node.letter(2, 6)
+    node.trains()
+    assert node.p.roster.witnesses(node.now) == 4
+    asked = [greeting.place for greeting in node.of(e.Greet)]
+    assert len(asked) == 8
+    node.now += 1
+    for place in asked[:-1]:
+        node(e.Introduced(place, place, "a", 6, 0))
+        assert node.p.phase == "locating"
+    node(e.Introduced(asked[-1], asked[-1], "a", 7, 0))
+    assert node.of(e.Send) == [e.Send(7, (1, 2))]
+
+
+def test_what_rounds_brought_is_counted():
+    node = Node(deadline=2 * SECOND).meets(1, 2, 3)
+    node.round_with(1, 2)
+    node.round_with(2)
+    node.round_with()
+    count = node.p.count
+    assert (count.taken, count.expected, count.heard, count.lonely) == (3, 6, 3, 1)
+    assert list(node.p.recent) == [(2, 2), (1, 2), (0, 2)]
+
+
 # -- asking -----------------------------------------------------------------------------------------------------------
 
 
@@ -285,7 +414,13 @@ def test_one_alone_moves_nobody():
         node(e.Introduced(3, 3, "a", round, 0, (), True))
     node.letter(3, 49)
     node.trains()
-    assert node.of(e.Send) == [e.Send(0, (1, 2))]
+    assert {greeting.place for greeting in node.of(e.Greet)} == {1, 2, 3}  # it asks the others where they are ...
+    node(e.Introduced(3, 3, "a", 50, 0), after=1)
+    assert node.of(e.Send) == []
+    node(e.Introduced(1, 1, "a", 0, 0))
+    node(e.Introduced(2, 2, "a", 1, 0))
+    assert node.of(e.Send) == [e.Send(0, (1, 2))]  # ... and goes by what they say
+    assert node.p.phase == "waiting"
 
 
 def test_a_node_that_comes_when_the_others_are_at_their_end_has_learnt_nothing_and_fails():
@@ -320,13 +455,13 @@ def test_a_letter_said_again_and_again_neither_feeds_the_pace_nor_makes_up_for_t
     node = Node().meets(1, 2, 3)
     node.round_with(1, 2)
     seen = len(node.p.pace._waits)
-    for _ in range(MOST_MISSED):
+    for _ in range(MOST_MISSED + BEHIND):
         node.round_with(2)
-        for round in range(node.p.round):
+        for round in range(node.p.round - BEHIND):
             for _ in range(5):
                 node.letter(1, round)
     node.trains()
-    assert len(node.p.pace._waits) <= seen + 2 * MOST_MISSED
+    assert len(node.p.pace._waits) <= seen + 2 * (MOST_MISSED + BEHIND)
     assert mixed(node.letter(2)) == [[2]]  # nobody waits for node 1 any more
 
 

@@ -130,8 +130,8 @@ def test_who_shows_a_wrong_link_or_commits_anew_is_refused_and_said_once(deploy)
     there.start(there.folders[:3])
     there.until_round(3, range(3))
     with closing(Flooder(there, what, 3)) as liar:
+        there.until(lambda found: all(i in found and found[i].alive == 4 for i in range(3)))
         liar.introduce()
-        there.until(lambda found: found[0].alive == 4)
         now = there.statuses()[0].round
         for i in range(5):
             liar.send(0, liar.letter(now + 4, bytes([i]) * 32))

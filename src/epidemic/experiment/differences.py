@@ -55,6 +55,7 @@ MEANT = {
     "algorithm.optimizer": "sgd",
     "algorithm.nesterov": False,
     "network.most_samples": 1_000_000,
+    "network.witnesses": 0,
 }
 """What a file means that was written before a key existed."""
 

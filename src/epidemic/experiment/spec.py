@@ -110,6 +110,9 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The largest magnitude of a number that is taken from others; a letter or a mixture with larger ones does not count."""
     most_samples: int = 1_000_000
     """With mixing = "samples", the largest number of training samples that others are believed to have."""
+    witnesses: int = 0
+    """How many other processes must be in a round for a node to believe that the others are there, and to leave rounds out; 0: two, or a third
+    of those that are there if that is more."""
     data: Literal["partition", "own"] = "partition"
     """partition: a node trains on its share of the data. own: on all that is found at its own place."""
 
@@ -121,6 +124,7 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require_real("network.patience", self.patience, above=0)
         require_real("network.largest", self.largest, above=0)
         require_int("network.most_samples", self.most_samples, 1, 10**9)
+        require_int("network.witnesses", self.witnesses, 0, 10**6)
         if self.blind and self.close == "barrier":
             raise BadInput(
                 f'network.close = "barrier" needs coin = "shared": with "{self.coin}" nobody knows whom to wait for'

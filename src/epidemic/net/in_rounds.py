@@ -79,6 +79,7 @@ class InRounds:
             close=network.close,
             deadline=int(network.deadline * SECOND),
             patience=int(network.patience * SECOND),
+            witnesses=network.witnesses,
             founders=frozenset(p for p in addresses.founders if p < n) - {seat.place},
             adopt=faults.on_return == "adopt",
             cap=faults.cap_of(n),

@@ -24,6 +24,8 @@ from epidemic.protocol.member import Member
 from epidemic.protocol.rounds import Rounds
 from epidemic.protocol.rules import Count
 
+KEPT = ("lost", "jumped", "taken", "expected", "heard", "lonely", "asked", "longest_wait")
+"""What a node counts besides messages, and goes on counting after a restart."""
 KNOWN = "known"
 """What a checkpoint calls the bytes of whom a node knows."""
 COMMITTED = "committed"
@@ -111,7 +113,7 @@ class Seat:
         count = self.member.count
         found = {f"letters.{k}": v for k, v in self.tally.items()}
         found |= {f"refused.{k}": v for k, v in count.refused.items()}
-        return found | {k: getattr(count, k) for k in ("lost", "jumped", "taken", "asked", "longest_wait")}
+        return found | {k: getattr(count, k) for k in KEPT}
 
     def counted(self, tallies: Mapping[str, int]) -> tuple[dict[str, int], Count]:
         """Tallies of letters and other counts, from a checkpoint."""

@@ -89,6 +89,7 @@ class WithoutRounds:
             math.ceil(clock.stop),
             deadline=int(network.deadline * SECOND),
             patience=int(network.patience * SECOND),
+            witnesses=network.witnesses,
             founders=frozenset(p for p in addresses.founders if p < n) - {seat.place},
             adopt=experiment.faults.on_return == "adopt",
             stop=self._stop,

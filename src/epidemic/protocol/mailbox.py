@@ -158,6 +158,11 @@ class Mailbox(Generic[L]):
         """How many letters count so far in the open round."""
         return len(self._letters)
 
+    @property
+    def moved_on(self) -> int:
+        """How many senders have sent messages of later rounds already."""
+        return len({sender for _, sender in self._early})
+
     def take(self) -> dict[int, L]:
         """Close the round: its letters, by sender in ascending order."""
         if self._taken:
@@ -171,16 +176,3 @@ class Mailbox(Generic[L]):
         skipped = 0 if self._taken else len(self.take())
         self.tally["counted"] -= skipped
         self.tally["skipped"] += skipped
-
-
-def closed(*, close: str, missing: int, heard: int, wanted: int, overdue: bool) -> bool:
-    """Whether a round is over.
-
-    barrier: nobody is missing, dead or alive. deadline: nobody alive is missing, or time is up. quorum: as many letters as
-    `wanted` were heard, or time is up. `missing` counts accordingly; -1 where nobody knows whom to expect.
-    """
-    if close == "barrier":
-        return missing == 0
-    if close == "quorum":
-        return heard >= wanted or missing == 0 or overdue
-    return missing == 0 or overdue

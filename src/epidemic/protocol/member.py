@@ -62,7 +62,9 @@ class Member:
         self.rules = rules
         self.draw = draw
         self.token = token
-        self.roster = Roster(rules.place, rules.nodes, rules.rounds)
+        self.roster = Roster(
+            rules.place, rules.nodes, rules.rounds, token=token, deadline=rules.deadline, witnesses=rules.witnesses
+        )
         self.people = People(self)
         self.search = Search(self)
         self.giving = Giving(self)
@@ -117,7 +119,7 @@ class Member:
                 self._concluded()
             case Renewed():
                 self.roster.withdrawn(self.token, self.now)
-                self.token = event.token
+                self.token = self.roster.token = event.token
                 self.renewed()
             case Started():
                 self.enter("looking")

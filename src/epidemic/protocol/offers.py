@@ -52,6 +52,8 @@ class Offers:
             self._offer(place, retries - 1)
 
     def asked(self, event: Asked) -> None:
-        """Somebody offers a letter to this node."""
+        """Somebody offers a message to this node, and so says which round it is in."""
+        if 0 <= event.round < self._node.rules.rounds:
+            self._node.roster.reached(event.by, event.round)
         promised = self._node.mailbox.promise(event.round, event.by)
         self._node.act(Answer(event.reply, ACCEPTED if promised else BUSY))

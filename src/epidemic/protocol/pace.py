@@ -34,7 +34,8 @@ class Pace:
         self.deadline = deadline
         self._blind = blind
         self._work: deque[int] = deque(maxlen=15)
-        self._waits: deque[int] = deque(maxlen=128)
+        # where nobody knows whom to expect nodes do not wait for each other, and drift apart unless they notice soon
+        self._waits: deque[int] = deque(maxlen=32 if blind else 128)
         self._limit: int | None = None  # worked out, until something is told
 
     def worked(self, took: int) -> None:
@@ -57,6 +58,11 @@ class Pace:
                 return self.deadline
             self._limit = min(self.deadline, int(SLACK + median(self._work) + 3 * median_low(self._waits)))
         return self._limit
+
+    @property
+    def grace(self) -> int:
+        """How long somebody who is in the same round may still take to send its message."""
+        return SLACK + (int(median(self._work)) if self._work else 0)
 
     @property
     def suspicious(self) -> int:

@@ -3,11 +3,16 @@
 A peer is alive while the network shows the token of the start that it introduced itself with, or while letters of current rounds go on coming from it.
 Only a place's own hello makes it known: who says to be carried by another place cannot hide that place.
 
-Whose letters are waited for: of those alive, who takes part in the round, and knew of this node before it (who had begun when they met
-may have sent its letters for that round and the next before); but nobody who has let this node wait in vain three times in a row, until
+Whose messages are waited for: of those alive, who takes part in the round, and knew of this node before it (who had begun when they met
+may have sent its messages for that round and the next before); but nobody who has let this node wait in vain three times in a row, until
 it is heard again.
 
-Nobody is believed alone: a front is a round that two others have reached (one, where there is only one other node).
+Who is worth more patience, where a node would otherwise be alone: a live peer that is not ahead, until it has cost a deadline in vain since it
+last showed a new round. That time comes back slowly, so that a peer that is silent for ever costs a tenth of the time at most.
+
+Nobody is believed alone: a front is a round that enough witnesses have reached. A witness is a carrier, which is a process with a connection of
+its own: nodes of one process are one witness, those of this node's own process are none. Two are needed, or a third of the live carriers if that
+is more, or as many as the settings say; never more than there are.
 """
 
 from __future__ import annotations
@@ -19,12 +24,16 @@ from epidemic.protocol.events import SECOND, Introduced
 
 MOST_MISSED = 3
 """Who was waited for in vain so often in a row is not waited for until it is heard again."""
+MOST_TARDY = 8
+"""Who was missed again and again has to be heard so often in a row to be as punctual as the others."""
 MOST_TOKENS = 16
 """Starts of one place that may be shown at once; a member that shows more harms only itself."""
 ON_THE_WAY = SECOND
 """So long after somebody has gone letters of its may still come."""
 STILL_HEARD = 5 * SECOND
 """So long after a letter its sender counts as alive although the network does not show it."""
+REGAINED = 10
+"""Of so many seconds one is regained of the time that a peer was waited for in vain."""
 
 
 @dataclass(slots=True)
@@ -35,16 +44,26 @@ class _Peer:
     since: int | None  # the first round in which its letters can be expected; None: it has not said
     begun: bool  # whether it had begun when it introduced itself
     missed: int = 0  # how often it was waited for in vain since it was heard last
+    tardy: int = 0  # grows whenever it is missed, shrinks whenever it is heard; nobody who is in step has any
     heard: int | None = None  # when its last letter of a current round came
     gone: int | None = None  # since when it is not shown
     ended: bool = False  # whether it has said that it gives up
+    seen: int = 0  # when it last showed what round it is in
+    vain: int = 0  # microseconds that it was waited for in vain since it last showed a new round ...
+    vain_at: int = 0  # ... at this time
 
 
 class Roster:
     """The other nodes, as one of them sees them."""
 
-    def __init__(self, place: int, nodes: int, rounds: int) -> None:
+    def __init__(
+        self, place: int, nodes: int, rounds: int, *, token: str = "", deadline: int = 30 * SECOND, witnesses: int = 0
+    ) -> None:
+        """`token`: the own one, which other nodes of this process have, too; `witnesses`: how many are needed, 0: see above."""
         self._place = place
+        self.token = token
+        self._deadline = deadline
+        self._wanted = witnesses
         self._nodes = nodes
         self._rounds = rounds
         self._tokens: dict[int, set[str]] = {}  # by carrier
@@ -56,7 +75,8 @@ class Roster:
         self._strangers: set[int] = set()
         self._alive: frozenset[int] | None = None  # worked out, until something changes ...
         self._alive_until = 0  # ... or this time comes
-        self._ranks: list[int] | None = None  # the rounds of those alive, the furthest first; worked out, too
+        self._votes: list[int] | None = None  # the rounds of live carriers, the furthest first; worked out, too
+        self._need = 1  # how many witnesses are needed; worked out with them
 
     # -- what is learnt -----------------------------------------------------------------------------------------------
 
@@ -128,6 +148,7 @@ class Roster:
         else:
             peer.since = max(peer.since or 0, hello.start)
             self.reached(place, hello.round)
+        peer.seen = now
         if hello.finished:
             self.finished.add(place)
         peer.ended |= hello.gone
@@ -143,24 +164,34 @@ class Roster:
         peer = self._peers.get(place)
         if peer is not None and round > peer.round:
             peer.round = round
-            self._ranks = None
+            peer.vain = 0
+            self._votes = None
 
     def heard(self, place: int, round: int, now: int) -> None:
         """A letter of a current round came from a peer."""
         peer = self._peers.get(place)
         if peer is not None:
-            peer.missed = 0
-            peer.heard = now
+            peer.missed = peer.vain = 0
+            peer.tardy = max(0, peer.tardy - 1)
+            peer.heard = peer.seen = now
             if peer.gone is not None:
                 self._alive = None
             if peer.since is None:
                 peer.since = round
 
-    def missed(self, places: Iterable[int]) -> None:
-        """These were waited for in vain."""
+    def nearly(self, place: int) -> None:
+        """A message came a little too late: its sender is in step, or nearly, and is waited for again."""
+        if place in self._peers:
+            self._peers[place].missed = 0
+
+    def missed(self, places: Iterable[int], took: int = 0, now: int = 0) -> None:
+        """These were waited for in vain, for so long."""
         for place in places:
             if place in self._peers:
-                self._peers[place].missed += 1
+                peer = self._peers[place]
+                peer.missed += 1
+                peer.tardy = min(MOST_TARDY, peer.tardy + 2)
+                peer.vain, peer.vain_at = self._vain(peer, now) + took, now
 
     # -- what is asked ------------------------------------------------------------------------------------------------
 
@@ -186,7 +217,7 @@ class Roster:
                     found.append(place)
                     self._alive_until = min(self._alive_until, peer.heard + STILL_HEARD)
             self._alive = frozenset(found)
-            self._ranks = None
+            self._votes = None
         return self._alive
 
     def away(self, place: int, now: int, began: int) -> int:
@@ -209,34 +240,96 @@ class Roster:
                     found.append(place)
         return frozenset(found)
 
+    def punctual(self, places: Iterable[int]) -> bool:
+        """Whether one of these is usually in time."""
+        return any(not self._peers[place].tardy for place in places)
+
     def learning(self, now: int) -> list[int]:
         """Who is alive and has begun, perhaps come to its end."""
         return sorted(p for p in self.alive(now) if self._peers[p].round >= 0)
 
+    def given_up(self, place: int, now: int) -> bool:
+        """Whether a peer has let this node wait in vain for as long as a round may take."""
+        peer = self._peers.get(place)
+        return peer is None or self._vain(peer, now) >= self._deadline
+
+    @staticmethod
+    def _vain(peer: _Peer, now: int) -> int:
+        return max(0, peer.vain - max(0, now - peer.vain_at) // REGAINED)
+
+    def taking_part(self, places: Iterable[int], now: int) -> frozenset[int]:
+        """Who of these is alive and has said from when it takes part; its next messages may have left before it knew of this node."""
+        alive, peers = self.alive(now), self._peers
+        return frozenset(place for place in places if place in alive and peers[place].since is not None)
+
+    def worth_waiting_for(self, places: Iterable[int], round: int, now: int) -> frozenset[int]:
+        """Who of these may still send its message of this round: not ahead of it, and not given up."""
+        return frozenset(p for p in places if self._peers[p].round <= round and not self.given_up(p, now))
+
+    # -- where they are -----------------------------------------------------------------------------------------------
+
+    def carriers(self, now: int) -> dict[int, int]:
+        """The live carriers but this node's own, and the rounds that they are in.
+
+        A carrier speaks for its process: other nodes cannot make it seem further than it is by saying that it carries them.
+        """
+        alive, found = self.alive(now), dict[int, int]()
+        for place in alive:
+            peer = self._peers[place]
+            if peer.token == self.token:
+                continue
+            own = self._peers.get(peer.carrier)
+            if own is not None and own.carrier == peer.carrier and peer.carrier in alive:
+                found[peer.carrier] = own.round
+            else:
+                found[peer.carrier] = min(peer.round, found.get(peer.carrier, peer.round))
+        return found
+
+    def _count_votes(self, now: int) -> list[int]:
+        self.alive(now)
+        if self._votes is None:
+            self._votes = sorted(self.carriers(now).values(), reverse=True)
+            inside = {place for place, peer in self._peers.items() if peer.token == self.token}
+            carriers = {peer.carrier for place, peer in self._peers.items() if place not in inside}
+            possible = len(carriers) + self._nodes - 1 - len(self._peers)  # who is unknown may be one of its own
+            self._need = max(1, min(self._wanted or max(2, -(-len(self._votes) // 3)), possible))
+        return self._votes
+
+    def witnesses(self, now: int) -> int:
+        """How many carriers must say a thing for it to be believed."""
+        self._count_votes(now)
+        return self._need
+
     def began_without_us(self, now: int) -> bool:
-        """Whether two others (or the only one) had begun before knowing of this node."""
-        return sum(self._peers[place].begun for place in self.alive(now)) >= self.witnesses
+        """Whether enough others had begun before knowing of this node."""
+        those = (self._peers[place] for place in self.alive(now))
+        begun = {peer.carrier for peer in those if peer.begun and peer.token != self.token}
+        return len(begun) >= self.witnesses(now)
 
-    @property
-    def witnesses(self) -> int:
-        """How many others must say a thing for it to be believed."""
-        return min(max(2, -(-len(self._alive or ()) // 3)), self._nodes - 1)
+    def front(self, now: int, ahead: int = 0) -> int:
+        """The furthest round that enough witnesses have reached; -1: nobody has begun.
 
-    def _ranking(self, now: int) -> list[int]:
-        alive = self.alive(now)
-        if self._ranks is None:
-            self._ranks = sorted((self._peers[place].round for place in alive), reverse=True)
-        return self._ranks
+        `ahead`: so many rounds more, if two carriers have reached those: what the other witnesses showed last is not of this moment.
+        """
+        votes, need = self._count_votes(now), self._need
+        if len(votes) < need:
+            return -1
+        return votes[need - 1] if need <= 2 else min(votes[1], votes[need - 1] + ahead)
 
-    def front(self, now: int) -> int:
-        """The furthest round that enough of those alive have reached; -1: nobody has begun."""
-        ranks = self._ranking(now)
-        return ranks[self.witnesses - 1] if len(ranks) >= self.witnesses else -1
+    def furthest(self, now: int) -> int:
+        """The furthest round that any carrier says to have reached; -1: nobody has begun."""
+        votes = self._count_votes(now)
+        return votes[0] if votes else -1
 
-    def company(self, now: int) -> int:
-        """How far the others are at least, without the one that says to be the furthest where there are several; -1: nobody has begun."""
-        ranks = self._ranking(now)
-        return ranks[min(self.witnesses, len(ranks)) - 1] if ranks else -1
+    def far_behind(self, round: int, now: int) -> bool:
+        """Whether all carriers but one at most are where this round is, or before."""
+        votes = self._count_votes(now)
+        return bool(votes) and votes[min(2, len(votes)) - 1] <= round
+
+    def answered(self, carrier: int, since: int) -> int | None:
+        """The round of a carrier, if it has shown it after this time."""
+        peer = self._peers.get(carrier)
+        return None if peer is None or peer.seen <= since else peer.round
 
     def carrier(self, place: int) -> int:
         """Whose connection leads to a place."""

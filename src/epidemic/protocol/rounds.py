@@ -1,15 +1,20 @@
 """The round protocol of one node: it trains, sends, closes the round, mixes, and goes on until the end.
 
 Who dies is no longer expected; who comes back asks where the others are and takes a model; who falls behind leaves rounds out; who is
-far ahead of everybody waits. Nothing that a single member says moves a node: see `roster`.
+ahead waits. Nothing that a single member says moves a node: see `roster`.
 
-    looking -> (adopting ->) training -> waiting -> mixing -> training ... -> concluding -> lingering -> left
+Nodes stay together by three rules. A round in which a node has heard fewer than a third of its live in-neighbours lasts until the deadline, as
+long as one of them may still send (not only for the usual time, which a short pause exceeds). A node that is far ahead of the others waits
+for them in any case. And a node that enough others have left behind goes on where they are.
+
+    looking -> (adopting ->) training -> (locating ->) waiting -> mixing -> training ... -> concluding -> lingering -> left
 
 How it begins and ends is in `member`, what it asks and answers in `questions` and `offers`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,21 +36,29 @@ from epidemic.protocol.events import (
     Trained,
 )
 from epidemic.protocol.known import Known, Side
-from epidemic.protocol.mailbox import Mailbox, closed
+from epidemic.protocol.mailbox import Mailbox
 from epidemic.protocol.member import TICK, Member
 from epidemic.protocol.offers import Offers
 from epidemic.protocol.pace import Pace
 from epidemic.protocol.questions import Questions
 from epidemic.protocol.rules import Count, Draw, Rules, View
+from epidemic.protocol.whereabouts import Whereabouts
 
 __all__ = ["Acquaintance", "Count", "Rounds", "Rules", "View"]
 
-BEHIND = 3
-"""So many rounds behind two others, a node goes on where they are."""
+BEHIND = 2
+"""So many rounds behind enough others after its training, a node goes on where they are: nobody waits for what it would send. While it waits for
+messages it takes one more."""
 LEAD = 8
 """So many rounds ahead of everybody else, a node waits for as long as it may."""
 NEAR = 2
 """With a committed coin, a message of a later round than so many ahead says nothing of where its sender is until its round is near."""
+ALONE = 3
+"""A node that has heard fewer than one of so many live in-neighbours is nearly alone, and waits for as long as it may."""
+RECENT = 20
+"""How many of the last rounds are remembered for people."""
+LOCATE = SECOND // 4
+"""So long a node that was left behind waits for others to say where they are."""
 ASK_AGAIN = 2 * SECOND
 """So often a letter is asked for that was asked for in vain."""
 
@@ -101,6 +114,8 @@ class Rounds(Member):
         self.pace = Pace(rules.deadline, blind=rules.blind)
         self.questions = Questions(self, kept or {})
         self.offers = Offers(self)
+        self.whereabouts = Whereabouts(self)
+        self.recent: deque[tuple[int, int]] = deque(maxlen=RECENT)  # messages heard and expected in the last rounds
         self.mailbox.begin_with(done)
         self._ask_at = 0  # when those missing are asked
         self._ready: dict[int, int] = {}  # since when it waited for letters, of the last rounds
@@ -140,9 +155,11 @@ class Rounds(Member):
             self.known.met(place)
 
     def waiting(self) -> None:
-        """Look whether the round is over."""
+        """Look whether the round is over, or the others are found."""
         if self.phase == "waiting":
             self._wait()
+        elif self.phase == "locating" and (self.whereabouts.front_is_known or self.now - self.began >= LOCATE):
+            self._begin_to_wait()
 
     # -- a round ------------------------------------------------------------------------------------------------------
 
@@ -179,18 +196,70 @@ class Rounds(Member):
     def _trained(self, round: int) -> None:
         if self.phase != "training" or round != self.round:
             return
-        front = -1 if self.rules.barrier else self._front()
-        view = self.view(self.round)
-        if front >= self.round + BEHIND and self.round < self.rules.rounds - 1:
-            self.mailbox.skip()
-            # what it has just learnt is sent in that round: in the last one, if the others are at their end
-            self.go_to(min(front + 1, self.rules.rounds - 1), "with its own model")
-            view = self._begin()
         self.pace.worked(self.now - self.began)
+        if self._front_is_vague and self.whereabouts.ask_for_front():
+            self.enter("locating")  # nobody would hear what is sent in a round that is over
+            self.wake("wait", self.now + LOCATE)
+        else:
+            self._begin_to_wait()
+
+    def _begin_to_wait(self) -> None:
+        """Send what was learnt, in this round or where the others are, and wait for messages."""
+        if not self._caught_up(self._behind):
+            self._send_and_wait(self.view(self.round))
+        self._wait()
+
+    def _send_and_wait(self, view: View) -> None:
         self._send(view)
         self.enter("waiting")
         self._ask_at = self.now + self.pace.suspicious
-        self._wait()
+
+    @property
+    def _behind(self) -> int:
+        """So many rounds behind, what a node sends comes too late; where nobody knows whom to wait for that is one."""
+        return 1 if self._expects_anybody else BEHIND
+
+    @property
+    def _front_is_vague(self) -> bool:
+        """Whether somebody says to be far ahead, and not enough others have been heard lately to tell."""
+        behind = self._behind
+        front, furthest = self.roster.front(self.now, behind - 1), self.roster.furthest(self.now)
+        return not self.rules.barrier and furthest >= max(front + behind, self.round + behind)
+
+    def _caught_up(self, behind: int) -> bool:
+        """Go on where the others are, if enough of them are so far ahead; what this node has learnt is sent in that round."""
+        front, last = self._front(), self.rules.rounds - 1
+        if self.rules.barrier or self.round >= last or front < self.round + behind:
+            return False
+        self.whereabouts.found_front()
+        self.mailbox.skip()
+        self.go_to(min(front + 1, last), "with its own model")
+        self._send_and_wait(self._begin())
+        return True
+
+    def _overtaken(self, wanted: int) -> bool:
+        """Whether half of those who send to this node in a round have closed this one."""
+        if self.coin is not None:
+            return any(self._shown(k, 1 if k > 1 else 0) for k in range(1, self.rules.ahead + 1))
+        return 2 * self.mailbox.moved_on >= max(1, wanted)
+
+    def _front(self) -> int:
+        """The round that enough others have reached. With a committed coin their messages must show it, as long as these are kept.
+
+        A few members can all say that they are ahead, but they cannot send more messages than they have drawn.
+        """
+        front, here = self.roster.front(self.now, self._behind - 1), self.round
+        if self.coin is None or front > here + self.rules.ahead:
+            return front
+        return max((t for t in range(here + 1, front + 1) if self._shown(t - here, 2)), default=here)
+
+    def _shown(self, rounds: int, more: int) -> bool:
+        """Whether so many messages of the next rounds are here that a good part of the others must have gone through them.
+
+        That is half of what these rounds bring on average and so many more, two at least: members that lie have all of theirs here at once.
+        """
+        here = sum(len(self.mailbox.early(self.round + i)) for i in range(1, rounds + 1))
+        return here >= max(2, (rounds * len(self.view(self.round).targets) + 1) // 2 + more)
 
     def _send(self, view: View) -> None:
         self.questions.keep(self.round, view.targets)
@@ -202,63 +271,77 @@ class Rounds(Member):
         else:
             self.offers.begin(self.round, view.targets, alive)
 
-    def _limit(self) -> int:
-        """How long to wait for letters: a node far ahead of everybody else waits for as long as it may."""
-        alone = self.round >= self.roster.company(self.now) + LEAD
-        return self.rules.deadline if alone else self.pace.limit
-
     def _wait(self) -> None:
-        """Close the round if it is over; ask those whose letters do not come."""
-        rules, roster, now = self.rules, self.roster, self.now
-        view, alive, limit = self.view(self.round), roster.alive(now), self._limit()
-        missing = self.mailbox.missing()
-        if not rules.barrier:
-            missing = roster.expected(missing, self.round, now)
-        unknown = view.expected is None or rules.cap is not None
-        silent = len(missing)
-        if unknown or (not alive and not rules.barrier):  # nobody to expect: wait for the usual time
-            silent = 0 if rules.cap is not None and self.mailbox.heard >= rules.cap else -1
-        moved_on = unknown and self._overtaken()
-        left = limit - (now - self.began)
-        if closed(
-            close=rules.close,
-            missing=silent,
-            heard=self.mailbox.heard,
-            wanted=len(view.targets) if rules.cap is None else rules.cap,
-            overdue=left <= 0 or moved_on,
-        ):
+        """Close the round if it is over; ask those whose messages do not come."""
+        rules, alive = self.rules, self.roster.alive(self.now)
+        if self._front_is_vague:
+            self.whereabouts.ask_for_front()
+        self._caught_up(BEHIND + 1)
+        if rules.barrier:
+            missing, left = self.mailbox.missing(), TICK
+            over = not missing
+        elif self._expects_anybody:
+            missing, left = frozenset[int](), self._left_for_anybody()
+            over = left <= 0
+        else:
+            missing, left = self._left_for_neighbours()
+            over = left <= 0
+        if over:
             self._close(missing & alive)
             return
-        self.wake("wait", now + (TICK if rules.barrier else max(1, min(TICK, left))))
+        self.wake("wait", self.now + max(1, min(TICK, left)))
         if rules.barrier and self._away_too_long(missing - alive):
             return
-        if missing & alive and now >= self._ask_at:
-            self._ask_at = now + ASK_AGAIN
+        if missing & alive and self.now >= self._ask_at:
+            self._ask_at = self.now + ASK_AGAIN
             self.questions.ask_again(missing & alive)
 
-    def _overtaken(self) -> bool:
-        """Where nobody knows whom to expect: whether the others have gone on to a later round, so that waiting is of no use."""
-        shown = self.coin is not None and any(self._shown(k) for k in range(1, self.rules.ahead + 1))
-        return shown or self.roster.front(self.now) > self.round
+    @property
+    def _expects_anybody(self) -> bool:
+        """Whether nobody knows whose messages this node is to get."""
+        return self.rules.cap is not None or self.view(self.round).expected is None
 
-    def _front(self) -> int:
-        """The round that enough others have reached. With a committed coin their messages must show it, as long as these are kept.
+    def _left_for_neighbours(self) -> tuple[frozenset[int], int]:
+        """Where the in-neighbours are known: whose messages are waited for, and how much time they have left."""
+        roster, now, heard = self.roster, self.now, self.mailbox.heard
+        view, waited = self.view(self.round), now - self.began
+        missing = self.mailbox.missing()
+        absent = roster.taking_part(missing, now)
+        missing = roster.expected(missing, self.round, now)
+        held = frozenset[int]()
+        if roster.far_behind(self.round - LEAD, now):
+            held = absent
+        elif ALONE * heard < heard + len(absent):
+            held = roster.worth_waiting_for(absent, self.round, now)
+        missing |= held
+        if self.rules.close == "quorum" and heard >= len(view.targets):
+            return missing, 0
+        if not missing and roster.alive(now):
+            return missing, 0
+        limit = self.rules.deadline if held else self.pace.limit
+        if missing and not held and not roster.punctual(missing):
+            limit //= (
+                2  # others wait for this node no longer than it waits: it must not wait as long for one that is slow
+            )
+        return missing, limit - waited
 
-        A few members can all say that they are ahead, but they cannot send more messages than they have drawn.
-        """
-        front, here = self.roster.front(self.now), self.round
-        if self.coin is None or front > here + self.rules.ahead:
-            return front
-        return max((t for t in range(here + 1, front + 1) if self._shown(t - here)), default=here)
-
-    def _shown(self, rounds: int) -> bool:
-        """Whether so many messages of the next rounds are here that a good part of the others must have gone through them.
-
-        That is half of what these rounds bring on average, two at least; of several rounds, one more, since members that lie have all of theirs
-        here at once.
-        """
-        here = sum(len(self.mailbox.early(self.round + i)) for i in range(1, rounds + 1))
-        return here >= max(2, (rounds * len(self.view(self.round).targets) + 1) // 2 + (rounds > 1))
+    def _left_for_anybody(self) -> int:
+        """Where nobody knows whom to expect: how long to wait for messages."""
+        rules, heard, waited = self.rules, self.mailbox.heard, self.now - self.began
+        wanted = len(self.view(self.round).targets)
+        enough = rules.cap if rules.cap is not None else wanted if rules.close == "quorum" else None
+        if enough is not None and heard >= enough:
+            return 0
+        if self._overtaken(wanted) or self.roster.front(self.now) > self.round:
+            return 0
+        left = self.pace.limit - waited
+        if (
+            left <= 0 and ALONE * heard < wanted and self.roster.alive(self.now)
+        ):  # nobody drew this node, or it is ahead
+            since = self.whereabouts.in_company_since(self.round)
+            until = rules.deadline - waited
+            return until if since is None else min(until, since + self.pace.grace - self.now)
+        return left
 
     def _away_too_long(self, missing: frozenset[int]) -> bool:
         """Whether one of these is away for so long that the barrier will not be passed; then this node gives up."""
@@ -292,9 +375,20 @@ class Rounds(Member):
         self._ready = {round: since for round, since in self._ready.items() if round > self.round - 8}
         self._ready[self.round] = self.began
         self.count.lost += len(missing)
-        self.roster.missed(missing)
+        self.roster.missed(missing, self.now - self.began, self.now)
+        self._note(len(letters))
         self.enter("mixing")
         self.act(Mix(self.round, tuple((sender, letter) for sender, (letter, _) in letters.items())))
+
+    def _note(self, heard: int) -> None:
+        """Count what a round brought, and what its graph promised."""
+        view, cap = self.view(self.round), self.rules.cap
+        expected = len(view.targets) if view.expected is None else len(view.expected)
+        expected = expected if cap is None else min(cap, expected)
+        self.count.expected += expected
+        self.count.heard += heard
+        self.count.lonely += expected > 0 and not heard
+        self.recent.append((heard, expected))
 
     def _mixed(self, round: int) -> None:
         if self.phase != "mixing" or round != self.round:
@@ -338,6 +432,8 @@ class Rounds(Member):
             self.roster.heard(event.sender, event.round, self.now)
         elif outcome == "late" and since is not None:
             self.pace.waited(self.now - since)
+            if event.round > self.round - BEHIND:
+                self.roster.nearly(event.sender)
         if self.phase == "waiting":
             self._wait()
 

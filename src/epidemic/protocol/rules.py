@@ -39,6 +39,7 @@ class Rules:
     retries: int = 0
     blind: bool = False  # whether nobody knows whom to expect, because everybody draws its targets by itself
     partial: bool = False  # whether it knows a part of the others only
+    witnesses: int = 0  # carriers that must be somewhere for it to be believed; 0: two, or a third of those alive
     most: int | None = None  # messages that count a round at most, where nobody can check who was drawn
 
     @property
@@ -69,6 +70,9 @@ class Count:
     lost: int = 0  # letters waited for in vain
     jumped: int = 0  # rounds left out
     taken: int = 0  # rounds taken part in
+    expected: int = 0  # messages that the graphs of these rounds gave it
+    heard: int = 0  # messages that counted in them
+    lonely: int = 0  # of these rounds, those without any message although there should have been one
     asked: int = 0  # control messages sent
     longest_wait: int = 0  # for letters, in microseconds
     exchanges_refused: int = 0  # of views, that somebody began too often

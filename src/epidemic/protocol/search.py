@@ -64,7 +64,7 @@ class Search:
     def _complete(self, founders: frozenset[int], alive: frozenset[int]) -> bool:
         """Whether everybody who is waited for is there, or so many differ that it is no use to wait; one alone who differs says little."""
         differing, nodes = self._node.roster.differing, self._node.rules.nodes
-        several_differ = len(differing) >= self._node.roster.witnesses
+        several_differ = len(differing) >= self._node.roster.witnesses(self._node.now)
         everybody = founders - differing.keys() <= alive and (bool(alive) or several_differ)
         return everybody or len(differing) > nodes // 2
 
