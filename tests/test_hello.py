@@ -61,6 +61,16 @@ def test_hellos_of_a_process_are_understood_all_at_once(nodes, keyring):
     assert not keyring.refused
 
 
+def test_a_commitment_is_signed_and_told(nodes, keyring):
+    (heard,) = keyring.introduce(bundle(nodes[1], commitment=b"c" * 32))
+    assert heard.commitment == b"c" * 32
+    assert keyring.introduce(bundle(nodes[2]))[0].commitment == b""
+    raw = bundle(nodes[1], commitment=b"c" * 32)
+    assert keyring.introduce(raw.replace(b"c" * 32, b"d" * 32)) == []
+    assert keyring.introduce(bundle(nodes[1], commitment=b"c" * 33)) == []
+    assert keyring.refused == {"wrong-signature": 1, "malformed": 1}
+
+
 def test_nobody_speaks_for_another_place(nodes, keyring):
     assert keyring.introduce(bundle(nodes[3], place=1)) == []
     assert keyring.refused == {"wrong-signature": 1}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from epidemic.algorithms import WIDTH, Column
 from epidemic.errors import BadInput
-from epidemic.net.wire import CONTROL_BYTES, HEADER_BYTES, MAGIC, REASONS, Format, Refused
+from epidemic.net.wire import CONTROL_BYTES, HEADER_BYTES, MAGIC, NO_LETTER, REASONS, Format, Refused
 from epidemic.record import CONTROL_BYTES as ACCOUNTED_OFFER
 from epidemic.record import HEADER_BYTES as ACCOUNTED_HEADER
 
@@ -93,6 +93,22 @@ def test_where_voices_count_by_samples_the_header_tells_how_many_and_is_as_long(
     assert told[last] == 5
     assert reason(told[:last] + b"\x06" + told[last + 1 :], counted) == "wrong-signature"  # the number is signed
     assert FORMAT.open(bytes(FORMAT.seal(7, 1, bytes(8), numbers(), KEYS[1], 5)), key_of).samples == 0  # it is not told
+
+
+def test_with_a_committed_coin_the_header_has_the_link_and_is_as_long():
+    committed = Format(RUN, FORMAT.columns, graph_bytes=32)
+    link = bytes(range(32))
+    frame = bytes(committed.seal(2**62, 1, link, numbers(), KEYS[1]))
+    assert len(frame) == FORMAT.frame_bytes
+    assert committed.open(frame, key_of).graph == link
+    assert reason(frame) == reason(sealed(), committed) == "malformed"  # a link that nobody asked for, or none
+    for length in (0, 8, 31, 33):
+        assert reason(bytes(committed.seal(7, 1, bytes(length), numbers(), KEYS[1])), committed) == "malformed"
+    at = frame.index(link)
+    changed = frame[:at] + b"\xff" + frame[at + 1 :]
+    assert reason(changed, committed) == "wrong-signature"  # the link is signed
+    given = bytes(committed.seal(7, 1, NO_LETTER, numbers(), KEYS[1]))
+    assert committed.open(given, key_of).graph == NO_LETTER  # a model that was asked for
 
 
 def as_type(values, dtype):

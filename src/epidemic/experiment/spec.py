@@ -100,8 +100,9 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How deployed nodes talk to each other; the simulator has no use for it."""
 
-    coin: Literal["shared", "private"] = "shared"
-    """shared: every node computes each round's graph from the seed. private: a node's targets are its own secret (EL-Local)."""
+    coin: Literal["shared", "committed", "private"] = "shared"
+    """shared: every node computes each round's graph from the seed. committed (EL-Local): a node's targets are its secret until it sends, and
+    receivers check them. private (EL-Local): they are its secret for good, and nobody can check them; use it with views only."""
     close: Literal["deadline", "quorum", "barrier"] = "deadline"
     """When a round ends. deadline: everyone expected and alive was heard, or time is up. quorum: as many letters came as a node
     sends, or time is up. barrier: everyone was heard, however long it takes."""
@@ -120,7 +121,7 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """partition: a node trains on its share of the data. own: on all that is found at its own place."""
 
     def __post_init__(self) -> None:
-        require_choice("network.coin", self.coin, ["shared", "private"])
+        require_choice("network.coin", self.coin, ["shared", "committed", "private"])
         require_choice("network.close", self.close, ["deadline", "quorum", "barrier"])
         require_choice("network.data", self.data, ["partition", "own"])
         require_real("network.deadline", self.deadline, above=0)
@@ -128,10 +129,15 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require_real("network.largest", self.largest, above=0)
         require_int("network.most_samples", self.most_samples, 1, 10**9)
         require_int("network.witnesses", self.witnesses, 0, 10**6)
-        if self.coin == "private" and self.close == "barrier":
+        if self.blind and self.close == "barrier":
             raise BadInput(
-                'network.close = "barrier" needs coin = "shared": with a private one nobody knows whom to wait for'
+                f'network.close = "barrier" needs coin = "shared": with "{self.coin}" nobody knows whom to wait for'
             )
+
+    @property
+    def blind(self) -> bool:
+        """Whether each node draws its targets by itself, so that nobody knows whom to expect."""
+        return self.coin != "shared"
 
 
 class CallbackName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

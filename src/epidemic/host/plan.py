@@ -14,9 +14,10 @@ from epidemic.experiment import Experiment
 from epidemic.faults import Delivery, Reach
 from epidemic.graph import FloatArray, Graph, IntArray
 from epidemic.mixing import Weights, weights
-from epidemic.rng import Streams
+from epidemic.protocol.commitment import draw_key
+from epidemic.rng import Stream, Streams
 from epidemic.sampling import Control
-from epidemic.topology import control, fragments_of, require_keyed
+from epidemic.topology import ELLocal, control, fragments_of, require_keyed
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +87,8 @@ class View:
     """A round, as one deployed node sees it before it happens."""
 
     round: int
-    intended: Graph | None  # None with a private coin: nobody knows it
-    digest: bytes  # of the graph, 8 bytes
+    intended: Graph | None  # None where each node draws its targets by itself: nobody knows it
+    digest: bytes  # of the graph, 8 bytes; with a committed coin, the link that the targets follow from
     targets: tuple[int, ...]  # whom it sends to
     expected: frozenset[int] | None  # whom it hears; None: not known
 
@@ -103,6 +104,13 @@ def view_of(graph: Graph, round: int, place: int, *, private: bool = False) -> V
     if private:
         return View(round, None, bytes(8), targets, None)
     return View(round, graph, bytes.fromhex(graph.digest()), targets, frozenset(graph.into(place).tolist()))
+
+
+def committed_targets(experiment: Experiment, node: int, round: int, link: bytes) -> tuple[int, ...]:
+    """Whom a node sends to in a round that reveals this link of its chain (`network.coin = "committed"`)."""
+    topology = experiment.topology
+    assert isinstance(topology, ELLocal)
+    return topology.targets_of(experiment.nodes, node, Stream(draw_key(link, experiment.seeds[0], round)))
 
 
 def shares(

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from epidemic.net.keys import Identity, place_of
 from epidemic.net.terms import Terms
 from epidemic.net.wire import Refused
+from epidemic.protocol.commitment import LINK_BYTES
 from epidemic.protocol.events import Introduced
 
 LARGEST_BUNDLE = 2**20
@@ -34,12 +35,13 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     finished: bool
     gone: bool
     contact: bytes = b""  # where it is, signed, where not everybody knows everybody
+    commitment: bytes = b""  # with a committed coin, the end of its hash chain
 
     def introduced(self, differs: tuple[str, ...] = ()) -> Introduced:
         """What the protocol is told of it."""
         return Introduced(
-            self.place, self.carrier, self.token, self.round, self.start, differs, self.finished, self.gone
-        )
+            self.place, self.carrier, self.token, self.round, self.start, differs, self.finished, self.gone, self.commitment
+        )  # fmt: skip
 
 
 class _Signed(msgspec.Struct, frozen=True, array_like=True):
@@ -123,6 +125,6 @@ def _open(signed: _Signed, identity: Identity, terms: Terms | None, run: bytes) 
         raise Refused("wrong-signature") from None
     if place_of(name) != hello.place:  # a member that gives itself out as another one
         raise Refused("wrong-signature")
-    if len(hello.token) > 64 or len(hello.run) != 16:
+    if len(hello.token) > 64 or len(hello.run) != 16 or len(hello.commitment) > LINK_BYTES:
         raise Refused("malformed")
     return Known(hello, name, key, expires, terms if run == hello.run else None)

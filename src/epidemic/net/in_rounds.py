@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from epidemic.host.journal import Extra, Host, Journal
+from epidemic.host.plan import committed_targets
 from epidemic.net.acquaintances import Meeting
 from epidemic.net.addresses import Addresses
-from epidemic.net.chance import drawing, secret_streams
+from epidemic.net.chance import drawing, kept_secret, secret_streams
 from epidemic.net.computing import Calls
 from epidemic.net.desk import Desk
 from epidemic.net.keys import Identity
@@ -16,15 +17,16 @@ from epidemic.net.learning import Learning
 from epidemic.net.outbox import Outbox
 from epidemic.net.replays import Replays
 from epidemic.net.round_letters import RoundLetters
-from epidemic.net.seat import KNOWN, SAMPLE, RoundSeat
+from epidemic.net.seat import COMMITTED, KNOWN, SAMPLE, RoundSeat
 from epidemic.net.terms import Terms
 from epidemic.net.transport import Transport
-from epidemic.net.views import ByAcquaintance, ByGraph, Views
+from epidemic.net.views import ByAcquaintance, ByChain, ByGraph, Views
 from epidemic.net.wire import Format
+from epidemic.protocol.commitment import LINK_BYTES, Chain, Commitments
 from epidemic.protocol.events import SECOND
 from epidemic.protocol.mailbox import REMEMBERED
 from epidemic.protocol.rounds import Acquaintance, Rounds
-from epidemic.protocol.rules import Draw, Rules, View
+from epidemic.protocol.rules import Draw, Rules, View, most_private
 from epidemic.protocol.sample import Sample, Saved
 from epidemic.topology import peer_sampling
 
@@ -37,18 +39,32 @@ class InRounds:
         self._experiment = experiment = setup.experiment
         counted = experiment.network.most_samples if experiment.mixing_rule == "samples" else 0
         population = host.population
-        self.format = Format(terms.run, population.columns, experiment.network.largest, counted, population.coder)
+        committed = experiment.network.coin == "committed"
+        self.format = Format(
+            terms.run,
+            population.columns,
+            experiment.network.largest,
+            counted,
+            population.coder,
+            LINK_BYTES if committed else 8,
+        )
         self._seats: dict[int, RoundSeat] = {}
+        self._chains: dict[int, Chain] = {}
         self._service = peer_sampling(experiment.topology)
         self._views: Views = ByAcquaintance(self._seats)
-        if self._service is None:
+        if committed:
+            self._views = ByChain(experiment, self._chains)
+        elif self._service is None:
             hidden = {place: secret_streams() for place in places} if experiment.network.coin == "private" else {}
             self._views = ByGraph(experiment, setup.streams, hidden)
 
     def seat(self, identity: Identity, position: int, journal: Journal) -> RoundSeat:
         """A place of the process."""
-        self._seats[identity.place] = RoundSeat(identity, position, journal, self.format)
-        return self._seats[identity.place]
+        place, rounds = identity.place, self._experiment.rounds
+        if self._experiment.network.coin == "committed":
+            self._chains[place] = Chain(kept_secret(identity.folder), self.format.run, place, rounds)
+        self._seats[place] = RoundSeat(identity, position, journal, self.format)
+        return self._seats[place]
 
     def ended(self, seat: RoundSeat, extra: Extra | None) -> bool:
         """Whether it was stopped in its final evaluation."""
@@ -71,8 +87,9 @@ class InRounds:
             adopt=faults.on_return == "adopt",
             cap=faults.cap_of(n),
             retries=n if faults.max_retries == "unlimited" else faults.max_retries,
-            blind=network.coin == "private",
+            blind=network.blind,
             partial=meeting is not None,
+            most=most_private(self._s) if network.coin == "private" and faults.cap_of(n) is None else None,
         )
         tally, count, kept = seat.restored(extra, partial(self._views.targets, seat.place))
         draw = drawing(secret_streams())
@@ -88,8 +105,23 @@ class InRounds:
             kept=kept,
             tally=tally,
             count=count,
+            coin=self._coin(seat.place, extra),
         )
         return f"going on after round {seat.journal.done}"
+
+    @property
+    def _s(self) -> int:
+        """To how many others a node sends, where it draws them by itself."""
+        s: int = self._experiment.table()["topology"]["s"]
+        return s
+
+    def _coin(self, node: int, extra: Extra | None) -> Commitments | None:
+        """What the nodes have committed to, where they do: what was known of it when this node was saved."""
+        if node not in self._chains:
+            return None
+        saved = b"" if extra is None or COMMITTED not in extra.tensors else extra.tensors[COMMITTED].numpy().tobytes()
+        targets = partial(committed_targets, self._experiment)
+        return Commitments(self._chains[node], self.format.run, node, self._experiment.rounds, targets, saved)
 
     def _acquaintance(self, seat: RoundSeat, extra: Extra | None, meeting: Meeting, draw: Draw) -> Acquaintance:
         """Whom a seat knows: those whom it knew when it was saved."""
@@ -109,7 +141,7 @@ class InRounds:
         sample = Sample(seat.place, draw, before)
         book.pinned = lambda: side.places | sample.peers
         seat.remembers = lambda: {KNOWN: book.saved(side.saved), SAMPLE: book.saved_sample(sample.saved)}
-        return Acquaintance(side, self._experiment.table()["topology"]["s"], service.cycles, sample)
+        return Acquaintance(side, self._s, service.cycles, sample)
 
     def letters(
         self,

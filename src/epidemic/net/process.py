@@ -260,8 +260,10 @@ class Process:
     def _hello(self, seat: Seat) -> Hello:
         round, start, finished, gone = seat.member.hello()
         token, run = self._transport.token, self._keyring.run
-        where = b"" if self._book is None else self._book.own
-        return Hello(seat.place, self._carrier, token, seat.identity.encoded, run, round, start, finished, gone, where)
+        where, bound = b"" if self._book is None else self._book.own, seat.member.commitment
+        return Hello(
+            seat.place, self._carrier, token, seat.identity.encoded, run, round, start, finished, gone, where, bound
+        )
 
     def _introduce_inside(self) -> None:
         """Tell the nodes of this process of each other."""

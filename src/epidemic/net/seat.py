@@ -30,6 +30,8 @@ KEPT = ("lost", "jumped", "taken", "expected", "heard", "lonely", "asked", "long
 """What a node counts besides messages, and goes on counting after a restart."""
 KNOWN, SAMPLE = "known", "sample"
 """What a checkpoint calls the bytes of whom a node knows."""
+COMMITTED = "committed"
+"""What a checkpoint calls the bytes of what others have committed to."""
 
 with warnings.catch_warnings():  # PyTorch warns once that letters cannot be written to; nobody writes to them
     warnings.simplefilter("ignore")
@@ -241,6 +243,8 @@ class RoundSeat(Seat):
         if self.remembers is not None:
             for name, raw in self.remembers().items():
                 tensors[name] = torch.tensor(list(raw), dtype=torch.uint8)
+        if self.member.coin is not None:
+            tensors[COMMITTED] = torch.tensor(list(self.member.coin.saved), dtype=torch.uint8)
         return Extra(tensors, self.tallies())
 
     def restored(

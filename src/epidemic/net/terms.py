@@ -20,6 +20,7 @@ from epidemic.faults import Faults
 from epidemic.host.plan import check_first_round
 from epidemic.host.setup import Setup
 from epidemic.host.start import Start
+from epidemic.protocol.commitment import MOST_ROUNDS
 from epidemic.protocol.known import MOST_ENTRIES
 from epidemic.sampling import PeerSampling
 from epidemic.topology import ELLocal, fragments_of, peer_sampling, require_letters
@@ -216,13 +217,34 @@ def check_deployable(experiment: Experiment) -> None:
         raise BadInput(
             f'algorithm.kind = "{kind}" needs every letter to arrive; use network.close = "barrier" instead of "{network.close}"'
         )
-    if network.coin == "private" and not isinstance(experiment.topology, ELLocal):
+    if network.blind and not isinstance(experiment.topology, ELLocal):
         raise BadInput(
-            f'network.coin = "private" needs topology.kind = "el-local", where each node draws its targets by itself;'
+            f'network.coin = "{network.coin}" needs topology.kind = "el-local", where each node draws its targets by itself;'
             f' this one is "{experiment.table()["topology"]["kind"]}"'
         )
+    if network.coin == "committed":
+        _check_committed(experiment, capped=capped)
     if network.close == "barrier" and capped:
         raise BadInput('network.close = "barrier" cannot wait for models that faults.cap turns away; use "deadline"')
+
+
+def _check_committed(experiment: Experiment, *, capped: bool) -> None:
+    """What nodes that commit to their targets need."""
+    if experiment.free is not None:
+        raise BadInput(
+            f'network.coin = "committed" is a draw for each round, and algorithm.kind = "{experiment.free.called}" has no rounds; use'
+            " --set network.coin=private"
+        )
+    if capped:
+        raise BadInput(
+            'network.coin = "committed" does not go with faults.cap: offers have no room for the proof that their receiver was drawn; leave'
+            " out the cap, or use --set network.coin=private"
+        )
+    if experiment.rounds > MOST_ROUNDS:
+        raise BadInput(
+            f'network.coin = "committed" has a hash chain of at most {MOST_ROUNDS} links, one for each round; rounds = {experiment.rounds}'
+            " are more: use fewer, or --set network.coin=private"
+        )
 
 
 def check_hosting(experiment: Experiment, hosted: int) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Protocol
 
 from epidemic.experiment import Experiment
 from epidemic.graph import Graph
 from epidemic.host.plan import View as Whole
-from epidemic.host.plan import intended_graph, view_of
+from epidemic.host.plan import committed_targets, intended_graph, view_of
 from epidemic.net.seat import RoundSeat
+from epidemic.protocol.commitment import Chain
 from epidemic.protocol.rounds import View
 from epidemic.rng import Streams
 
@@ -53,6 +55,32 @@ class ByAcquaintance:
     def targets(self, place: int, round: int) -> tuple[int, ...]:
         """Whom a place sends to."""
         return self(place, round).targets
+
+
+class ByChain:
+    """With a committed coin, each node's targets follow from its own hash chain."""
+
+    def __init__(self, experiment: Experiment, chains: Mapping[int, Chain]) -> None:
+        self._experiment = experiment
+        self._chains = chains
+        self._found = lru_cache(maxsize=1024)(self._drawn)
+
+    def _drawn(self, node: int, round: int) -> Whole:
+        link = self._chains[node].link(round)
+        return Whole(round, None, link, committed_targets(self._experiment, node, round, link), None)
+
+    def __call__(self, place: int, round: int) -> View:
+        """What the protocol goes by."""
+        found = self._found(place, round)
+        return View(found.targets, None, found.digest)
+
+    def whole(self, place: int, round: int) -> Whole:
+        """What weights follow from."""
+        return self._found(place, round)
+
+    def targets(self, place: int, round: int) -> tuple[int, ...]:
+        """Whom a place sends to."""
+        return self._found(place, round).targets
 
 
 class ByGraph:

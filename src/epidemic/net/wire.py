@@ -75,7 +75,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     run: bytes  # 16 bytes
     round: int
     sender: int
-    graph: bytes  # 8 bytes: digest of the intended graph; zeros with a private coin
+    graph: bytes  # 8 bytes: digest of the intended graph; zeros with a private coin; 32 with a committed one: the round's link
     digest: bytes  # 32 bytes: BLAKE3 of the numbers
     tensors: tuple[tuple[str, tuple[int, ...], str], ...]  # name, shape, type of numbers
 
@@ -116,11 +116,13 @@ class Format:
         largest: float = float("inf"),
         most_samples: int = 0,
         coder: Coder | None = None,
+        graph_bytes: int = 8,
     ) -> None:
         """`largest`: numbers of a greater magnitude are refused.
 
         `most_samples`: letters tell how many training samples their sender has, at most this many; 0: they do not.
         `coder`: how letters are compressed; None: they are not.
+        `graph_bytes`: of what a message says of the graph.
         """
         self.run = run
         self.largest = largest
@@ -129,6 +131,7 @@ class Format:
             self.kind = CountedHeader
         self.columns = columns
         self.coder = coder
+        self.graph_bytes = graph_bytes
         self.tensors = tuple((c.name, c.shape, c.dtype) for c in columns)
         self.model_bytes = sum(c.bytes for c in columns)  # of a model that was asked for
         self.body_bytes = letter_bytes(columns, coder)  # of a letter
@@ -136,7 +139,7 @@ class Format:
         self.frame_bytes = HEADER_BYTES + max(self.body_bytes, self.model_bytes)  # no frame is larger
         self.most_bytes = self.usual_bytes  # of a letter; only models that were asked for may be larger
         self.parts = 1  # letters that make a model
-        self._check_room(self._header(2**63 - 1, 2**31 - 1, bytes(8), bytes(32), most_samples))
+        self._check_room(self._header(2**63 - 1, 2**31 - 1, bytes(graph_bytes), bytes(32), most_samples))
 
     def _check_room(self, header: Header) -> None:
         """That the fullest header has room."""
@@ -213,7 +216,8 @@ class Format:
         if header.tensors != told:
             shapes = [(name, shape) for name, shape, _ in header.tensors]
             raise Refused("wrong-dtype" if shapes == [(n, s) for n, s, _ in told] else "wrong-shape")
-        if len(frame) != HEADER_BYTES + sum(lengths.values()) or len(header.graph) != 8 or header.round < 0:
+        known = self.graph_bytes if header.graph != NO_LETTER else len(NO_LETTER)
+        if len(frame) != HEADER_BYTES + sum(lengths.values()) or len(header.graph) != known or header.round < 0:
             raise Refused("malformed")
         samples = header.samples if isinstance(header, CountedHeader) else 0
         if self.most_samples and not 1 <= samples <= self.most_samples:

@@ -47,6 +47,7 @@ class Introduced:
     differs: tuple[str, ...] = ()  # what keeps it apart from this node
     finished: bool = False  # whether it has come to its end
     gone: bool = False  # whether it has given up, although its process may still be there
+    commitment: bytes = b""  # with a committed coin, the end of its hash chain
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,10 +30,17 @@ class Mailbox(Generic[L]):
     """The letters of one node."""
 
     def __init__(
-        self, *, ahead: int = 8, room: int = 1024, cap: int | None = None, tally: Mapping[str, int] | None = None
+        self,
+        *,
+        ahead: int = 8,
+        room: int = 1024,
+        cap: int | None = None,
+        most: int | None = None,
+        tally: Mapping[str, int] | None = None,
     ) -> None:
         """Keep letters of so many rounds ahead, and no more than `room` of them; with a cap, count only those promised a place.
 
+        `most`: after so many messages a round is `full`.
         `tally` is what was counted before a restart; what was early then is gone.
         """
         self.round = -1  # the last round that was opened
@@ -43,6 +50,7 @@ class Mailbox(Generic[L]):
         self._taken = True
         self._expected: frozenset[int] | None = frozenset()
         self._cap = cap
+        self._most = most
         self._promised: dict[int, set[int]] = {}  # by round: whose offers were accepted
         self._letters: dict[int, L] = {}  # of the open round, by sender
         self._early: dict[tuple[int, int], L] = {}  # by round and sender
@@ -110,6 +118,17 @@ class Mailbox(Generic[L]):
     def turn_away(self) -> None:
         """A letter came from somebody who has nothing to send to this node in its round."""
         self.tally["unexpected"] += 1
+
+    def full(self, round: int, sender: int) -> bool:
+        """Whether a round that is open or to come has as many messages as may count, none of them from this sender."""
+        if self._most is None or round < self.round or (round == self.round and self._taken):
+            return False
+        there = self._letters.keys() if round == self.round else self.early(round)
+        return len(there) >= self._most and sender not in there
+
+    def early(self, round: int) -> set[int]:
+        """Whose messages of a round to come are here."""
+        return {by for of, by in self._early if of == round}
 
     def promise(self, round: int, sender: int) -> bool:
         """Whether a letter that is offered will be taken: a round has `cap` places, given in the order of the offers."""

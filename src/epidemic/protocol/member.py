@@ -54,6 +54,8 @@ class Member:
 
     unit: ClassVar[str]
     """What `round` counts, in a word."""
+    commitment: bytes = b""
+    """What this node commits itself to in its hellos, where the coin is a committed one."""
 
     def __init__(self, rules: Rules, draw: Draw, token: str, *, done: int, count: Count | None) -> None:
         """`done` rounds, or whatever is counted like them, are behind it."""
@@ -160,6 +162,10 @@ class Member:
 
     def renewed(self) -> None:
         """The connections were opened anew."""
+
+    def commits(self, hello: Introduced) -> bool:
+        """Whether a node commits itself as it must, and as it did before."""
+        return True
 
     def met(self, place: int) -> None:
         """Somebody introduced itself who does the same."""

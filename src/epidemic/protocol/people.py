@@ -45,6 +45,14 @@ class People:
             if hello.token != node.token:
                 node.say_once("twin", "another process says that it is this node")
             return
+        if not hello.differs and not node.commits(hello):
+            node.count.refused["other-commitment"] += 1
+            self._greeting.failed(place, node.now)
+            node.say_once(
+                f"commitment {place}",
+                f"refused node {place}: it commits to another hash chain than at first; does it have its coin.secret?",
+            )
+            return
         if not node.roster.introduced(hello, node.round, node.now):
             node.count.refused["implausible-hello"] += 1
             node.say_once(f"implausible {place}", f"refused what node {place} says of itself")

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from epidemic.protocol.commitment import Commitments
 from epidemic.protocol.events import (
     SECOND,
     Answered,
@@ -27,6 +28,7 @@ from epidemic.protocol.events import (
     Asked,
     EntriesCame,
     Event,
+    Introduced,
     Mix,
     Mixed,
     Send,
@@ -51,6 +53,8 @@ BEHIND = 2
 messages it takes one more."""
 LEAD = 8
 """So many rounds ahead of everybody else, a node waits for as long as it may."""
+NEAR = 2
+"""With a committed coin, a message of a later round than so many ahead says nothing of where its sender is until its round is near."""
 ALONE = 3
 """A node that has heard fewer than one of so many live in-neighbours is nearly alone, and waits for as long as it may."""
 RECENT = 20
@@ -59,6 +63,14 @@ LOCATE = SECOND // 4
 """So long a node that was left behind waits for others to say where they are."""
 ASK_AGAIN = 2 * SECOND
 """So often a letter is asked for that was asked for in vain."""
+
+
+REFUSED = {
+    "wrong-coin": "it does not show the link of the hash chain that its sender committed to",
+    "not-drawn": "its sender has not drawn this node in that round",
+    "surplus": "more came in one round than can be by chance",
+}
+"""Why messages do not count where senders draw their targets by themselves."""
 
 
 @dataclass(frozen=True)
@@ -87,18 +99,22 @@ class Rounds(Member):
         kept: Mapping[int, Iterable[int]] | None = None,
         tally: Mapping[str, int] | None = None,
         count: Count | None = None,
+        coin: Commitments | None = None,
     ) -> None:
         """`done` rounds are behind it; `kept` are the targets of letters sent before a restart, by round.
 
         `view`: what rounds have in store, or how the node comes to know others where it does not know everybody.
+        `coin`: what the nodes have committed to, where their coin is a committed one.
         """
         super().__init__(rules, draw, token, done=done, count=count)
+        self.coin = coin
+        self.commitment = b"" if coin is None else coin.commitment
         self.known: Known | None = None
         if isinstance(view, Acquaintance):
             self.known = Known(self, view.side, view.s, view.cycles, view.sample or Sample(rules.place, draw))
         self.view: Callable[[int], View] = view if self.known is None else self.known  # type: ignore[assignment]
         self.mailbox: Mailbox[tuple[Any, int]] = Mailbox(
-            ahead=rules.ahead, room=max(64, 4 * rules.nodes), cap=rules.cap, tally=tally
+            ahead=rules.ahead, room=max(64, 4 * rules.nodes), cap=rules.cap, most=rules.most, tally=tally
         )
         self.pace = Pace(rules.deadline, blind=rules.blind)
         self.questions = Questions(self, kept or {})
@@ -133,6 +149,10 @@ class Rounds(Member):
         super().settle()
         if self.known is not None and self.phase == "looking":
             self.known.looking()
+
+    def commits(self, hello: Introduced) -> bool:
+        """Whether a node commits itself as it must, and as it did before."""
+        return self.coin is None or self.coin.commit(hello.place, hello.commitment)
 
     def met(self, place: int) -> None:
         """Somebody introduced itself."""
@@ -213,7 +233,7 @@ class Rounds(Member):
 
     def _caught_up(self, behind: int) -> bool:
         """Go on where the others are, if enough of them are so far ahead; what this node has learnt is sent in that round."""
-        front, last = self.roster.front(self.now, self._behind - 1), self.rules.rounds - 1
+        front, last = self._front(), self.rules.rounds - 1
         if self.rules.barrier or self.round >= last or front < self.round + behind:
             return False
         self.whereabouts.found_front()
@@ -221,6 +241,30 @@ class Rounds(Member):
         self.go_to(min(front + 1, last), "with its own model")
         self._send_and_wait(self._begin())
         return True
+
+    def _overtaken(self, wanted: int) -> bool:
+        """Whether half of those who send to this node in a round have closed this one."""
+        if self.coin is not None:
+            return any(self._shown(k, 1 if k > 1 else 0) for k in range(1, self.rules.ahead + 1))
+        return 2 * self.mailbox.moved_on >= max(1, wanted)
+
+    def _front(self) -> int:
+        """The round that enough others have reached. With a committed coin their messages must show it, as long as these are kept.
+
+        A few members can all say that they are ahead, but they cannot send more messages than they have drawn.
+        """
+        front, here = self.roster.front(self.now, self._behind - 1), self.round
+        if self.coin is None or front > here + self.rules.ahead:
+            return front
+        return max((t for t in range(here + 1, front + 1) if self._shown(t - here, 2)), default=here)
+
+    def _shown(self, rounds: int, more: int) -> bool:
+        """Whether so many messages of the next rounds are here that a good part of the others must have gone through them.
+
+        That is half of what these rounds bring on average and so many more, two at least: members that lie have all of theirs here at once.
+        """
+        here = sum(len(self.mailbox.early(self.round + i)) for i in range(1, rounds + 1))
+        return here >= max(2, (rounds * len(self.view(self.round).targets) + 1) // 2 + more)
 
     def _send(self, view: View) -> None:
         self.questions.keep(self.round, view.targets)
@@ -293,8 +337,8 @@ class Rounds(Member):
         enough = rules.cap if rules.cap is not None else wanted if rules.close == "quorum" else None
         if enough is not None and heard >= enough:
             return 0
-        if 2 * self.mailbox.moved_on >= max(1, wanted) or self.roster.front(self.now) > self.round:
-            return 0  # half of those who send to this node in a round have closed this one
+        if self._overtaken(wanted) or self.roster.front(self.now) > self.round:
+            return 0
         left = self.pace.limit - waited
         if (
             left <= 0 and ALONE * heard < wanted and self.roster.alive(self.now)
@@ -366,7 +410,13 @@ class Rounds(Member):
             self.count.refused["implausible"] += 1
             return
         since = self._ready.get(event.round)
-        if since is not None or here <= event.round <= here + rules.ahead:
+        if self.coin is not None:  # what is over for long counts for nothing, and is not worth a hash
+            over = since is None and event.round < here
+            problem = None if over else self.coin.problem(event.sender, event.round, event.graph)
+            if problem is not None:
+                self._refuse(problem)
+                return
+        elif since is not None or here <= event.round <= here + rules.ahead:
             view = self.view(event.round)
             if event.graph != view.graph:
                 self.count.refused["wrong-graph"] += 1
@@ -377,8 +427,12 @@ class Rounds(Member):
             if rules.cap is None and view.expected is not None and event.sender not in view.expected:
                 self.mailbox.turn_away()
                 return
-        self.roster.reached(event.sender, event.round)
+        if self.mailbox.full(event.round, event.sender):
+            self._refuse("surplus")
+            return
         outcome = self.mailbox.put(event.round, event.sender, (event.letter, self.now))
+        if self.coin is None or outcome not in ("early", "duplicate") or event.round <= here + NEAR:
+            self.roster.reached(event.sender, event.round)
         if outcome in ("counted", "early"):
             self.roster.heard(event.sender, event.round, self.now)
         elif outcome == "late" and since is not None:
@@ -387,6 +441,11 @@ class Rounds(Member):
                 self.roster.nearly(event.sender)
         if self.phase == "waiting":
             self._wait()
+
+    def _refuse(self, reason: str) -> None:
+        """Count a message that its sender had no right to send."""
+        self.count.refused[reason] += 1
+        self.say_once(reason, f"refused a message: {REFUSED[reason]} (further ones are counted only)")
 
     # -- questions ----------------------------------------------------------------------------------------------------
 

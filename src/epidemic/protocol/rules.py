@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ class View:
 
     targets: tuple[int, ...]  # whom it sends to
     expected: frozenset[int] | None  # whom it hears; None: not known
-    graph: bytes  # what its letters must say of the graph
+    graph: bytes  # what its letters say of the graph: its digest; with a committed coin, the link that its targets follow from
 
 
 Draw = Callable[[int], int]
@@ -39,6 +40,7 @@ class Rules:
     blind: bool = False  # whether nobody knows whom to expect, because everybody draws its targets by itself
     partial: bool = False  # whether it knows a part of the others only
     witnesses: int = 0  # carriers that must be somewhere for it to be believed; 0: two, or a third of those alive
+    most: int | None = None  # messages that count a round at most, where nobody can check who was drawn
 
     @property
     def barrier(self) -> bool:
@@ -75,6 +77,14 @@ class Count:
     longest_wait: int = 0  # for letters, in microseconds
     exchanges_refused: int = 0  # of views, that somebody began too often
     refused: Counter[str] = field(default_factory=Counter)  # letters that are in order and do not count, by reason
+
+
+def most_private(s: int) -> int:
+    """How many messages count a round where senders draw their `s` targets in private, and nobody can check that they do.
+
+    A node is drawn by s others on average, with a standard deviation below sqrt(s): four of them above the mean are hardly ever reached.
+    """
+    return math.ceil(s + 4 * math.sqrt(s))
 
 
 def listed(places: list[int]) -> str:

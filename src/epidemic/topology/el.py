@@ -101,6 +101,11 @@ class ELLocal(Topology, frozen=True, tag="el-local", repr_omit_defaults=True):
             return Graph.complete(n)
         return Graph.from_targets(_others(n, self.s, streams("topology", round)))
 
+    def targets_of(self, n: int, node: int, stream: Stream) -> tuple[int, ...]:
+        """The targets of one node alone, ascending, where it knows everybody: the law of one row of `draw`."""
+        others = distinct(stream, 1, n - 1, self.s)[0]
+        return tuple((others + (others >= node)).tolist())
+
     def control(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Control | None:
         return None if self._service is None else overlay(self._service, n, streams, reach).at(round)[1]
 

@@ -190,7 +190,7 @@ class Cluster:
         """Who hears whom in the present round; None if that is not known here, or too much to draw."""
         table = self.experiment
         network, topology, seeds = table.get("network", {}), table.get("topology", {}), table.get("seeds", [1])
-        private = isinstance(network, dict) and network.get("coin") == "private"
+        private = isinstance(network, dict) and network.get("coin", "shared") != "shared"
         n = table.get("nodes")
         if private or not isinstance(n, int) or n > MOST_LINKS or _own(topology) or not isinstance(seeds, list):
             return None
