@@ -272,7 +272,10 @@ class World:
         if self.now < node.stopped_until:
             node.waiting.append(event)
             return
-        for action in node.protocol.step(event, self.now + node.skew):
+        actions = node.protocol.step(event, self.now + node.skew)
+        if isinstance(node.protocol, Rounds):
+            self.check_jump(node, node.protocol.round)  # also where it neither trains nor sends in a round
+        for action in actions:
             self.do[type(action)](node, action)
 
     def later(self, delay, node, event):
@@ -556,9 +559,6 @@ class World:
         self.later(self.what.compute[node.place], node, e.Trained(action.round))
 
     def on_mix(self, node, action):
-        self.check_jump(
-            node, action.round
-        )  # with a cap, what it sent in a round that it jumped to may have been refused
         self.check_inbox(node, action.round, action.letters)
         self.at(self.now + 1000, self.mixed, node, node.life, action.round)
 
@@ -689,9 +689,9 @@ class World:
         liar = self.nodes[self.more.choice(sorted(self.what.liars))]
         victim = self.nodes[self.more.randrange(self.what.n)]
         lie = self.lie_graph if not self.what.ids or self.more.random() < 0.4 else self.lie_ids
-        if liar.running and victim.running and victim.place not in self.what.liars:
-            if self.open(liar.place, victim.place) and self.now >= victim.stopped_until:
-                lie(liar, victim)
+        there = liar.running and victim.running and self.open(liar.place, victim.place)
+        if there and victim.place not in self.what.liars and self.now >= victim.stopped_until:
+            lie(liar, victim)
 
     def lie_graph(self, liar, victim):
         """Messages of the current and the next rounds, drawn from another graph."""

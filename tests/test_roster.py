@@ -190,6 +190,33 @@ def test_nobody_makes_a_carrier_seem_further_than_it_is():
     assert roster.front(0) == -1
 
 
+def test_node_ids_that_name_each_other_or_unknown_ones_as_their_carriers_are_no_witnesses():
+    roster = Roster(0, 9, 100)
+    for carrier in (1, 2, 3, 5):
+        roster.shown(carrier, "a", True, 0)
+    for place in (1, 2):
+        roster.introduced(hello(place), -1, 0)
+    roster.introduced(hello(3, round=50, carrier=4), -1, 0)  # one process with the node ids 3, 4, 6 and 7
+    roster.introduced(hello(4, round=50, carrier=3), -1, 0)
+    roster.introduced(hello(6, round=50, carrier=5), -1, 0)  # node 5 has not been introduced yet
+    roster.introduced(hello(7, round=50, carrier=3), -1, 0)
+    roster.heard(3, 0, 2 * SECOND)  # its messages come
+    assert roster.alive(2 * SECOND) == {1, 2, 3, 4, 6, 7}
+    assert roster.carriers(2 * SECOND) == {1: -1, 2: -1}
+    assert (roster.front(2 * SECOND), roster.began_without_us(2 * SECOND)) == (-1, False)
+
+
+def test_a_process_whose_first_node_has_given_up_is_a_witness_by_its_other_nodes():
+    roster = roster_with(1)
+    for place, round in ((2, 9), (3, 5)):
+        roster.introduced(hello(place, carrier=1, round=round), -1, 0)
+    roster.introduced(hello(1, round=20, gone=True), -1, 0)
+    assert (roster.alive(0), roster.carriers(0)) == ({2, 3}, {1: 5})
+    roster.heard(2, 6, 2 * SECOND)
+    roster.shown(1, "a", False, 0)
+    assert (roster.alive(2 * SECOND), roster.carriers(2 * SECOND)) == ({2}, {})
+
+
 @pytest.mark.parametrize(
     ("others", "wanted", "needed"), [(6, 0, 2), (7, 0, 3), (12, 0, 4), (12, 2, 2), (3, 9, 3), (1, 0, 1)]
 )
