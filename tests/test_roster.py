@@ -3,7 +3,7 @@
 import pytest
 
 from epidemic.protocol.events import SECOND, Introduced
-from epidemic.protocol.roster import MOST_MISSED, MOST_TOKENS, ON_THE_WAY, STILL_HEARD, Roster
+from epidemic.protocol.roster import MOST_MISSED, MOST_TOKENS, ON_THE_WAY, REGAINED, STILL_HEARD, Roster
 
 
 def hello(place, token="a", round=-1, start=0, **more):
@@ -135,6 +135,16 @@ def test_who_lets_others_wait_in_vain_is_not_waited_for_until_it_is_heard_even_i
     assert (roster.alive(0), roster.expected([1], 3, 0)) == ({1}, set())
     roster.heard(1, 4, 0)
     assert roster.expected([1], 5, 0) == {1}
+
+
+def test_who_was_given_up_is_worth_waiting_for_again_when_some_of_the_time_is_regained():
+    roster = roster_with(1, 2)
+    roster.missed([1], 30 * SECOND, 30 * SECOND)
+    assert roster.given_up(1, 30 * SECOND + REGAINED - 1)
+    assert roster.worth_waiting_for([1, 2], 0, 30 * SECOND) == {2}
+    assert not roster.given_up(1, 30 * SECOND + REGAINED)
+    assert not roster.given_up(2, 30 * SECOND)
+    assert roster.given_up(4, 30 * SECOND)  # nobody knows it
 
 
 def test_a_front_needs_two_witnesses_where_there_are_several_others():
