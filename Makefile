@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Tests start hundreds of processes. Without bytecode each compiles the package again, which is a second of processor time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-net test-ranks test-slurm test-docs test-wheel docs soak lint bench bench-smallest format clean
+.PHONY: demo test test-net test-ranks test-slurm test-docs test-wheel docs soak mutants lint bench bench-smallest format clean
 
 demo: $(READY)  ## six methods, 96 nodes, three seeds, on the embedded data: about a minute
 	rm -rf runs/demo
@@ -48,6 +48,9 @@ docs: $(READY)  ## the documentation as a site, in site/
 
 soak: $(READY)  ## simulated schedules of the round protocol, on all cores, for MINUTES
 	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),10)
+
+mutants: $(READY)  ## break the round protocol in many ways, one after the other: the tests must notice each
+	$(BIN)/python tests/mutants.py
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .

@@ -86,7 +86,7 @@ def drawn(seed):
     """The schedule of a seed: up to four seconds long."""
     found = simulated.drawn(seed)
     rounds = min(found.rounds, 4)
-    return replace(found, rounds=rounds, close="deadline", cap=None, private=False, deadline=5 * SECOND)
+    return replace(found, rounds=rounds, close="deadline", cap=None, private=False, deadline=5 * SECOND, ids=())
 
 
 class World(simulated.World):
@@ -204,6 +204,9 @@ class World(simulated.World):
         victim = self.nodes[self.random.randrange(self.what.n)]
         if liar.running and victim.running and victim is not liar and self.open(liar.place, victim.place):
             getattr(self, f"lie_{self.random.choice(LIES)}")(liar, victim)
+
+    def lie_more(self):
+        """Nothing: without rounds there are no graphs."""
 
     def forged(self, liar, victim, number, age):
         kind = self.random.choice(self.method.kinds)

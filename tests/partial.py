@@ -172,7 +172,7 @@ def drawn(seed):
     n = max(4, schedule.n)
     compute = (schedule.compute * 2)[:n]
     s = min(schedule.s, 3, n - 1)
-    return replace(schedule, n=n, compute=compute, topology="el-local", private=True, close=close, s=s), service
+    return replace(schedule, n=n, compute=compute, topology="el-local", private=True, close=close, s=s, ids=()), service
 
 
 def run(seed, protocol=Rounds):

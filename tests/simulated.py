@@ -2,7 +2,7 @@
 
 A schedule draws how many nodes there are, how rounds close, how long trainings and letters take, and what goes wrong: letters lost, doubled,
 delayed and reordered; crashes with a restart from a checkpoint or from nothing; processes stopped for a while; clocks that jump; networks
-that split and heal; nodes that are slow or come late; a member that lies. `run(seed)` plays it to its end and checks the laws:
+that split and heal; nodes that are slow or come late; a member that lies, at times with several node ids in its process. `run(seed)` plays it to its end and checks the laws:
 
   nobody hangs        every live node finishes, or says why, within `World.limit` after the last fault
   letters             none counts twice, in another round, or from somebody unexpected; never more than the cap
@@ -12,7 +12,8 @@ that split and heal; nodes that are slow or come late; a member that lies. `run(
   greetings           nobody is greeted faster than the pauses between greetings allow
   memory              what a protocol holds is bounded by the number of nodes, whatever it was told
   pace                each letter is seen once
-  jumps               rounds are left out only where another honest node is really that far
+  graphs              a message of a current or near round with a wrong graph is refused and counted as such, and never mixed
+  jumps               rounds are left out only where another honest node is really that far, whatever all ids of one process say
   a liar              where it is all that is wrong it ends nobody, and costs no more time than the deadlines of a few rounds
 """
 
@@ -36,6 +37,8 @@ GREETING = 3 * SECOND  # how long a hello is waited for
 NOT_HELD = ("_node", "rules", "view", "draw")
 PLAIN = (int, str, bytes, bool, type(None))
 LIES = ("progress", "letters", "questions", "answers", "tokens", "carrier", "differs", "repeat")
+MORE_LIES = 20
+"""So many of the lies are drawn from a random source of their own, so that the others are the same as they were before these were added."""
 
 
 @lru_cache(maxsize=4096)
@@ -72,6 +75,7 @@ class Schedule:
     late: dict = field(default_factory=dict)  # spare places: when they start
     save_every: int = 2
     liar: int | None = None
+    ids: tuple = ()  # further node ids of the liar's process
     amnesia: float = 0.0  # how often a token that was lost is not shown again
 
     @property
@@ -89,9 +93,26 @@ class Schedule:
     def crashes(self):
         return any(fault[1] == "crash" for fault in self.faults)
 
+    @property
+    def liars(self):
+        """All node ids of the process that lies."""
+        return {self.liar, *self.ids} - {None}
+
 
 def drawn(seed):
     """The schedule of a seed."""
+    made = drawn_with_one_id(seed)
+    if made.liar is not None and made.n > 5:
+        others = [i for i in range(made.n) if i != made.liar and i not in made.late]
+        harmed = set(range(made.n)) if "split" in {what for _, what, *_ in made.faults} else {f[2] for f in made.faults}
+        ids = Random(f"ids {seed}").sample(others, -(-(made.n - 1) // 3) - 1)  # enough, if each of them was a witness
+        if not harmed & {made.liar, *ids}:  # what happens to a process would happen to all its nodes
+            made.ids = tuple(sorted(ids))
+    return made
+
+
+def drawn_with_one_id(seed):
+    """The schedule of a seed, as long as every process has one node."""
     r = Random(seed)
     n = r.choice([2, 3, 3, 4, 4, 5, 5, 6, 7, 8, 10, 12] + ([16, 24] if seed % 16 == 0 else []))
     topology = r.choice(["el-local", "el-local", "el-oracle", "ring"]) if n > 2 else "el-local"
@@ -141,6 +162,7 @@ class Node:
 
     def __init__(self, place):
         self.place = place
+        self.process = self  # the node whose connection carries its messages
         self.life = 0
         self.renewals = 0
         self.protocol = None
@@ -167,7 +189,7 @@ class Node:
 
     @property
     def token(self):
-        return f"{self.place}/{self.life}/{self.renewals}"
+        return f"{self.process.place}/{self.process.life}/{self.process.renewals}"
 
 
 class World:
@@ -177,10 +199,13 @@ class World:
         self.what = schedule
         self.make = protocol
         self.random = Random(schedule.seed + 1)
+        self.more = Random(f"more lies {schedule.seed}")
         self.now = 0
         self.heap = []
         self.order = 0
         self.nodes = [Node(i) for i in range(schedule.n)]
+        for place in schedule.ids:
+            self.nodes[place].process = self.nodes[schedule.liar]
         self.splits = []  # groups that are cut off from the rest
         self.shown = {}  # (viewer, its life, place, token) that the network shows: when the viewer knows
         self.letters = Counter()  # what the network did with letters
@@ -202,14 +227,17 @@ class World:
         heapq.heappush(self.heap, (time, self.order, do, args))
 
     def play(self):
-        for place in range(self.what.n):
-            self.at_start(self.what.late.get(place, self.random.randint(0, SECOND // 2)), place, False)
+        starts = [self.what.late.get(place, self.random.randint(0, SECOND // 2)) for place in range(self.what.n)]
+        for place in sorted(range(self.what.n), key=lambda place: place in self.what.ids):  # after the liar
+            self.at_start(starts[self.nodes[place].process.place], place, False)
         for time, what, *rest in self.what.faults:
             self.at(time, getattr(self, f"do_{what}"), *rest)
         self.last_fault = max([0, *self.what.late.values(), *(fault[0] for fault in self.what.faults)])
         if self.what.liar is not None:
             for _ in range(40):
                 self.at(int(6 * SECOND * self.random.random() ** 2), self.lie)
+            for _ in range(MORE_LIES):
+                self.at(int(3 * SECOND * self.more.random() ** 2), self.lie_more)
         limit = self.limit()
         while self.heap:
             time, _, do, args = heapq.heappop(self.heap)
@@ -244,7 +272,10 @@ class World:
         if self.now < node.stopped_until:
             node.waiting.append(event)
             return
-        for action in node.protocol.step(event, self.now + node.skew):
+        actions = node.protocol.step(event, self.now + node.skew)
+        if isinstance(node.protocol, Rounds):
+            self.check_jump(node, node.protocol.round)  # also where it neither trains nor sends in a round
+        for action in actions:
             self.do[type(action)](node, action)
 
     def later(self, delay, node, event):
@@ -311,11 +342,12 @@ class World:
                 self.show(other, node)
 
     def show(self, viewer, node):
-        key = (viewer.place, viewer.life, node.place, node.token)
-        if self.open(viewer.place, node.place) and node.running and key not in self.shown:
+        place = node.process.place
+        key = (viewer.place, viewer.life, place, node.token)
+        if self.open(viewer.place, place) and node.running and key not in self.shown and place != viewer.place:
             delay = self.delay()
             self.shown[key] = self.now + delay
-            self.later(delay, viewer, e.Present(node.place, node.token, True))
+            self.later(delay, viewer, e.Present(place, node.token, True))
 
     def hide(self, viewer, place, token, delay):
         key = (viewer.place, viewer.life, place, token)
@@ -328,9 +360,11 @@ class World:
         node.outcome, node.jumped = outcome, node.protocol.count.jumped
         token, node.protocol = node.token, None
         self.up -= 1
+        if any(other.process is node.process and other.running for other in self.nodes):
+            return  # its process goes on
         node.ghost = (token, self.now + noticed)
         for other in self.nodes:
-            self.hide(other, node.place, token, noticed + self.delay())
+            self.hide(other, node.process.place, token, noticed + self.delay())
 
     def save(self, node):
         p = node.protocol
@@ -468,7 +502,7 @@ class World:
 
     def hello(self, node):
         round, start, finished, gone = node.protocol.hello()
-        said = e.Introduced(node.place, node.place, node.token, round, start, (), finished, gone)
+        said = e.Introduced(node.place, node.process.place, node.token, round, start, (), finished, gone)
         if self.what.liar is not None:
             self.hellos.append(said)
         return said
@@ -650,6 +684,41 @@ class World:
         if self.hellos:
             self.step(victim, self.random.choice(self.hellos))
 
+    def lie_more(self):
+        """A lie under one of the liar's node ids: about graphs, or about where its process is."""
+        liar = self.nodes[self.more.choice(sorted(self.what.liars))]
+        victim = self.nodes[self.more.randrange(self.what.n)]
+        lie = self.lie_graph if not self.what.ids or self.more.random() < 0.4 else self.lie_ids
+        there = liar.running and victim.running and self.open(liar.place, victim.place)
+        if there and victim.place not in self.what.liars and self.now >= victim.stopped_until:
+            lie(liar, victim)
+
+    def lie_graph(self, liar, victim):
+        """Messages of the current and the next rounds, drawn from another graph."""
+        p, w = victim.protocol, self.what
+        here = max(p.done, p.round)
+        for round in {here, here + 1, here + self.more.randint(0, p.rules.ahead), here - 1}:
+            if not victim.running or not 0 <= round < w.rounds:
+                continue
+            before, near = p.count.refused["wrong-graph"], here <= round <= here + p.rules.ahead or round in p._ready
+            self.letters["sent"] += 1
+            letter = (round, liar.place, victim.place, "wrong graph")
+            self.deliver(victim.place, liar.place, round, b"another.", letter)
+            refused = p.count.refused["wrong-graph"] - before
+            assert refused == near, f"a wrong graph in round {round}, {here} is open: {refused} messages refused"
+
+    def lie_ids(self, liar, victim):
+        """All node ids of its process say to be far ahead, carried by the process or by others."""
+        round = self.more.choice([self.what.rounds, self.what.rounds - 1, victim.protocol.round + 3])
+        others = self.more.sample(self.nodes, len(self.what.liars))
+        for place in sorted(self.what.liars):
+            process = liar.process if self.more.random() < 0.8 else others.pop()
+            if victim.running:
+                at = min(round, self.what.rounds)
+                self.step(
+                    victim, e.Introduced(place, process.place, process.token, at, 0, (), self.more.random() < 0.2)
+                )
+
     # -- laws ---------------------------------------------------------------------------------------------------------
 
     def check_inbox(self, node, round, letters):
@@ -658,6 +727,7 @@ class World:
         senders = [sender for sender, _ in letters]
         assert senders == sorted(set(senders)), f"a letter counts twice: {senders}"
         for sender, letter in letters:
+            assert "wrong graph" not in letter, f"a message with a wrong graph counts: {letter}"
             assert letter == (round, sender, node.place), f"a letter in another round: {letter} in {round}"
         w = self.what
         if not w.private and w.cap is None:
@@ -670,7 +740,7 @@ class World:
 
     def check_jump(self, node, round):
         """Rounds are left out only where another node, and not one that lies, is really that far."""
-        others = (other.reached for other in self.nodes if other is not node and other.place != self.what.liar)
+        others = (other.reached for other in self.nodes if other is not node and other.place not in self.what.liars)
         real = max(node.reached, *others) if self.what.n > 2 else self.what.rounds
         assert round <= real + 1, f"node {node.place} goes to round {round}, but the others are in {real}"
         node.reached = max(node.reached, round)
@@ -684,7 +754,7 @@ class World:
         assert seen <= len(node.distinct), f"{seen} letters were counted or late, but {len(node.distinct)} came"
         assert len(p.pace._waits) <= seen, f"the pace has seen {len(p.pace._waits)} letters of {seen}"
         for place, times in node.greeted.items():
-            most = 12 + 2 * (self.now - node.born) // SECOND + (40 if place == self.what.liar else 0)
+            most = 12 + 2 * (self.now - node.born) // SECOND + (40 + MORE_LIES if place in self.what.liars else 0)
             assert times <= most, f"node {place} was greeted {times} times by node {node.place}"
 
     def check_books(self, node):
@@ -734,7 +804,7 @@ class World:
         """One that lies is all that is wrong: nobody else notices much, compared with the same schedule without it."""
         w = self.what
         for node in self.nodes:
-            if node.place != w.liar:
+            if node.place not in w.liars:
                 assert node.outcome == "left", f"node {node.place}: {node.outcome}"
         assert self.now <= without.now + 4 * w.deadline, (
             f"it took {self.now / SECOND} instead of {without.now / SECOND} s"
@@ -779,7 +849,7 @@ def run(seed, protocol=Rounds, topology=None):
         world = World(schedule, protocol).play()
         world.check()
         if schedule.honest_but_one:
-            world.check_liar(World(replace(schedule, liar=None), protocol).play())
+            world.check_liar(World(replace(schedule, liar=None, ids=()), protocol).play())
         return world
     finally:
         gc.enable()

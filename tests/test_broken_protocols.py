@@ -1,5 +1,7 @@
 """Each law of the simulated schedules has teeth: protocols that are broken on purpose are caught within a few hundred schedules."""
 
+from dataclasses import replace
+
 import simulated
 from epidemic.protocol import member, people
 from epidemic.protocol.mailbox import Mailbox
@@ -128,6 +130,35 @@ def test_believing_one_alone_is_caught():
             return self.furthest(now)
 
     assert caught(with_part(roster=Credulous), "but the others are in")
+
+
+def test_counting_node_ids_of_one_process_as_witnesses_is_caught():
+    class Counting(Roster):
+        def carriers(self, now):
+            return {place: self._peers[place].round for place in self.alive(now)}
+
+    assert caught(with_part(roster=Counting), "but the others are in")
+
+
+def test_believing_what_others_say_of_a_process_is_caught():
+    class Trusting(Roster):
+        def carriers(self, now):
+            found = {}
+            for place in self.alive(now):
+                peer = self._peers[place]
+                found[peer.carrier] = max(peer.round, found.get(peer.carrier, -1))
+            return found
+
+    assert caught(with_part(roster=Trusting), "but the others are in")
+
+
+def test_a_message_with_a_wrong_graph_that_counts_is_caught():
+    class Careless(Rounds):
+        def _arrived(self, event):
+            near = 0 <= event.round < self.rules.rounds
+            super()._arrived(replace(event, graph=self.view(event.round).graph) if near else event)
+
+    assert caught(Careless, "a wrong graph")
 
 
 def test_leaving_out_a_round_too_many_is_caught():

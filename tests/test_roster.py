@@ -3,7 +3,7 @@
 import pytest
 
 from epidemic.protocol.events import SECOND, Introduced
-from epidemic.protocol.roster import MOST_MISSED, MOST_TOKENS, ON_THE_WAY, STILL_HEARD, Roster
+from epidemic.protocol.roster import MOST_MISSED, MOST_TOKENS, ON_THE_WAY, REGAINED, STILL_HEARD, Roster
 
 
 def hello(place, token="a", round=-1, start=0, **more):
@@ -137,6 +137,16 @@ def test_who_lets_others_wait_in_vain_is_not_waited_for_until_it_is_heard_even_i
     assert roster.expected([1], 5, 0) == {1}
 
 
+def test_who_was_given_up_is_worth_waiting_for_again_when_some_of_the_time_is_regained():
+    roster = roster_with(1, 2)
+    roster.missed([1], 30 * SECOND, 30 * SECOND)
+    assert roster.given_up(1, 30 * SECOND + REGAINED - 1)
+    assert roster.worth_waiting_for([1, 2], 0, 30 * SECOND) == {2}
+    assert not roster.given_up(1, 30 * SECOND + REGAINED)
+    assert not roster.given_up(2, 30 * SECOND)
+    assert roster.given_up(4, 30 * SECOND)  # nobody knows it
+
+
 def test_a_front_needs_two_witnesses_where_there_are_several_others():
     roster = roster_with(1, 2, 3)
     assert roster.front(0) == -1
@@ -188,6 +198,33 @@ def test_nobody_makes_a_carrier_seem_further_than_it_is():
         roster.introduced(hello(liar, carrier=liar - 2), -1, 0)
         roster.reached(liar, 50)
     assert roster.front(0) == -1
+
+
+def test_node_ids_that_name_each_other_or_unknown_ones_as_their_carriers_are_no_witnesses():
+    roster = Roster(0, 9, 100)
+    for carrier in (1, 2, 3, 5):
+        roster.shown(carrier, "a", True, 0)
+    for place in (1, 2):
+        roster.introduced(hello(place), -1, 0)
+    roster.introduced(hello(3, round=50, carrier=4), -1, 0)  # one process with the node ids 3, 4, 6 and 7
+    roster.introduced(hello(4, round=50, carrier=3), -1, 0)
+    roster.introduced(hello(6, round=50, carrier=5), -1, 0)  # node 5 has not been introduced yet
+    roster.introduced(hello(7, round=50, carrier=3), -1, 0)
+    roster.heard(3, 0, 2 * SECOND)  # its messages come
+    assert roster.alive(2 * SECOND) == {1, 2, 3, 4, 6, 7}
+    assert roster.carriers(2 * SECOND) == {1: -1, 2: -1}
+    assert (roster.front(2 * SECOND), roster.began_without_us(2 * SECOND)) == (-1, False)
+
+
+def test_a_process_whose_first_node_has_given_up_is_a_witness_by_its_other_nodes():
+    roster = roster_with(1)
+    for place, round in ((2, 9), (3, 5)):
+        roster.introduced(hello(place, carrier=1, round=round), -1, 0)
+    roster.introduced(hello(1, round=20, gone=True), -1, 0)
+    assert (roster.alive(0), roster.carriers(0)) == ({2, 3}, {1: 5})
+    roster.heard(2, 6, 2 * SECOND)
+    roster.shown(1, "a", False, 0)
+    assert (roster.alive(2 * SECOND), roster.carriers(2 * SECOND)) == ({2}, {})
 
 
 @pytest.mark.parametrize(

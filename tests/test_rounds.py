@@ -8,8 +8,8 @@ from epidemic.protocol import events as e
 from epidemic.protocol.events import SECOND
 from epidemic.protocol.questions import SEND_AGAIN
 from epidemic.protocol.roster import MOST_MISSED
-from epidemic.protocol.rounds import BEHIND, LEAD, Rounds, Rules, View
-from epidemic.protocol.search import TAKEN
+from epidemic.protocol.rounds import BEHIND, LEAD, RECENT, Rounds, Rules, View
+from epidemic.protocol.search import DONORS, TAKEN
 from simulated import held
 
 G = b"graph..."
@@ -282,7 +282,42 @@ def test_what_rounds_brought_is_counted():
     assert list(node.p.recent) == [(2, 2), (1, 2), (0, 2)]
 
 
+def test_what_is_remembered_of_rounds_does_not_grow_with_them():
+    node, sizes = Node(rounds=200).meets(1, 2, 3), []
+    for _ in range(110):
+        node.round_with(1, 2)
+        sizes.append(held(node.p))
+    assert sizes[80] == sizes[-1]
+    assert len(node.p.recent) == RECENT
+
+
+def test_messages_are_sent_only_to_those_who_are_there():
+    node = Node().meets(1, 2, 3)
+    node(e.Present(2, "a", False))
+    assert node.trains().of(e.Send) == [e.Send(0, (1,))]
+
+
 # -- asking -----------------------------------------------------------------------------------------------------------
+
+
+def test_who_has_nothing_yet_is_asked_again_only_after_a_while():
+    node = Node().meets(1, 2, 3).trains()
+    node.letter(1)
+    assert len(node.passes(1.1).of(e.Ask)) == 1
+    node(e.Answered("again", 2, 0, e.NOT_YET))
+    assert node.passes(1.5).of(e.Ask) == []
+    assert len(node.passes(1).of(e.Ask)) == 1
+
+
+def test_an_answer_about_an_earlier_round_excuses_nobody_in_this_one():
+    node = Node(deadline=2 * SECOND).meets(1, 2, 3).trains()
+    node.letter(1)
+    assert node.passes(2.1).of(e.Ask) == [e.Ask("again", 2, 0, SECOND)]
+    node(e.Mixed(0))
+    node.trains()
+    node.letter(1)
+    assert mixed(node(e.Answered("again", 2, 0, e.NOTHING))) == []
+    assert node.p.mailbox.missing() == {2}
 
 
 def test_who_is_late_is_asked_again_and_again_but_not_while_it_is_being_asked():
@@ -399,6 +434,16 @@ def test_a_node_that_returns_takes_a_model_and_goes_on_where_the_others_are():
     assert node(e.Adopted()) == []
 
 
+def test_only_a_few_are_asked_for_a_model_and_each_of_them_once():
+    node = Node(nodes=14).meets(*range(1, 13), round=20)
+    asked = [ask.to for ask in node.passes(2).of(e.Ask)]
+    while node.p.phase == "adopting":
+        node(e.Answered("model", asked[-1], 20, None))
+        asked += [ask.to for ask in node.of(e.Ask)]
+    assert len(asked) == len(set(asked)) == DONORS
+    assert node.of(e.Train) == [e.Train(21, 2)]
+
+
 def test_a_node_that_two_others_have_left_behind_goes_on_where_they_are():
     node = Node().meets(1, 2, 3)
     for place in (1, 2):
@@ -437,6 +482,14 @@ def test_a_slow_node_takes_part_in_the_last_round_at_least():
     assert node.p.count.taken == 1
 
 
+def test_a_node_says_that_it_has_finished_when_everything_is_written_down():
+    node = Node(rounds=1).meets(1, 2, 3)
+    node.round_with(1, 2)
+    assert node.p.hello() == (1, 0, False, False)
+    node(e.Concluded())
+    assert node.p.hello() == (1, 0, True, False)
+
+
 def test_a_node_at_its_end_says_so_again_and_leaves_when_the_others_have_finished():
     node = Node(rounds=1).meets(1, 2, 3)
     assert e.Conclude() in node.round_with(1, 2)
@@ -463,6 +516,42 @@ def test_a_letter_said_again_and_again_neither_feeds_the_pace_nor_makes_up_for_t
     node.trains()
     assert len(node.p.pace._waits) <= seen + 2 * (MOST_MISSED + BEHIND)
     assert mixed(node.letter(2)) == [[2]]  # nobody waits for node 1 any more
+
+
+def test_a_message_with_a_wrong_graph_is_refused_and_counted_whenever_its_round_is_near():
+    node = Node().meets(1, 2, 3)
+    node.round_with(1, 2)
+    node.trains()
+    for round in (0, 1, 2, 9):  # over, open, to come
+        node.letter(1, round, graph=b"another.")
+    assert node.p.count.refused["wrong-graph"] == 4
+    assert [said.text[:16] for said in node.acts if isinstance(said, e.Say)] == []  # said once, before
+    assert node.p.mailbox.missing() == {1, 2}
+    node.letter(1)
+    assert mixed(node.letter(2)) == [[1, 2]]
+
+
+def test_a_message_or_an_offer_of_a_round_that_does_not_exist_shows_nothing():
+    node = Node(cap=1).meets(1, 2, 3)
+    for round in (-1, 50, 10**18):
+        node.letter(3, round)
+        node(e.Asked("offer", 3, round, None))
+    assert node.p.count.refused["implausible"] == 3
+    assert node.p.roster.furthest(node.now) == -1
+
+
+def test_a_hello_that_is_refused_is_counted_and_said_once():
+    node = Node().meets(1, 2, 3)
+    said = [node(e.Introduced(3, 3, "a", round, 0)) for round in (51, 10**18)]
+    assert said == [[e.Say("refused what node 3 says of itself")], []]
+    assert node.p.count.refused["implausible-hello"] == 2
+
+
+def test_one_that_says_to_be_far_ahead_makes_others_ask_less_and_less_often():
+    node = Node(deadline=60 * SECOND).meets(1, 2, 3).trains()
+    node(e.Introduced(3, 3, "a", 49, 0))
+    assert 0 < len(node.passes(30).of(e.Greet)) <= 6 * 3
+    assert node.p.phase == "waiting"
 
 
 def test_late_letters_of_somebody_who_was_not_expected_do_not_feed_the_pace():

@@ -43,4 +43,6 @@ def test_the_schedules_have_everything_that_can_happen():
     for some in ("private", "cap", "late", "loss", "doubling", "amnesia", "honest_but_one", "calm"):
         assert any(getattr(s, some) for s in drawn), some
     assert any(s.liar is not None and s.faults for s in drawn)
+    assert any(s.ids and s.faults for s in drawn)
+    assert {len(s.ids) for s in drawn} >= {0, 1, 2, 3}
     assert any(max(s.compute) > 5 * min(s.compute) for s in drawn)

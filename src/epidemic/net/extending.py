@@ -22,6 +22,10 @@ def check_rounds(folder: Path, before: Experiment, now: Experiment) -> None:
         raise BadInput(
             f'rounds = {now.rounds}: algorithm.kind = "{now.free.called}" has no rounds and ends after clock.stop; {NEXT_RUN}'
         )
+    if now.network.coin == "committed":
+        raise BadInput(
+            f'rounds = {now.rounds}: with network.coin = "committed" the nodes have committed to the targets of {before.rounds} rounds; {NEXT_RUN}'
+        )
     if now.rounds < before.rounds:
         raise BadInput(
             f"rounds = {now.rounds} is fewer than the {before.rounds} of {folder / 'experiment.toml'}; go on with"

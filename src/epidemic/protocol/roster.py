@@ -271,7 +271,8 @@ class Roster:
     def carriers(self, now: int) -> dict[int, int]:
         """The live carriers but this node's own, and the rounds that they are in.
 
-        A carrier speaks for its process: other nodes cannot make it seem further than it is by saying that it carries them.
+        A carrier speaks for its process: other nodes cannot make it seem further than it is by saying that it carries them, nor can they be
+        witnesses by naming carriers that do not say so themselves.
         """
         alive, found = self.alive(now), dict[int, int]()
         for place in alive:
@@ -279,9 +280,11 @@ class Roster:
             if peer.token == self.token:
                 continue
             own = self._peers.get(peer.carrier)
-            if own is not None and own.carrier == peer.carrier and peer.carrier in alive:
+            if own is None or own.carrier != peer.carrier:
+                continue
+            if peer.carrier in alive:
                 found[peer.carrier] = own.round
-            else:
+            elif peer.gone is None:  # the process is there, but its first node has given up or counts no more
                 found[peer.carrier] = min(peer.round, found.get(peer.carrier, peer.round))
         return found
 
@@ -302,8 +305,7 @@ class Roster:
 
     def began_without_us(self, now: int) -> bool:
         """Whether enough others had begun before knowing of this node."""
-        those = (self._peers[place] for place in self.alive(now))
-        begun = {peer.carrier for peer in those if peer.begun and peer.token != self.token}
+        begun = [carrier for carrier in self.carriers(now) if self._peers[carrier].begun]
         return len(begun) >= self.witnesses(now)
 
     def front(self, now: int, ahead: int = 0) -> int:
