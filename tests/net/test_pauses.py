@@ -29,11 +29,11 @@ def test_after_a_short_pause_of_all_but_one_three_nodes_go_on_together(deploy, c
         eval=ep.Eval(every=1_000_000, samples=100), network=ep.Network(deadline=10.0, close=close),
     )  # fmt: skip
     there = deploy(what).start()
-    there.until_round(40, range(3), patience=120)
+    begun = there.until_round(40, range(3), patience=120)
     paused = [there.cluster.children[i].process.pid for i in (1, 2)]
     for pid in paused:
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(PAUSE)  # this is the fault
+    time.sleep(max(PAUSE, 4 * begun[0].limit))  # this is the fault: longer than the usual wait of several rounds
     for pid in paused:
         os.kill(pid, signal.SIGCONT)
 
