@@ -49,7 +49,7 @@ class World(simulated.World):
     def __init__(self, schedule, coin, protocol=Rounds, liars=None):
         super().__init__(schedule, self._made)
         self.coin, self.kind = coin, protocol
-        self.liars = liars or ({schedule.liar} - {None})
+        self.liars = set(liars or schedule.liars)
         self.saved = {}  # what nodes knew of others' commitments when they were saved
         self.counted = Counter()  # messages that counted at honest nodes, by sender
         self.trained = Counter()  # rounds by node
@@ -170,7 +170,7 @@ def run(seed, protocol=Rounds):
         world = World(schedule, coin, protocol).play()
         world.check()
         if schedule.honest_but_one:
-            world.check_liar(World(replace(schedule, liar=None), coin, protocol).play())
+            world.check_liar(World(replace(schedule, liar=None, ids=()), coin, protocol).play())
         return world
     finally:
         gc.enable()

@@ -700,11 +700,12 @@ class World:
         for round in {here, here + 1, here + self.more.randint(0, p.rules.ahead), here - 1}:
             if not victim.running or not 0 <= round < w.rounds:
                 continue
-            before, near = p.count.refused["wrong-graph"], here <= round <= here + p.rules.ahead or round in p._ready
+            why = "wrong-graph" if p.coin is None else "wrong-coin"
+            before, near = p.count.refused[why], here <= round <= here + p.rules.ahead or round in p._ready
             self.letters["sent"] += 1
             letter = (round, liar.place, victim.place, "wrong graph")
             self.deliver(victim.place, liar.place, round, b"another.", letter)
-            refused = p.count.refused["wrong-graph"] - before
+            refused = p.count.refused[why] - before
             assert refused == near, f"a wrong graph in round {round}, {here} is open: {refused} messages refused"
 
     def lie_ids(self, liar, victim):
