@@ -180,6 +180,16 @@ def test_nodes_of_one_process_are_one_witness_and_those_of_the_own_process_are_n
     assert roster.witnesses(0) == 2
 
 
+def test_the_node_that_carries_this_one_is_no_witness():
+    roster = Roster(1, 6, 100, token="mine")
+    roster.shown(0, "mine", True, 0)
+    roster.shown(3, "a", True, 0)
+    for place, token in ((0, "mine"), (2, "mine"), (3, "a")):
+        roster.introduced(hello(place, token, carrier=place - place % 3, round=60), -1, 0)
+    assert roster.alive(0) == {0, 2, 3}
+    assert (roster.carriers(0), roster.front(0), roster.began_without_us(0)) == ({3: 60}, -1, False)
+
+
 def test_with_one_other_process_it_is_enough_of_a_witness():
     roster = Roster(0, 4, 100, token="mine")
     roster.introduced(hello(1, "mine", carrier=0), -1, 0)

@@ -153,6 +153,18 @@ def test_a_node_far_ahead_of_everybody_waits_for_as_long_as_it_may_whatever_one_
     assert mixed(node.passes(3).acts) == [[]]
 
 
+def test_a_node_far_ahead_of_all_but_one_waits_for_the_others_although_it_is_not_alone():
+    node = Node(deadline=30 * SECOND).meets(1, 2, 3)
+    for _ in range(LEAD):
+        node.round_with(1, 2)
+    node.p.roster._peers[2].round = 0
+    node.trains()
+    assert node.p.pace.limit < 2 * SECOND
+    node.letter(1)
+    assert mixed(node.passes(28).acts) == []
+    assert mixed(node.passes(3).acts) == [[1]]
+
+
 # -- staying together --------------------------------------------------------------------------------------------------
 
 
