@@ -78,10 +78,10 @@ def _tiles(cluster: Cluster, counts: Counter[str]) -> str:
     sent = [m.sent for m in people if m.sent is not None]
     if sent:
         found.append(("sent", size(sum(sent) / len(sent)), "per node"))
-    delivery = Delivery.total(m.delivery for m in people if m.delivery is not None)
-    if delivery is not None and delivery.rounds:
-        found.append(("heard lately", f"{delivery.recent_heard} of {delivery.recent_expected}", "expected messages"))
-        found.append(("rounds alone", str(delivery.lonely), f"of {delivery.rounds}"))
+    sums = Delivery.total(m.delivery for m in people if m.delivery is not None)
+    if sums is not None and sums.rounds:
+        found.append(("heard lately", f"{sums.recent_heard} of {sums.recent_expected}", "expected messages"))
+        found.append(("rounds alone", str(sums.lonely), f"of {sums.rounds}"))
     trouble = [f"{counts[s]} {s}" for s in ("late", "refused", "gone", "failed") if counts[s]]
     alone = sum(m.delivery is not None and often_alone(m.delivery) for m in people)
     trouble += [f"{alone} often alone"] if alone else []
