@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections import Counter
 
 import msgspec
 import numpy as np
@@ -117,6 +118,48 @@ def test_a_member_cannot_mislead_a_node_by_exchanges(deploy, tmp_path):
     assert found[0].refusals["malformed"] > 0
     assert found[0].known <= 3
     assert found[0].alive >= 3  # whoever says to be at others' addresses cuts nobody off
+    there.cluster.stop()
+
+
+def test_one_liar_that_floods_exchanges_isolates_nobody(deploy):
+    """Certified, and connected to everybody: all that it says in exchanges is itself. Every honest node goes on knowing an honest one."""
+    service = ep.Spray(a=2)
+    what = views(service, nodes=8, rounds=5000, eval=ep.Eval(every=5000, samples=100))
+    there = deploy(what)
+    liar, addresses = Identity.load(there.folders[7]), read_addresses(there.folders[7] / "node.toml")
+    there.start(there.folders[:7])
+    transport = Transport(liar, addresses, nodes=8, knows_all=False)
+    try:
+        book = Book(liar, seal_contact(liar, addresses.listen, int(time.time())), 8)
+        terms = terms_of(prepare(what, 1, what.load_data(), [7]))
+        hello = Hello(7, 7, transport.token, liar.encoded, terms.run, 0, 0, False, False, book.own)
+        entries = ((7, 0),) * service.side(8, 7, lambda _: 0).most
+        answered = Counter()
+
+        def flood(place):
+            return book.seal(terms.run, 7, place, entries, liar.key)
+
+        def answer(question, respond):
+            respond(flood(msgspec.msgpack.decode(msgspec.msgpack.decode(question)[0])[1]))
+
+        transport.watch("alive", lambda place, token, shown: None)
+        transport.answer(TOPIC, answer)
+        transport.appear("alive", 7)
+        for i in range(7):
+            transport.connect(f"victim {i}", read_addresses(there.folders[i] / "node.toml").listen)
+        end = time.monotonic() + 60
+        while len(answered) < 7 or min(answered.values()) < 3:
+            assert time.monotonic() < end, answered
+            for i in range(7):
+                if not answered[i]:
+                    transport.ask("hello", i, seal_hellos([(hello, liar)], terms), 2.0, lambda _: None, 2**20)
+                transport.ask(TOPIC, i, flood(i), 2.0, lambda raw, i=i: answered.update([i] if raw else []), 2**18)
+            time.sleep(0.4)  # how often a liar asks
+        found = there.until(lambda found: set(range(7)) <= found.keys())
+    finally:
+        transport.close()
+    assert all(found[i].known >= 2 for i in range(7)), {i: found[i].known for i in range(7)}  # one of them is honest
+    assert any(found[i].refusals.get("own-entries", 0) > 0 for i in range(7))
     there.cluster.stop()
 
 
