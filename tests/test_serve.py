@@ -164,7 +164,8 @@ def test_a_line_without_an_end_is_read_once(runs, monkeypatch):
             read.append(size)
             return super().read(size)
 
-    records = Records(SimpleNamespace(open=lambda _: Counting(path)))
+    monkeypatch.setattr(seeds, "open_regular", lambda _: Counting(path))
+    records = Records(path)
 
     def look(tail):
         with path.open("ab") as file:

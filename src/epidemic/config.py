@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from epidemic.errors import BadInput, EpidemicError, plain, suggestion
+from epidemic.errors import BadInput, EpidemicError, plain, spoken, suggestion
 
 T = TypeVar("T")
 
@@ -197,8 +197,8 @@ def check_code(reference: str, where: str) -> None:
     """Refuse a module that a file names, if that is wished."""
     if code_refused():
         raise BadInput(
-            f"{where} = {reference!r} names code to be executed, which --no-code ({NO_CODE}) refuses; read that code first, then leave"
-            " the option out"
+            f"{where} = {reference!r} names code to be executed, which {spoken(NO_CODE, f'--no-code ({NO_CODE})')} refuses;"
+            " read that code first, then leave it out"
         )
 
 

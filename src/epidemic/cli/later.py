@@ -49,16 +49,18 @@ def cluster_next_command(
     ] = None,
     settings: Settings = None,
 ) -> None:
-    """Make the next run of a deployment with the keys, addresses and revocations of the last one, which stays as it is.
+    r"""Make the next run of a deployment with the keys, addresses and revocations of the last one, which stays as it is.
 
     On several machines each operator does it for the node's own folder, with the same --set and the same weights: no key leaves its machine,
     and nodes compare when they meet. 'epidemic export --mean' writes weights to start from.
 
     [bold]Examples[/bold]
 
-      epidemic cluster next hospital --weights mean.safetensors --set rounds=60 --out second
+      epidemic cluster next hospital --weights mean.safetensors \
+          --set rounds=60 --out second
 
-      epidemic cluster next hospital/node-0 --weights mean.safetensors --set rounds=60 --out second-node-0
+      epidemic cluster next hospital/node-0 --weights mean.safetensors \
+          --set rounds=60 --out second-node-0
     """
     from epidemic.net.next_run import make_next
 

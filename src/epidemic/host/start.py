@@ -53,14 +53,14 @@ class Weights:
         """Read a safetensors file, for example one of `epidemic export`. Raises BadInput if its numbers are not finite."""
         if not path.is_file():
             raise BadInput(
-                f"{path} {'is not a file' if path.exists() else 'does not exist'}; give a safetensors file, for example one of"
-                " 'epidemic export DIR --mean -o FILE'"
+                f"{path} {'is not a file' if path.exists() else 'does not exist'}; give a safetensors file, for example"
+                " the mean model that 'epidemic export' writes"
             )
         try:
             with safetensors.safe_open(path, "pt") as file:
                 if "epidemic" in (file.metadata() or {}):
                     raise BadInput(
-                        f"{path} holds the models of all nodes; export one with 'epidemic export DIR --mean -o FILE'"
+                        f"{path} holds the models of all nodes; give the mean model that 'epidemic export' writes"
                     )
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, safetensors.SafetensorError) as problem:
