@@ -71,8 +71,8 @@ def node_command(
             found = score(summary.final_accuracy, summary.final_loss)
             heard = delivery_line([summary.delivery])
             typer.echo(
-                f"done: {summary.rounds} rounds, {found} on the full test set, {size(summary.bytes.total.mean)} sent,"
-                f" {heard}{'; ' * bool(heard)}{directory / 'run'}"
+                f"done: {summary.rounds} rounds, {found} on the full test set, {size(summary.bytes.total.mean)} sent"
+                f"{', ' * bool(heard)}{heard}; {directory / 'run'}"
             )
 
 
