@@ -137,7 +137,9 @@ def test_counting_node_ids_of_one_process_as_witnesses_is_caught():
         def carriers(self, now):
             return {place: self._peers[place].round for place in self.alive(now)}
 
-    assert caught(with_part(roster=Counting), "the others")  # a node goes where they are not, or comes when they have left
+    assert caught(
+        with_part(roster=Counting), "the others"
+    )  # a node goes where they are not, or comes when they have left
 
 
 def test_believing_what_others_say_of_a_process_is_caught():

@@ -11,7 +11,9 @@ from epidemic.net.extending import check_rounds
 
 
 def with_rounds(rounds, **network):
-    return msgspec.structs.replace(ep.Experiment(rounds=rounds, topology=ep.ELLocal(s=2)), network=ep.Network(**network))
+    return msgspec.structs.replace(
+        ep.Experiment(rounds=rounds, topology=ep.ELLocal(s=2)), network=ep.Network(**network)
+    )
 
 
 def test_more_rounds_are_fine_and_fewer_are_not():

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
