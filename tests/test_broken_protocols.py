@@ -146,7 +146,8 @@ def test_believing_what_others_say_of_a_process_is_caught():
             found = {}
             for place in self.alive(now):
                 peer = self._peers[place]
-                found[peer.carrier] = max(peer.round, found.get(peer.carrier, -1))
+                if peer.carrier in self._peers:
+                    found[peer.carrier] = max(peer.round, found.get(peer.carrier, -1))
             return found
 
     assert caught(with_part(roster=Trusting), "but the others are in")
