@@ -344,7 +344,7 @@ class World:
     def show(self, viewer, node):
         place = node.process.place
         key = (viewer.place, viewer.life, place, node.token)
-        if self.open(viewer.place, place) and node.running and key not in self.shown and place != viewer.place:
+        if self.open(viewer.place, place) and node.running and key not in self.shown:
             delay = self.delay()
             self.shown[key] = self.now + delay
             self.later(delay, viewer, e.Present(place, node.token, True))
@@ -594,6 +594,8 @@ class World:
         self.end(node, "left")
 
     def on_fail(self, node, action):
+        if "learnt nothing" in action.reason:
+            self.check_jump(node, self.what.rounds)  # it believes that the others are at their end
         self.end(node, action.reason)
 
     def on_nothing(self, node, action):

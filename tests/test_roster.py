@@ -226,6 +226,21 @@ def test_node_ids_that_name_each_other_or_unknown_ones_as_their_carriers_are_no_
     assert (roster.front(2 * SECOND), roster.began_without_us(2 * SECOND)) == (-1, False)
 
 
+def test_a_node_id_that_is_heard_but_was_never_shown_as_its_own_carrier_is_no_witness():
+    roster = Roster(0, 5, 100)
+    roster.shown(1, "a", True, 0)
+    roster.introduced(hello(1, round=50), -1, 0)
+    roster.introduced(hello(2, round=50, carrier=2), -1, 0)  # in truth another node of the process with this token
+    roster.heard(2, 0, 2 * SECOND)
+    assert roster.alive(2 * SECOND) == {1, 2}
+    assert (roster.carriers(2 * SECOND), roster.front(2 * SECOND)) == ({1: 50}, -1)
+    roster.shown(2, "a", True, 2 * SECOND)  # it has a connection of its own ...
+    assert roster.front(2 * SECOND) == 50
+    roster.shown(2, "a", False, 2 * SECOND)  # ... which is shown no more, but its messages come
+    roster.heard(2, 1, 4 * SECOND)
+    assert roster.front(4 * SECOND) == 50
+
+
 def test_a_process_whose_first_node_has_given_up_is_a_witness_by_its_other_nodes():
     roster = roster_with(1)
     for place, round in ((2, 9), (3, 5)):

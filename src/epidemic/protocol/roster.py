@@ -47,6 +47,7 @@ class _Peer:
     tardy: int = 0  # grows whenever it is missed, shrinks whenever it is heard; nobody who is in step has any
     heard: int | None = None  # when its last letter of a current round came
     gone: int | None = None  # since when it is not shown
+    shown: bool = False  # whether the network has ever shown its token at its carrier
     ended: bool = False  # whether it has said that it gives up
     seen: int = 0  # when it last showed what round it is in
     vain: int = 0  # microseconds that it was waited for in vain since it last showed a new round ...
@@ -100,7 +101,9 @@ class Roster:
             self.shown(place, token, False, now)
 
     def _note_gone(self, peer: _Peer, now: int) -> None:
-        here = peer.token in self._tokens.get(peer.carrier, ()) and not peer.ended
+        shown = peer.token in self._tokens.get(peer.carrier, ())
+        peer.shown |= shown
+        here = shown and not peer.ended
         if here != (peer.gone is None):
             peer.gone = None if here else now
             self._alive = None
@@ -272,7 +275,7 @@ class Roster:
         """The live carriers but this node's own, and the rounds that they are in.
 
         A carrier speaks for its process: other nodes cannot make it seem further than it is by saying that it carries them, nor can they be
-        witnesses by naming carriers that do not say so themselves.
+        witnesses by naming carriers that do not say so themselves, or that the network has never shown.
         """
         alive, found = self.alive(now), dict[int, int]()
         for place in alive:
@@ -280,7 +283,7 @@ class Roster:
             if peer.token == self.token:
                 continue
             own = self._peers.get(peer.carrier)
-            if own is None or own.carrier != peer.carrier:
+            if own is None or own.carrier != peer.carrier or not own.shown:
                 continue
             if peer.carrier in alive:
                 found[peer.carrier] = own.round
