@@ -459,10 +459,10 @@ def test_only_a_few_are_asked_for_a_model_and_each_of_them_once():
 def test_a_node_that_two_others_have_left_behind_goes_on_where_they_are():
     node = Node().meets(1, 2, 3)
     for place in (1, 2):
-        node(e.Introduced(place, place, "a", BEHIND, 0))
+        node(e.Introduced(place, place, "a", BEHIND + 1, 0))
     node.trains()
-    assert node.of(e.Send) == [e.Send(BEHIND + 1, (1, 2))]
-    assert node.p.count.jumped == BEHIND + 1
+    assert node.of(e.Send) == [e.Send(BEHIND + 1 + 1, (1, 2))]
+    assert node.p.count.jumped == BEHIND + 1 + 1
 
 
 def test_one_alone_moves_nobody():

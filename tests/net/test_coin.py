@@ -134,7 +134,7 @@ def test_who_shows_a_wrong_link_or_commits_anew_is_refused_and_said_once(deploy)
         liar.introduce()
         now = there.statuses()[0].round
         for i in range(5):
-            liar.send(0, liar.letter(now + 4, bytes([i]) * 32))
+            liar.send(0, liar.letter(now + 3 + i, bytes([i]) * 32))
         other = Chain(b"x" * 32, liar.terms.run, 3, what.rounds)
         for _ in range(3):
             assert ask(liar.transport, "hello", 0, liar.hello(commitment=other.commitment, round=99_000))

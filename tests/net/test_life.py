@@ -363,7 +363,7 @@ def test_what_cannot_be_a_next_run_is_one_line_and_nothing_is_written(tmp_path, 
         ("cut", "is not a whole safetensors file"),
         ("fifo", "is not a file"),
         ("none", "does not exist; give a safetensors file"),
-        ("all", "holds the models of all nodes; export one"),
+        ("all", "holds the models of all nodes; give the mean model"),
     ):
         said = problem(capsys, "cluster", "next", root, "--out", out, "--weights", tmp_path / f"{file}.safetensors")
         assert message in said

@@ -221,8 +221,13 @@ class Rounds(Member):
 
     @property
     def _behind(self) -> int:
-        """So many rounds behind, what a node sends comes too late; where nobody knows whom to wait for that is one."""
-        return 1 if self._expects_anybody else BEHIND
+        """So many rounds behind, what a node sends comes too late; where nobody knows whom to wait for that is one.
+
+        Where two witnesses are enough it is one more: a liar may be one of them, and a single honest node that is ahead for a moment the other.
+        """
+        if self._expects_anybody:
+            return 1
+        return BEHIND if self.roster.witnesses(self.now) > 2 else BEHIND + 1
 
     @property
     def _front_is_vague(self) -> bool:
