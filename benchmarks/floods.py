@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import epidemic as ep
+from benchmarks.sizes import SMALLEST, sized
 from epidemic.host.plan import intended_graph, view_of
 from epidemic.host.setup import prepare
 from epidemic.net.addresses import Addresses, free_addresses, read_addresses
@@ -28,7 +29,7 @@ from epidemic.net.watching import Watcher
 from epidemic.net.wire import Column, Format
 from epidemic.rng import Streams
 
-SECONDS = 6.0
+SECONDS = sized(6.0, 1.0)
 WHAT = ep.Experiment(
     nodes=4,
     rounds=1_000_000,
@@ -116,7 +117,7 @@ def run() -> bool:
                 f"{kind}, {when} {SECONDS:.0f} s: victim {victim:.0f}, bystander {bystander:.0f} trainings per processor second,"
                 f" ratio {kept[-1]:.2f}; {flood} dropped unread"
             )
-    return min(kept) >= 0.5
+    return SMALLEST or min(kept) >= 0.5  # ratios of the smallest form say nothing
 
 
 if __name__ == "__main__":
