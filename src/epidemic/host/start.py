@@ -28,7 +28,7 @@ MOST_RUNS = 1_000_000
 
 
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What start.json says."""
+    """Where a deployed run starts: its number in the cluster and the digest of its weights, as start.json has them."""
 
     run: int
     """The number of the run, by which one with the same keys is told from those before it."""

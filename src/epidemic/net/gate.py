@@ -10,7 +10,7 @@ from epidemic.net.transport import ANYBODY, OBSERVER, Transport
 
 
 class Gate:
-    """The gate of one process."""
+    """Drops what comes over a link that carries too much, before anything is read."""
 
     def __init__(self, transport: Transport, desk: Desk, say: Callable[[str], None], each: int) -> None:
         """`each`: how many messages a node sends to this process in a round."""
@@ -19,7 +19,7 @@ class Gate:
         self._told: set[int] = set()  # whose links carried too much
 
     def open(self) -> None:
-        """Stand before the transport."""
+        """Have the transport ask this gate about everything that comes in."""
         self._transport.admit = self.admit
         self._transport.unwelcome = lambda place: self._limits.closed(place, now())
 
@@ -50,5 +50,5 @@ class Gate:
 
     @property
     def dropped(self) -> int:
-        """What was dropped unread."""
+        """How many messages were dropped unread, over all links."""
         return self._limits.dropped

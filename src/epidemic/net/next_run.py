@@ -44,7 +44,7 @@ class _Holder:
 
 @dataclass(frozen=True)
 class NextRun:
-    """What was made."""
+    """What `make_next` has made: the folders of the next run, and where that starts."""
 
     folders: dict[int, Path]  # of nodes, by their places
     start: Start

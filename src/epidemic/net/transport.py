@@ -104,7 +104,7 @@ class Transport:
         return session
 
     def _linked(self, event: zenoh.LinkEvent) -> None:
-        """A link came, or went."""
+        """Called when a link opens or closes."""
         no_lingering()
         if event.kind == zenoh.SampleKind.PUT:
             place = _place_at_end(event.link)

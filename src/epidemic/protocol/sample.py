@@ -80,7 +80,7 @@ class Sample:
         return among[self._draw(len(among))] if among else None
 
     def answered(self, peer: int) -> None:
-        """A probe reached its peer."""
+        """The peer of a probe answered: its slot stays as it is."""
         self._failures.pop(peer, None)
 
     def failed(self, peer: int) -> None:

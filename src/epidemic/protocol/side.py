@@ -95,15 +95,15 @@ class Side:
 
     @property
     def places(self) -> set[int]:
-        """Whom it knows."""
+        """The node ids of the peers in this view."""
         return {place for place, _ in self.entries}
 
     def age(self) -> None:
-        """A cycle has passed."""
+        """Make every entry one cycle older."""
         self.entries = [(place, min(age + 1, MOST_AGE)) for place, age in self.entries]
 
     def shuffled(self, entries: Iterable[Entry]) -> list[Entry]:
-        """These in random order."""
+        """Return these entries in random order."""
         found = list(entries)
         for i in range(len(found) - 1, 0, -1):
             j = self.draw(i + 1)

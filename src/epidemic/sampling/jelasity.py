@@ -172,7 +172,7 @@ class JelasitySide(Side):
         self.age()
 
     def refused(self, partner: int) -> None:
-        """A cycle has passed."""
+        """The partner is there and wants no exchange now: its entry becomes new, the others one cycle older."""
         self.entries = [(place, 0 if place == partner else age) for place, age in self.entries]
         self._partner = None
         self.age()
