@@ -7,30 +7,29 @@ READY := $(VENV)/.ready
 # Tests start hundreds of processes. Without bytecode each compiles the package again, which is a second of processor time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-net test-ranks test-slurm test-docs test-wheel docs soak mutants lint bench bench-smallest format clean
+.PHONY: demo test test-net test-ranks test-slurm test-docs test-wheel docs soak random mutants lint bench bench-smallest format clean
 
-demo: $(READY)  ## six methods, 96 nodes, three seeds, on the embedded data: about a minute
+demo: $(READY)  ## random against static neighbours, 128 nodes, three seeds, on the embedded data: about a minute
 	rm -rf runs/demo
 	$(BIN)/epidemic compare --out runs/demo
 
 test: $(READY)  ## run the tests
-	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --ignore tests/net --ignore tests/ranks --ignore tests/slurm --ignore tests/docs
+	$(BIN)/pytest -n auto --dist loadgroup --no-loadscope-reorder --ignore tests/net --ignore tests/ranks --ignore tests/slurm --ignore tests/docs
 
 test-net: $(READY)  ## deployed nodes: real processes, real connections, crashes, attackers
 	# real processes on a busy machine: what fails beside others must pass alone
 	$(BIN)/pytest -n 2 --dist loadfile tests/net || $(BIN)/pytest --last-failed tests/net
 
 test-ranks: $(READY)  ## one simulation on several processes: the same bytes, killed ranks, refusals
-	# real processes, as in test-net: what fails beside others must pass alone
+	# real processes on a busy machine: what fails beside others must pass alone
 	$(BIN)/pytest -n 2 --dist loadgroup tests/ranks || $(BIN)/pytest --last-failed tests/ranks
 
 test-slurm: $(READY)  ## runs on a Slurm of this machine, which the tests start; root and Debian's slurm-wlm and munge are needed
-	# real processes, as in test-net: what fails beside others must pass alone
 	# tests wait for Slurm most of the time: two workers, each with a Slurm of its own
 	$(BIN)/pytest -n 2 --dist worksteal tests/slurm || $(BIN)/pytest --last-failed tests/slurm
 
 test-docs: $(READY)  ## every command and block of code of README.md, docs/ and --help, as written
-	# real processes, as in test-net: what fails beside others must pass alone
+	# real processes on a busy machine: what fails beside others must pass alone
 	$(BIN)/pytest -n auto --dist worksteal tests/docs || $(BIN)/pytest --last-failed tests/docs
 
 test-wheel: $(READY)  ## the wheel, in an environment that has nothing else
@@ -46,8 +45,11 @@ docs: $(READY)  ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	$(BIN)/python tests/check_site.py site
 
-soak: $(READY)  ## simulated schedules of the round protocol, on all cores, for MINUTES
-	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),10)
+soak: $(READY)  ## fresh simulated schedules of the protocols, then fresh examples of the laws, on all cores, for MINUTES
+	$(BIN)/python tests/soak.py --everything --minutes $(or $(MINUTES),10)
+
+random: $(READY)  ## COUNT random experiments: each runs, or is refused in one line, and none of its settings is ignored
+	$(BIN)/python tests/drawn.py --count $(or $(COUNT),2000)
 
 mutants: $(READY)  ## break the round protocol in many ways, one after the other: the tests must notice each
 	$(BIN)/python tests/mutants.py

@@ -15,6 +15,7 @@ ALL = [
     "training",
     "small_models",
     "views",
+    "aggregation",
     "methods",
     "scaling",
     "scale",

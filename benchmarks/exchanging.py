@@ -69,13 +69,13 @@ def main() -> None:
 
 def without_arithmetic(work: Callable[[], None]) -> None:
     """The same rows and columns travel, and nothing is added up."""
-    kept = crossing.added, crossing.mix, crossing.shared_row, crossing.taken
-    crossing.added, crossing.mix = lambda _matrix, _x, _workers, out: out, lambda _weights, x, _workers, _out: x
+    kept = sharded.added, sharded.mix, crossing.shared_row, crossing.taken
+    sharded.added, sharded.mix = lambda _matrix, _x, _workers, out: out, lambda _weights, x, _workers, _out: x
     crossing.shared_row, crossing.taken = lambda _weights, members: members[:1], lambda _weights, row, _takers: row
     try:
         work()
     finally:
-        crossing.added, crossing.mix, crossing.shared_row, crossing.taken = kept
+        sharded.added, sharded.mix, crossing.shared_row, crossing.taken = kept
 
 
 def exchange(ranks: Crossing, own: torch.Tensor, w: Weights, counts: list[int], workers: Workers) -> None:

@@ -19,14 +19,14 @@ from epidemic.host.plan import intended_graph, view_of
 from epidemic.host.setup import prepare
 from epidemic.net.addresses import Addresses, free_addresses, read_addresses
 from epidemic.net.folders import make_cluster
-from epidemic.net.hello import Hello, seal_hellos
+from epidemic.net.handshake import Handshake, seal_handshakes
 from epidemic.net.keys import Identity
-from epidemic.net.processes import Cluster
-from epidemic.net.seat import raw_bytes
+from epidemic.net.outbox import raw_bytes
+from epidemic.net.processes import LocalCluster
 from epidemic.net.terms import terms_of
 from epidemic.net.transport import Transport
-from epidemic.net.watching import Watcher
-from epidemic.net.wire import Column, Format
+from epidemic.net.watching import StatusWatcher
+from epidemic.net.wire import Column, MessageFormat
 from epidemic.rng import Streams
 
 SECONDS = sized(6.0, 1.0)
@@ -46,11 +46,11 @@ def _attack(folder, addresses, kind, round, started):
     identity, setup = Identity.load(folder), prepare(WHAT, 1, None, [3])
     terms = terms_of(setup)
     transport = Transport(identity, Addresses(None, addresses), nodes=WHAT.nodes, largest=2**22)
-    hello = Hello(3, 3, transport.token, identity.encoded, terms.run, 0, WHAT.rounds, False, False)
-    bundle = seal_hellos([(hello, identity)], terms)
-    format = Format(terms.run, (Column("x", tuple(setup.initial.shape), "float32"),))
+    hello = Handshake(3, 3, transport.token, identity.encoded, terms.run, 0, WHAT.rounds, False, False)
+    bundle = seal_handshakes([(hello, identity)], terms)
+    format = MessageFormat.in_rounds(terms.run, (Column("x", tuple(setup.initial.shape), "float32"),))
     graph = view_of(intended_graph(WHAT, Streams(WHAT.seeds[0]), round), round, 3).digest
-    payload = transport.payload(format.seal(round, 3, graph, {"x": raw_bytes(setup.initial)}, identity.key))
+    payload = transport.payload(format.seal(round, 3, {"x": raw_bytes(setup.initial)}, identity.key, graph=graph))
     time.sleep(1.0)
     transport.ask("hello", 0, bundle, 3.0, lambda _: None, 2**20)
     while not transport.send(0, payload):
@@ -93,7 +93,7 @@ def run() -> bool:
             root = Path(place) / "cluster"
             folders = make_cluster(WHAT, free_addresses(3), root)
             addresses = tuple(read_addresses(folder / "node.toml").listen for folder in folders[:3])
-            cluster, watcher = Cluster(folders[:3]), Watcher(root / "observer")
+            cluster, watcher = LocalCluster(folders[:3]), StatusWatcher(root / "observer")
             attacker = None
             try:
                 while not (found := watcher.ask()) or min(status.round for status in found) < 100 or len(found) < 3:

@@ -26,13 +26,13 @@ from epidemic.callbacks import Callback
 from epidemic.net.addresses import Addresses, free_addresses
 from epidemic.net.folders import make_cluster
 from epidemic.net.keys import Authority, Identity
-from epidemic.net.processes import Cluster
+from epidemic.net.processes import LocalCluster
 from epidemic.net.transport import Transport
-from epidemic.net.watching import Watcher
-from epidemic.net.wire import Column, Format
+from epidemic.net.watching import StatusWatcher
+from epidemic.net.wire import Column, MessageFormat
 
 NUMBERS, MODELS, REPEATS = sized(1_700_000, 1_000), sized(60, 3), sized(4, 1)
-FORMAT = Format(bytes(16), (Column("x", (NUMBERS,), "float32"),))
+FORMAT = MessageFormat.in_rounds(bytes(16), (Column("x", (NUMBERS,), "float32"),))
 
 
 def _plain_receiver(port, results):
@@ -85,7 +85,7 @@ def _sealed_sender(folders, addresses):
     model = {"x": np.random.default_rng(0).normal(size=NUMBERS).astype("<f4").view(np.uint8)}
     sent = 0
     while sent < MODELS + 1:
-        sent += transport.send(0, transport.payload(FORMAT.seal(sent, 1, bytes(8), model, identity.key)))
+        sent += transport.send(0, transport.payload(FORMAT.seal(sent, 1, model, identity.key, graph=bytes(8))))
     time.sleep(sized(5, 1))
     transport.close()
 
@@ -171,8 +171,8 @@ def _deployed(what: ep.Experiment, processes: int, first: int, last: int) -> tup
     """Seconds from round `first` to round `last` of the slowest node, and the most bytes of control messages of a node."""
     with tempfile.TemporaryDirectory() as root:
         folders = make_cluster(what, free_addresses(what.nodes), Path(root) / "cluster")
-        nodes = Cluster(folders, processes)
-        watcher = Watcher(Path(root) / "cluster" / "observer")
+        nodes = LocalCluster(folders, processes)
+        watcher = StatusWatcher(Path(root) / "cluster" / "observer")
         reached: dict[int, tuple[float, int]] = {}
         while len(reached) < 2:
             if nodes.wait(0.0):  # all is over already

@@ -157,7 +157,7 @@ class World(simulated.World):
 def drawn(seed):
     """A schedule in which every node draws its targets by itself, and the coin that it does so with."""
     schedule = simulated.drawn(seed)
-    close = "deadline" if schedule.close == "barrier" else schedule.close
+    close = "adaptive" if schedule.close == "barrier" else schedule.close
     s = min(schedule.s, schedule.n - 1)
     return replace(schedule, topology="el-local", private=True, cap=None, close=close, s=s), COINS[seed % 2]
 

@@ -3,11 +3,14 @@
 import gc
 import os
 import tempfile
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # The same examples in every run, and no time limits: shared machines are slow at times.
 settings.register_profile("project", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)  # for `make soak`
 settings.load_profile("project")
 
 # Decoded data is kept for the length of this run only, and never among the user's own.
@@ -24,12 +27,34 @@ def pytest_unconfigure():
     _cache.cleanup()
 
 
-LONGEST = ("test_reproduce.py", "test_sweep.py", "test_engine.py")
+HERE = Path(__file__).parent
+FIRST = ("test_reproduce.py", "test_sweep.py", "test_engine.py", "test_page.py")
+LAST = (
+    "test_partial.py",
+    "test_coins.py",
+    "test_broken_protocols.py",
+    "test_staying.py",
+    "test_schedules.py",
+)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """A file is done by one worker; those that take longest start first, so that nobody waits for them at the end."""
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+    """A file is done by one worker, since its tests may share what took long to make. Those that take longest start first.
+
+    Files whose tests share nothing and take long come last, test by test, so that all workers end at the same time.
+    """
+
+    def place(item):
+        name = item.path.name
+        if name in FIRST:
+            return FIRST.index(name)
+        return len(FIRST) + 1 + LAST.index(name) if name in LAST else len(FIRST)
+
+    items.sort(key=place)
+    for item in items:
+        if item.path.parent == HERE and item.path.name not in LAST:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 def pytest_collection_finish():

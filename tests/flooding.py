@@ -118,7 +118,7 @@ class World(partial.World):
 def schedule(seed, n, s=2, seconds=40):
     """Nothing is wrong but the liars: rounds of half a second."""
     return simulated.Schedule(
-        seed, n, 2 * seconds + 20, "el-local", s, "deadline", True, None, deadline=2 * SECOND, patience=20 * SECOND,
+        seed, n, 2 * seconds + 20, "el-local", s, "adaptive", True, None, deadline=2 * SECOND, patience=20 * SECOND,
         compute=[480_000] * n, delay=(1_000, 2_000), loss=0.0, doubling=0.0, save_every=1000,
     )  # fmt: skip
 

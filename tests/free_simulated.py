@@ -59,6 +59,10 @@ class Rows:
         return next(HANDLES)
 
     @staticmethod
+    def aggregate(own, letters, weights, now):
+        return next(HANDLES)
+
+    @staticmethod
     def patch(base, parts):
         return next(HANDLES)
 
@@ -86,7 +90,7 @@ def drawn(seed):
     """The schedule of a seed: up to four seconds long."""
     found = simulated.drawn(seed)
     rounds = min(found.rounds, 4)
-    return replace(found, rounds=rounds, close="deadline", cap=None, private=False, deadline=5 * SECOND, ids=())
+    return replace(found, rounds=rounds, close="adaptive", cap=None, private=False, deadline=5 * SECOND, ids=())
 
 
 class World(simulated.World):
@@ -116,7 +120,7 @@ class World(simulated.World):
         node.outcome = None
         memory, tally, counted = (None, {}, None) if from_nothing or node.saved is None else node.saved
         rules = FreeRules(
-            place, w.n, w.rounds, deadline=w.deadline, patience=w.patience,
+            place, w.n, w.rounds, close=simulated.closing('adaptive', w.deadline), patience=w.patience,
             founders=frozenset(i for i in range(w.n) if i != place and i not in w.late),
             adopt=self.random.random() < 0.7, stop=self.stop, evaluate=self.random.choice([0, SECOND // 2]),
             every=3, save=w.save_every * SECOND // 4, parts=self.method.parts,

@@ -40,7 +40,7 @@ class Mutant:
 
     @property
     def path(self):
-        return Path("protocol") / f"{self.file}.py"
+        return Path("close.py") if self.file == "close" else Path("protocol") / f"{self.file}.py"
 
     def applied(self, text):
         """The text of its file, changed."""
@@ -64,12 +64,17 @@ MUTANTS = [
     M("rounds", "held = roster.worth_waiting_for(absent, self.round, now)", "held = frozenset()",
       "A node that hears nobody waits no longer than usual."),
     M("rounds", "if roster.far_behind(self.round - LEAD, now):", "if False:", "A node far ahead of the others does not wait."),
-    M("rounds", "limit = self.rules.deadline if held", "limit = 10 * self.rules.deadline if held",
-      "A node that is alone waits for longer than the deadline."),
+    M("rounds", "usual = self.rules.deadline if held", "usual = self.pace.limit if held",
+      "A node that is alone waits no longer than usual."),
     M("rounds", "over = not missing", "over = not missing or self.now - self.began >= self.rules.deadline",
       "A barrier closes on the deadline."),
-    M("rounds", 'if self.rules.close == "quorum" and heard >= len(view.targets):',
-      'if self.rules.close == "quorum" and len(view.expected or ()) >= len(view.targets):',
+    M("rounds", "if self.rules.close.carries and", "if", "Late messages are carried although they are to be dropped."),
+    M("rounds", "mixed.setdefault(sender, (letter, self.round - round))", "mixed[sender] = (letter, self.round - round)",
+      "A carried message counts instead of a fresh one."),
+    M("rounds", "        self._carried = {}\n        those", "        those", "A carried message counts in every round."),
+    M("close", "return max(1, round(self.seconds * 1e6))", "return min(usual, round(self.seconds * 1e6))",
+      "A fixed deadline adapts."),
+    M("close", "return heard >= self.needed(expected)", "return expected >= self.needed(expected)",
       "A quorum counts those who are expected instead of those who are heard."),
     M("rounds", "if missing and not held and not roster.punctual(missing):", "if False:",
       "Who is usually late is waited for as long as the others."),
@@ -91,7 +96,7 @@ MUTANTS = [
       "Messages are sent to nodes that are not there."),
     M("rounds", "if self._front_is_vague and self.whereabouts.ask_for_front():", "if False:",
       "A node that may have been left behind sends in a round that is over."),
-    M("rounds", "if enough is not None and heard >= enough:", "if enough is not None and heard > enough:",
+    M("rounds", "if rules.cap is not None and heard >= rules.cap:", "if rules.cap is not None and heard > rules.cap:",
       "A node waits for one message more than its cap."),
     M("rounds", "if self._overtaken(wanted) or self.roster", "if self.roster",
       "A round goes on although the senders have moved on."),
@@ -99,6 +104,19 @@ MUTANTS = [
       "if self.roster.away(place, self.now, self.began) > 0:", "A barrier has no patience with who is away."),
     M("rounds", "self.mailbox.excuse(self.round, place)", "pass", "Who says that it has no message is waited for all the same."),
     M("rounds", 'self.wake("wait", self.now + max(1, min(TICK, left)))', "pass", "The timer of a wait is not set."),
+    M("rounds", "return BEHIND if self.roster.witnesses(self.now) > 2 else BEHIND + 1", "return BEHIND",
+      "In small networks a node leaves out rounds where two others are ahead for a moment."),
+    M("rounds", "expected = expected if cap is None else min(cap, expected)", "pass", "More messages are expected than the cap lets in."),
+    M("rounds", 'if self.coin is None or outcome not in ("early", "duplicate") or event.round <= here + NEAR:', "if True:",
+      "With a committed coin a message sent early says where its sender is."),
+    M("rounds", "return here >= max(2, (rounds * len(self.view(self.round).targets) + 1) // 2 + more)", "return here >= 2",
+      "With a committed coin two early messages show that the others have gone on."),
+    M("rounds", "over = since is None and event.round < here", "over = False", "Hashes are spent on rounds that are over for long."),
+    # -- commitment -----------------------------------------------------------------------------------------------------
+    M("commitment", "if known.spent > self._rounds:", "if False:", "A sender may cost any number of hashes."),
+    M("commitment", "known.round, known.link = round, link", "pass", "A link that was seen is not remembered."),
+    M("commitment", 'return None if self._node in self._targets(sender, round, link) else "not-drawn"', "return None",
+      "A message of somebody who has not drawn this node counts."),
     # -- roster ---------------------------------------------------------------------------------------------------------
     M("roster", "max(1, min(self._wanted or max(2, -(-len(self._votes) // 3)), possible))", "1", "One witness is enough."),
     M("roster", "self._wanted or max(2, -(-len(self._votes) // 3))", "self._wanted or 2",
@@ -130,6 +148,8 @@ MUTANTS = [
     M("roster", "missed = 0 if peer is None else peer.missed", "missed = 0", "A new start makes up for what was missed."),
     M("roster", "return bool(votes) and votes[min(2, len(votes)) - 1] <= round", "return bool(votes) and votes[0] <= round",
       "One liar keeps a node that is far ahead from waiting."),
+    M("roster", "if self._peers[p].round <= round and not self.given_up(p, now))", "if not self.given_up(p, now))",
+      "Who is alone waits for those that are ahead."),
     # -- mailbox --------------------------------------------------------------------------------------------------------
     M("mailbox", "if round < self.round or (round == self.round and self._taken):", "if round < self.round:",
       "A message that comes after its round was taken counts."),
@@ -151,8 +171,8 @@ MUTANTS = [
     # -- member, people, search, giving ---------------------------------------------------------------------------------
     M("member", "if not self.now < self._timers.get(name, 0) <= at:", "if name not in self._timers:", "A timer is set only once."),
     M("member", "if now - self._told_end > TELL_END:", "if False:", "A node says only once that it has finished."),
-    M("member", "over = roster.alive(now) <= roster.finished or now - self.began >= self.rules.deadline",
-      "over = now - self.began >= self.rules.deadline", "Nodes that have finished are still waited for."),
+    M("member", "over = roster.alive(now) <= roster.finished or now - self.began >= max(LINGER, self.rules.deadline)",
+      "over = now - self.began >= max(LINGER, self.rules.deadline)", "Nodes that have finished are still waited for."),
     M("member", 'over = self.phase in ("lingering", "left")', "over = False", "A node does not say that it has finished."),
     M("member", "return [Answer(event.reply, NOTHING)]", "return []", "A node that has finished answers nobody."),
     M("people", "self._tell_from = node.now + SECOND", "pass", "Who flickers fills the log."),
@@ -206,6 +226,7 @@ def killers(mutant):
     yield [*pytest, "-k", "not stumble", *units]
     yield [sys.executable, str(TESTS / "mutants.py"), "--schedules"]
     yield [*pytest, "-k", "stumble", "test_rounds.py"]  # the slowest of them
+    yield [*pytest, "-k", "not schedule and not broken and not flood", "test_commitment.py", "test_coins.py"]
     yield [*pytest, "test_free_protocol.py"]
 
 

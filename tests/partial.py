@@ -168,7 +168,7 @@ def drawn(seed):
     """A schedule of nodes that know a part of the others, and their service."""
     schedule = simulated.drawn(seed)
     service = SERVICES[seed % len(SERVICES)]
-    close = "deadline" if schedule.close == "barrier" else schedule.close
+    close = "adaptive" if schedule.close == "barrier" else schedule.close
     n = max(4, schedule.n)
     compute = (schedule.compute * 2)[:n]
     s = min(schedule.s, 3, n - 1)

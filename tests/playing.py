@@ -104,6 +104,10 @@ class Me:
         self.world.mixed.append([weight for weight, _ in terms])
         return sum((Fraction(weight) if isinstance(row, Fraction) else weight) * row for weight, row in terms)
 
+    def aggregate(self, own, letters, weights=()):
+        rows = [own, *(letter.row for letter in letters)]
+        return self.mix(list(zip(weights or [1 / len(rows)] * len(rows), rows, strict=True)))
+
     def patch(self, base, parts):
         new = base.copy()
         for part, terms in parts.items():

@@ -1,15 +1,18 @@
-"""As many simulated schedules as one likes, on all cores: `make soak`, or
+"""As many simulated schedules and examples of laws as one likes, all of them fresh, on all cores: `make soak`, or
 
-python tests/soak.py --minutes 30              from a random seed on
+python tests/soak.py --minutes 30              schedules of the round protocol, from a random seed on
 python tests/soak.py --from 1000000            from this seed on
 python tests/soak.py --seed 4711               one schedule again, with what everybody says
 python tests/soak.py --free                    those of methods without rounds
 python tests/soak.py --long                    long ones, whose nodes must stay together
+python tests/soak.py --examples                other examples of every law that Hypothesis checks; what it finds becomes an @example
+python tests/soak.py --everything              a share of the time for each of these
 """
 
 import argparse
 import os
 import secrets
+import subprocess
 import sys
 import time
 import traceback
@@ -25,6 +28,7 @@ from epidemic.protocol import events as e
 
 CHUNK = 100
 KINDS = {"rounds": simulated, "free": free_simulated, "long": staying}
+TESTS = Path(__file__).parent
 
 
 def replay(worlds, seed):
@@ -56,14 +60,14 @@ def chunk(kind, first):
     return found
 
 
-def soak(first, minutes, kind):
+def soak(first, minutes, kind, jobs):
     """Chunk after chunk until the time is over; the number of broken schedules."""
     start, seeds, broken = time.monotonic(), 0, 0
     firsts = iter(range(first, sys.maxsize, CHUNK))
-    print(f"from seed {first} on, for {minutes:g} minutes")
-    with get_context("spawn").Pool(os.cpu_count()) as pool:
+    print(f"{kind}: from seed {first} on, for {minutes:g} minutes", flush=True)
+    with get_context("spawn").Pool(jobs) as pool:
         while time.monotonic() - start < 60 * minutes:
-            batch = [next(firsts) for _ in range(8 * (os.cpu_count() or 1))]
+            batch = [next(firsts) for _ in range(jobs if kind == "long" else 8 * jobs)]
             for found in pool.imap_unordered(partial(chunk, kind), batch):
                 seeds += CHUNK
                 for seed, why in found:
@@ -78,6 +82,25 @@ def soak(first, minutes, kind):
     return broken
 
 
+def explore(minutes, jobs):
+    """Examples that no run of the tests has seen, time after time until the time is over; whether a law was broken."""
+    end, seed = time.monotonic() + 60 * minutes, secrets.randbelow(10**9)
+    while (left := end - time.monotonic()) > 0:
+        print(f"examples: from seed {seed} on", flush=True)
+        words = ["-m", "hypothesis", "--hypothesis-profile", "explore", "--hypothesis-seed", str(seed), "-n", str(jobs)]
+        tests = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *words, "--maxfail", "1", *sorted(TESTS.glob("test_*.py"))]
+        )
+        try:
+            if tests.wait(left):
+                return 1
+        except subprocess.TimeoutExpired:
+            tests.terminate()
+            tests.wait()
+        seed += 1
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
@@ -85,12 +108,20 @@ def main():
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--free", dest="kind", action="store_const", const="free", default="rounds")
     parser.add_argument("--long", dest="kind", action="store_const", const="long")
+    parser.add_argument("--examples", dest="kind", action="store_const", const="examples")
+    parser.add_argument("--everything", dest="kind", action="store_const", const="everything")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     if given.seed is not None:
         replay(KINDS[given.kind], given.seed)
         return
     first = secrets.randbelow(10**9) if given.first is None else given.first
-    sys.exit(1 if soak(first, given.minutes, given.kind) else 0)
+    kinds = [*KINDS, "examples"] if given.kind == "everything" else [given.kind]
+    broken = 0
+    for kind in kinds:
+        minutes = given.minutes / len(kinds)
+        broken += explore(minutes, given.jobs) if kind == "examples" else soak(first, minutes, kind, given.jobs)
+    sys.exit(1 if broken else 0)
 
 
 if __name__ == "__main__":

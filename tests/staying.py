@@ -6,6 +6,8 @@ A schedule is like those of `simulated`, but it does not end: after the last fau
   together    all live nodes that can reach each other are within 2 rounds of each other (`Long.allowed` says where it is more)
   heard       each node counts at least 95 % of the messages that its peers sent it for the rounds that it closes, but for those of slow senders;
               85 % where nobody knows whom to wait for; half of them where a slow node keeps its neighbours waiting
+  rounds      each node closes at least 95 % of the rounds that it passes; half of them by quorum, with a cap or beside a slow node, where those
+              who get their messages late are left behind and leave rounds out
   company     no node closes a round without a message while a peer that it could wait for is alive and a little behind,
               unless its deadline has passed
   slow        a node ten times slower than the others does not make a round last longer than the deadline allows, and its messages
@@ -51,7 +53,7 @@ def drawn(seed):
     s = r.randint(1, min(4, n - 1))
     if topology == "el-oracle" and n * s % 2:
         s = 2
-    close = r.choice(["deadline", "deadline", "quorum", "barrier"])
+    close = r.choice(["adaptive", "adaptive", "quorum", "barrier"])
     private = close != "barrier" and topology == "el-local" and r.random() < 0.25
     cap = r.randint(1, 3) if close != "barrier" and not private and r.random() < 0.1 else None
     each = r.choice([30_000, 60_000, 200_000])
@@ -235,27 +237,43 @@ class Long(simulated.World):
 
     def check(self):
         w = self.what
-        assert self.watching
+        if all(node.dead_for_good for node in self.nodes):
+            return  # nobody is left to stay together
+        assert self.watching, "the schedule ended before the nodes were watched"
         for node in self.nodes:
             if not node.running and not node.dead_for_good:
                 raise AssertionError(f"node {node.place} is no longer there: {node.outcome}")
         assert not self.spread, f"nodes are apart by {self.spread} rounds too many: {self.worst}"
-        if w.cap is not None:
-            return
+        self.check_rounds()
         for place, round, senders in self.closings:
             given = self.sent.get((place, round), set())
-            enough = w.s if w.close == "quorum" else w.n  # a quorum does not wait for more
+            enough = w.n
+            if w.close == "quorum":  # it does not wait for more
+                enough = simulated.closing("quorum", w.deadline).needed(w.s if w.private else len(given))
+            enough = min(enough, w.cap or w.n)
             self.given[place] += min(enough, len(given))
             self.counted[place] += min(enough, len(given & senders))
             self.of_slow["counted"] += w.slow in senders
         for node in self.live():
             given, counted = self.given[node.place], self.counted[node.place]
-            assert node.place in {place for place, _, _ in self.closings}, f"node {node.place} closes no rounds"
-            share = 0.5 if w.slow is not None else 0.85 if w.private else 0.95
+            share = 0.5 if w.slow is not None else 0.85 if w.private or w.cap is not None else 0.95
             assert counted >= share * given - 1, f"node {node.place} counted {counted} of {given} messages"
         if w.slow is not None and self.nodes[w.slow].running and w.close != "quorum":  # a quorum waits for nobody slow
             sent, counted = self.of_slow["sent"], self.of_slow["counted"]
             assert counted >= 0.6 * sent - 2 * w.s, f"{counted} of {sent} messages of the slow node counted"
+
+    def check_rounds(self):
+        """Law "rounds"."""
+        w, closed = self.what, {}
+        for place, round, _ in self.closings:
+            closed.setdefault(place, []).append(round)
+        share = 0.5 if w.close == "quorum" or w.cap is not None or w.slow is not None else 0.95
+        for node in self.live():
+            rounds = closed.get(node.place, [])
+            assert rounds, f"node {node.place} closes no rounds"
+            passed = rounds[-1] - rounds[0] + 1
+            left_out = passed - len(rounds)
+            assert left_out <= (1 - share) * passed + 1, f"node {node.place} leaves out {left_out} of {passed} rounds"
 
 
 World = Long

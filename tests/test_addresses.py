@@ -29,7 +29,8 @@ def test_an_address_is_a_host_and_a_port(address, parts):
 
 
 @pytest.mark.parametrize(
-    "address", ["", ":1", "x", "x:", "x:0", "x:65536", "x:-1", "x:1e3", "x:²", "x:" + "9" * 5000, "fd00::5:1", "a b:1", "a/b:1", "[]:1"]
+    "address", ["", ":1", "x", "x:", "x:0", "x:65536", "x:-1", "x:1e3", "x:²", "x:" + "9" * 5000, "fd00::5:1", "a b:1", "a/b:1", "[]:1",
+                "127.0.0.1\0:1", "a\n:1", "\x1b[2J:1", "[::1\t]:1"]
 )  # fmt: skip
 def test_what_is_not_an_address_is_refused_by_name(address):
     with pytest.raises(ep.BadInput, match="is not an address"):

@@ -8,7 +8,7 @@ import epidemic as ep
 from epidemic.algorithms import Column
 from epidemic.callbacks import Callback
 from epidemic.cli import main
-from epidemic.clock import Clock, CloseDeadline, ConstantCompute, Links
+from epidemic.clock import Clock, CloseBarrier, CloseDeadline, ConstantCompute, Links
 from epidemic.compression import Int8, RandomK, TopK, Uncompressed
 from epidemic.errors import Interrupted
 from epidemic.host.coding import SENT, Coder
@@ -22,7 +22,7 @@ from test_replay import Replay, views
 
 WORKERS = Workers(1)
 D = 650
-BARRIER = ep.Network(close="barrier")
+BARRIER = ep.Network(close=CloseBarrier())
 
 
 def consensus(codec, eta, rounds, graph, start, rule="metropolis-hastings"):
@@ -200,5 +200,5 @@ def test_wrong_settings_are_one_line(settings, message):
 
 
 def test_nodes_on_a_network_need_every_letter():
-    with pytest.raises(ep.BadInput, match=r'use network\.close = "barrier"'):
+    with pytest.raises(ep.BadInput, match=r'use network\.close\.kind = "barrier"'):
         check_deployable(small())

@@ -56,7 +56,7 @@ def test_theory_of_participation_masks_and_floors(capsys):
     }  # fmt: skip
     assert {key: found[key] for key in expected} == pytest.approx(expected, abs=5e-6)
     _, out, _ = run(capsys, "theory", "--nodes", "96", "-s", "7", *options)
-    for line in ("among 48 nodes a round", "0.5 of letters lost", "letters with 0.25 of the model", "g = 0.9 "):
+    for line in ("among 48 nodes a round", "0.5 of messages lost", "messages with 0.25 of the model", "g = 0.9 "):
         assert line in out
     _, out, _ = run(capsys, "theory", "--nodes", "96", "-s", "7", "--participation", "0.05", "--json")
     assert json.loads(out)["beta_aware"] is None  # five nodes cannot have seven neighbours

@@ -19,9 +19,9 @@ from epidemic.algorithms import ALGORITHMS, AsyncEL, FreeRunning, GossipLearning
 from epidemic.cli import main
 from epidemic.clock import (
     Clock,
+    CloseBarrier,
     CloseDeadline,
     CloseGlobal,
-    CloseNeighbours,
     CloseQuorum,
     CloseSchedule,
     ConstantCompute,
@@ -79,16 +79,16 @@ def times(closings, round, n=3):
 
 
 def three(close, model="uplink"):
-    links = Links(model=model, order="ascending")
+    links = Links(uplink=8, model=model, order="ascending")  # the world of each test says how fast they are
     return ep.Experiment(nodes=3, rounds=2, topology=ep.Complete(), clock=Clock(close=close, links=links))
 
 
 @pytest.mark.parametrize(
     ("close", "model", "first", "second"),
     [
-        (CloseNeighbours(), "uplink", [5.05, 6.05, 4.05], [9.10, 10.10, 10.10]),
+        (CloseBarrier(), "uplink", [5.05, 6.05, 4.05], [9.10, 10.10, 10.10]),
         (CloseGlobal(), "uplink", [5.05, 6.05, 4.05], [11.10, 12.10, 10.10]),
-        (CloseNeighbours(), "fair", [6.05, 6.05, 4.05], None),
+        (CloseBarrier(), "fair", [6.05, 6.05, 4.05], None),
     ],
 )
 def test_the_worked_example_comes_out_to_the_microsecond(close, model, first, second, closings):
@@ -99,16 +99,19 @@ def test_the_worked_example_comes_out_to_the_microsecond(close, model, first, se
 
 
 def test_twice_the_rates_take_half_the_time(closings):
-    play(dry(three(CloseNeighbours()), World([1, 2, 4], up=1e6, latency=0.05))[0])
+    play(dry(three(CloseBarrier()), World([1, 2, 4], up=1e6, latency=0.05))[0])
     slow = dict(closings)
-    play(dry(three(CloseNeighbours()), World([0.5, 1, 2], up=2e6, latency=0.025))[0])
+    play(dry(three(CloseBarrier()), World([0.5, 1, 2], up=2e6, latency=0.025))[0])
     assert {key: (at * 2, heard) for key, (at, heard) in closings.items()} == slow
 
 
 def star(s, model, **links):
     """Node 0 sends s letters at time 1; when they arrive, in seconds."""
     experiment = ep.Experiment(
-        nodes=s + 1, rounds=1, topology=ep.Complete(), clock=Clock(links=Links(model=model, order="ascending"))
+        nodes=s + 1,
+        rounds=1,
+        topology=ep.Complete(),
+        clock=Clock(links=Links(uplink=8, model=model, order="ascending")),
     )
     size = links.pop("size", 10**6)
     work, log = dry(experiment, World([1] + [1000] * s, **links), size=size)
@@ -137,7 +140,7 @@ def test_a_letter_of_nothing_costs_its_latency():
 
 def test_narrow_downlinks_take_one_after_the_other():
     experiment = ep.Experiment(
-        nodes=4, rounds=1, topology=ep.Complete(), clock=Clock(links=Links(model="duplex", order="ascending"))
+        nodes=4, rounds=1, topology=ep.Complete(), clock=Clock(links=Links(uplink=8, model="duplex", order="ascending"))
     )
     work, log = dry(experiment, World([1] * 4, down=1e6))
     play(work)
@@ -155,8 +158,8 @@ def test_without_latency_and_limits_a_round_lasts_as_long_as_its_training(data):
     ("close", "topology", "expected"),
     [
         (CloseGlobal(), ep.ELOracle(7), 3.159),
-        (CloseNeighbours(), ep.ELOracle(7), 2.392),
-        (CloseNeighbours(), ep.Regular(7), 2.205),
+        (CloseBarrier(), ep.ELOracle(7), 2.392),
+        (CloseBarrier(), ep.Regular(7), 2.205),
     ],
 )
 def test_mean_round_of_uneven_steps(close, topology, expected):
@@ -250,7 +253,7 @@ LATE = {
 
 def cases():
     yield from ((kind, free(kind)) for kind in FREE)
-    for close in (CloseNeighbours(), CloseGlobal()):
+    for close in (CloseBarrier(), CloseGlobal()):
         yield type(close).__name__, small(clock=msgspec.structs.replace(UNEVEN, close=close))
     yield from (
         (kind, small(clock=msgspec.structs.replace(CHURN, close=close), rounds=6)) for kind, close in LATE.items()
@@ -412,7 +415,7 @@ def test_a_training_rests_begins_again_or_goes_on_while_its_node_is_away(policy,
 
 def test_what_a_node_was_sending_when_it_left_is_lost():
     churn = ExponentialChurn(mean_on=1, mean_off=1)
-    clock = Clock(close=CloseDeadline(seconds=50), churn=churn, links=Links(order="ascending"))
+    clock = Clock(close=CloseDeadline(seconds=50), churn=churn, links=Links(uplink=8, order="ascending"))
     experiment = ep.Experiment(nodes=4, rounds=1, topology=ep.Complete(), clock=clock)
     work, log = dry(experiment, World([1, 9, 9, 9], up=1e6, on={0: [2.5, 4]}))
     play(work)
@@ -489,7 +492,7 @@ def test_a_model_in_a_single_fragment_is_the_whole_model(order, data):
 
 @pytest.mark.parametrize(
     ("algorithm", "close"),
-    [(ep.AsyncEL(lr=0.1), CloseNeighbours()), (ep.LocalSGD(lr=0.1), CloseDeadline(seconds=60))],
+    [(ep.AsyncEL(lr=0.1), CloseBarrier()), (ep.LocalSGD(lr=0.1), CloseDeadline(seconds=60))],
     ids=["async-el", "rounds"],
 )
 def test_models_that_are_still_equal_are_evaluated_while_somebody_is_away(algorithm, close, data):

@@ -70,7 +70,7 @@ def broken(coin=None, mailbox=None):
 )
 def test_a_broken_protocol_is_found_out(protocol, words):
     def play():
-        coins.flooded("private", "deadline", s=1, liars=6, rounds=6, protocol=protocol)
+        coins.flooded("private", "adaptive", s=1, liars=6, rounds=6, protocol=protocol)
         for seed in range(400):
             coins.run(seed, protocol)
 
@@ -78,7 +78,7 @@ def test_a_broken_protocol_is_found_out(protocol, words):
         play()
 
 
-@pytest.mark.parametrize("close", ["deadline", "quorum"])
+@pytest.mark.parametrize("close", ["adaptive", "quorum"])
 @pytest.mark.parametrize("s", [2, 5])
 def test_members_that_flood_with_a_committed_coin_have_their_fair_share_and_hold_up_nobody(s, close):
     """2 of 16 send to everybody, 8 rounds ahead, ten times a second."""
@@ -91,7 +91,7 @@ def test_members_that_flood_with_a_committed_coin_have_their_fair_share_and_hold
     assert world.share < fair / (1 - max(0, late)) + 4 * (fair * (1 - fair) / total) ** 0.5
     trained = [world.trained[i] for i in range(honest)]
     assert sum(trained) > 0.95 * honest * rounds
-    assert min(trained) > (0.9 if close == "deadline" else 0.75) * rounds  # by quorum the slowest leave some out anyway
+    assert min(trained) > (0.9 if close == "adaptive" else 0.75) * rounds  # by quorum the slowest leave some out anyway
     per_round = sum(calm.counted.values()) / sum(calm.trained.values())
     assert total / sum(trained) > 0.85 * per_round
     assert sum(world.nodes[i].protocol is None for i in range(honest)) == honest
@@ -100,11 +100,11 @@ def test_members_that_flood_with_a_committed_coin_have_their_fair_share_and_hold
 def test_members_that_flood_with_a_private_coin_are_bounded_by_how_many_count():
     """Every liar counts once a round at each node: nobody can tell who was drawn, nor that they are not really ahead."""
     n, s, liars, rounds = 16, 2, 2, 40
-    world = coins.flooded("private", "deadline", n, s, liars, rounds)
+    world = coins.flooded("private", "adaptive", n, s, liars, rounds)
     honest = n - liars
     trained = [world.trained[i] for i in range(honest)]
     assert sum(world.counted[i] for i in range(honest, n)) <= liars * sum(trained)
-    crowd = coins.flooded("private", "deadline", n, 1, 10, rounds=10)
+    crowd = coins.flooded("private", "adaptive", n, 1, 10, rounds=10)
     assert sum(crowd.counted.values()) <= most_private(1) * sum(crowd.trained[i] for i in range(6))
 
 
@@ -118,6 +118,7 @@ class Node:
         self.now, self.rounds, self.n = 0, rounds, 8
         own = coins.chain(0, rounds)
         coin = Commitments(own, coins.RUN, 0, rounds, lambda _, t, link: (7,) if t % 2 else (0, 7))
+        rules["close"] = simulated.closing("adaptive", rules.pop("deadline", 30 * SECOND))
         rules = Rules(0, 8, rounds, founders=frozenset(range(1, 8)), blind=True, **rules)
         self.p = Rounds(
             rules, lambda t: View((1, 2), None, coins.link(0, rounds, t)), lambda below: 0, "own", coin=coin
@@ -196,12 +197,31 @@ def test_messages_of_the_next_round_from_half_as_many_as_a_node_hears_end_a_roun
     assert node.p.phase == "mixing"
 
 
+def test_an_early_message_is_no_reason_to_ask_where_the_others_are():
+    node = Node(deadline=5 * SECOND)
+    node.sends(7, 4)
+    assert not [action for action in node(e.Trained(0)) if isinstance(action, e.Greet)]
+    assert node.p.phase == "waiting"
+
+
+def test_no_hash_is_spent_on_a_round_that_is_over_for_long():
+    node = Node(deadline=5 * SECOND)
+    for round in range(10):
+        node(e.Trained(round))
+        node.now += 6 * SECOND
+        node(e.Timer("wait"), e.Mixed(round))
+    node.sends(3, 0, number=1)
+    assert node.p.count.refused == {}
+    node.sends(3, 10, number=1)
+    assert node.p.count.refused == {"wrong-coin": 1}
+
+
 def test_a_schedule_of_single_lies_is_the_one_that_everybody_plays():
     drawn = [coins.drawn(seed) for seed in range(400)]
     assert {coin for _, coin in drawn} == {"committed", "private"}
     for coin in coins.COINS:
         mine = [s for s, c in drawn if c == coin]
-        assert {s.close for s in mine} == {"deadline", "quorum"}
+        assert {s.close for s in mine} == {"adaptive", "deadline", "quorum"}
         assert any(s.liar is not None for s in mine)
         assert any(s.honest_but_one for s in mine)
         assert any(s.crashes and s.liar is not None for s in mine)

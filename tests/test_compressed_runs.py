@@ -14,9 +14,9 @@ from epidemic.errors import Interrupted
 from epidemic.host.coding import MEMORY
 from epidemic.host.population import Population
 from epidemic.host.setup import make_learner, prepare
-from epidemic.net.seat import rows_of
+from epidemic.net.learning import rows_of
 from epidemic.net.terms import check_deployable, differences, terms_of
-from epidemic.net.wire import NO_LETTER, Refused
+from epidemic.net.wire import STATE_TRANSFER, Refused
 from epidemic.record import HEADER_BYTES, read_records
 from epidemic.workers import Workers
 from test_replay import Replay, views
@@ -201,7 +201,7 @@ def test_a_model_that_was_asked_for_is_whole_and_a_letter_is_not():
     replay = Replay(small(compression=Int8()), 7)
     population = replay.populations[0]
     given = {"x": population.models[3]}
-    frame = replay.sealed(2, 3, NO_LETTER, given)
+    frame = replay.sealed(2, 3, b"", given, STATE_TRANSFER)
     assert len(frame) == HEADER_BYTES + 4 * D == replay.format.frame_bytes
     assert torch.equal(rows_of(replay.opened(frame), replay.columns)["x"], given["x"])
     raw = population.coder.encode(population.models, 2, population.ids, None, Workers(1))[3]
@@ -268,5 +268,5 @@ def test_numbers_that_a_codec_makes_infinite_are_not_blamed_on_the_learning_rate
 
 
 def test_sums_of_compressed_letters_are_refused():
-    with pytest.raises(ep.RunFailed, match="can be averaged, not added up"):
-        ep.simulate(small(algorithm=Sums(), compression=Int8()))
+    with pytest.raises(ep.BadInput, match="can be averaged, not added up"):
+        small(algorithm=Sums(), compression=Int8())

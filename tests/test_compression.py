@@ -314,7 +314,7 @@ def test_a_host_of_all_and_hosts_of_one_average_compressed_letters_alike_to_the_
     exchange, post = inboxes(g, x, coder(codec, d, fill, dtype), seed % 1000)
     assert torch.equal(exchange.mean("x"), post.mean("x"))
     for a, b in zip(exchange.each("x"), post.each("x"), strict=True):
-        assert torch.equal(a.letters, b.letters)
+        assert torch.equal(a.received, b.received)
         assert torch.equal(a.own, b.own)
 
 

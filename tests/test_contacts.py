@@ -89,7 +89,21 @@ def test_nonsense_is_refused(book, raw):
         book.open(raw, RUN, 0, lambda _: None)
 
 
-@pytest.mark.parametrize("address", ["", "nowhere", "host:0", "host:99999", "a b:1", "x" * 400 + ":1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "nowhere",
+        "host:0",
+        "host:99999",
+        "a b:1",
+        "x" * 400 + ":1",
+        "10.0.0.3\0:1",
+        "10.0.0.3\t:1",
+        "\x1b[2J:1",
+        "[::2\n]:1",
+    ],
+)
 def test_an_address_that_is_none_is_refused(book, people, address):
     with pytest.raises(Refused, match="malformed"):
         book.learn(seal_contact(people[3], address, 1))

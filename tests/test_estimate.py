@@ -15,7 +15,7 @@ from epidemic.cli import main
 from epidemic.errors import BadInput
 from epidemic.estimate import costs, parse_gpus, plan
 from epidemic.estimate.footprint import COPIES, Footprint
-from epidemic.estimate.measuring import Learning, learning_of
+from epidemic.estimate.measuring import TrainingCost, learning_of
 from epidemic.estimate.memory import (
     ASSUMED_ON_GPU,
     ASSUMED_ON_HOST,
@@ -24,7 +24,7 @@ from epidemic.estimate.memory import (
     host_memory_of,
     memory_of,
 )
-from epidemic.estimate.standing_in import Sizes
+from epidemic.estimate.standing_in import SampleSizes
 from epidemic.experiment import experiment_from
 from epidemic.host.mixture import COLUMNS
 from epidemic.host.ways import bounds_of, by_columns
@@ -89,7 +89,7 @@ def test_ranks_share_nodes_and_samples_and_send_what_is_not_theirs(ranks):
     assert found.sent_per_node == alone.sent_per_node
 
 
-LEARNING = Learning(1e-3, 1e-6, 10**6, 4 * 10**6, 4 * 10**6, (4 * 10**6,), 4 * 10**6, 300 * 2**20)
+LEARNING = TrainingCost(1e-3, 1e-6, 10**6, 4 * 10**6, 4 * 10**6, (4 * 10**6,), 4 * 10**6, 300 * 2**20)
 FOOTPRINTS = st.builds(
     Footprint,
     numbers=st.integers(10, 10**7),
@@ -108,7 +108,7 @@ def test_ranks_to_fit_is_the_first_number_that_fits():
     experiment = experiment_from(TABLE)
 
     def total(ranks):
-        return memory_of(experiment, LEARNING, Sizes(1000, 1000), ranks).total
+        return memory_of(experiment, LEARNING, SampleSizes(1000, 1000), ranks).total
 
     for available in [total(ranks) + more for ranks in range(1, 13) for more in (-1, 0)]:
         fitting = [ranks for ranks in range(1, 13) if total(ranks) <= available]
@@ -124,7 +124,7 @@ def test_ranks_to_fit_is_the_first_number_that_fits():
     footprint=FOOTPRINTS,
     nodes=st.integers(2, 60),
     row=st.integers(1, 10**8),
-    samples=st.builds(Sizes, *[st.integers(0, 10**10)] * 3),
+    samples=st.builds(SampleSizes, *[st.integers(0, 10**10)] * 3),
     share=st.floats(0.2, 1.2),
     threads=st.integers(1, 9),
 )
@@ -153,7 +153,7 @@ def test_what_is_computed_with_lies_on_the_gpu_and_what_is_read_or_written_in_it
         numbers=10**6, row=4 * 10**6, sample=256, made=4000, at_once=3000, batch=4, steps=2, convolved=False, stacked=False
     )  # fmt: skip
     learning = msgspec.structs.replace(LEARNING, footprint=footprint)
-    samples = Sizes(12_000, 600, 300)
+    samples = SampleSizes(12_000, 600, 300)
     process = memory_of(experiment, learning, samples, 3)
     gpu, host = gpu_memory_of(experiment, learning, samples, 3), host_memory_of(experiment, learning, samples, 3)
     for name in ("state", "mixtures", "evaluation", "exchange", "saving"):

@@ -153,6 +153,11 @@ def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "bad.toml").write_text("[[methods]]\nname='a'")
     with pytest.raises(BadInput, match="epidemic compare"):
         load(tmp_path / "bad.toml")
+    with (tmp_path / "bad.toml").open("r+b") as file:
+        file.truncate(20 * 2**30)  # takes no room on the disk
+    for endless in (tmp_path / "bad.toml", "/dev/zero"):
+        with pytest.raises(BadInput, match=r"has more than 64 MiB, more than any file of settings"):
+            load(endless)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +207,7 @@ def test_where_the_data_lies_does_not_make_another_experiment():
 @pytest.mark.parametrize("key", MEANT)
 def test_a_file_from_before_a_key_existed_means_what_it_meant(key):
     table, name = key.split(".")
-    old = ep.Experiment().table()
+    old = ep.Experiment(clock=ep.Clock()).table()
     old[table].pop(name, None)
     new = {**old, table: {**old[table], name: MEANT[key]}}
     other = {**old, table: {**old[table], name: "another"}}

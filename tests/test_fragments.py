@@ -206,8 +206,8 @@ def test_what_cannot_be_deployed_or_asked_for_is_one_line():
     with pytest.raises(ep.BadInput, match=r'deployed nodes send parts of models with algorithm\.kind = "divshare"'):
         check_deployable(small())
     check_deployable(small(topology=ep.Fragments(ep.ELLocal(3), 1)))
-    with pytest.raises(ep.RunFailed, match="only averages can be had"):
-        ep.simulate(small(algorithm=Letters()))
+    with pytest.raises(ep.BadInput, match=r"asks for messages as a whole \(inbox\.each\)"):
+        small(algorithm=Letters())
     for table, said in (({"k": 0}, "topology.k = 0 must be at least 1"), ({"inner": 3}, "must be a topology")):
         with pytest.raises(ep.BadInput, match=said):
             ep.Fragments(**{"inner": ep.Ring(), **table})

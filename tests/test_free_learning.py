@@ -17,12 +17,11 @@ from epidemic.host.journal import Extra, Host, Journal
 from epidemic.host.population import Population
 from epidemic.host.promises import Given
 from epidemic.host.setup import make_learner, prepare
-from epidemic.learner import Adam
-from epidemic.net.computing import Calls
-from epidemic.net.free_learning import FreeLearning
-from epidemic.net.free_seat import FreeSeat
-from epidemic.net.free_wire import FreeFormat
-from epidemic.net.handles import Handles
+from epidemic.learner import AdamUpdate
+from epidemic.net.hosted import AsynchronousNode
+from epidemic.net.lazy_models import LazyModels
+from epidemic.net.learning import Calls, Computation
+from epidemic.net.wire import MessageFormat
 from epidemic.protocol import events as e
 from epidemic.protocol.free import Memory
 from epidemic.protocol.rules import Count
@@ -50,26 +49,26 @@ class Here:
         stop = SimpleNamespace(held=nullcontext, broke=False)
         self.host = Host(Population(self.setup, learner), learner, workers, stop)
         (column,) = self.host.population.columns
-        format = FreeFormat(bytes(16), column, what.algorithm.kinds, ())
-        self.seats = {}
+        format = MessageFormat.without_rounds(bytes(16), column, what.algorithm.kinds, ())
+        self.nodes = {}
         for position, place in enumerate((1, 3)):
             identity = SimpleNamespace(place=place)
-            seat = FreeSeat(identity, position, Journal(self.host, None, "", place=position), format)
+            node = AsynchronousNode(identity, position, Journal(self.host, None, "", place=position), format)
             roster = SimpleNamespace(alive=lambda now: frozenset({0, 2}))
             body = SimpleNamespace(model=Given(self.setup.initial))
-            seat.member = SimpleNamespace(
+            node.member = SimpleNamespace(
                 roster=roster, now=0, count=Count(), trained=0, body=body, tally={}, unit="second", round=0, memory=Memory
             )  # fmt: skip
-            self.seats[place] = seat
+            self.nodes[place] = node
         self.events, self.said = [], []
         calls = Calls(
-            self.events.extend, lambda _: None, dict, lambda _: None, lambda seat, text: self.said.append(text)
+            self.events.extend, lambda _: None, dict, lambda _: None, lambda node, text: self.said.append(text)
         )
-        self.learning = FreeLearning(self.host, self.seats, Handles(), calls)
+        self.learning = Computation(self.host, self.nodes, LazyModels(), calls)
 
     def train(self, *wanted):
         self.events.clear()
-        self.learning.compute([(self.seats[place], e.Learn(count, Given(row))) for place, count, row in wanted])
+        self.learning.compute([(self.nodes[place], e.Learn(count, Given(row))) for place, count, row in wanted])
         return {place: event.row.value for place, event in self.events if isinstance(event, e.Learnt)}
 
     def expected(self, place, count, row, velocity=None):
@@ -109,7 +108,7 @@ def test_adam_and_its_schedule_go_by_each_nodes_own_trainings():
             position = (1, 3).index(place)
             index = torch.from_numpy(here.setup.batches.of(here.setup.streams, position, count))[None]
             row = rows[place][None].clone()
-            step = Adam(0.01 * 0.5 ** (count // 2))
+            step = AdamUpdate(0.01 * 0.5 ** (count // 2))
             memory[place] = step.memory(row) if memory[place] is None else memory[place]
             here.host.learner.sgd(row, index, step, [0], memory[place])
             torch.testing.assert_close(found[place], row[0], rtol=0, atol=1e-6)
@@ -127,7 +126,7 @@ def test_a_model_that_others_made_insane_is_replaced_by_the_own_one():
     torch.testing.assert_close(found, row, rtol=0, atol=1e-6)
     mended = [event.row.value for _, event in here.events if isinstance(event, e.Mended)]
     assert torch.equal(mended[0], own)
-    assert here.seats[1].mended == 1
+    assert here.nodes[1].mended == 1
     assert here.said == [
         "second 0: what others sent made no sane model (network.largest = 1e+06): going on with its own (further ones are counted only)"
     ]
@@ -140,7 +139,7 @@ def test_where_training_explodes_the_own_model_is_trained_instead():
     speed = here.host.population.state["velocity"][0:1].clone()
     row, after = here.expected(1, 1, own, speed)
     found = here.train((1, 1, torch.full_like(start, 999_999.0)))[1]  # passes as sane, and a step from there does not
-    assert here.seats[1].mended == 1
+    assert here.nodes[1].mended == 1
     torch.testing.assert_close(found, row, rtol=0, atol=1e-4)
     torch.testing.assert_close(here.host.population.state["velocity"][0:1], after, rtol=0, atol=1e-4)
 
@@ -153,28 +152,28 @@ def test_a_node_that_explodes_by_itself_fails():
 
 def test_a_look_evaluates_the_model_of_its_moment_and_writes_down_the_time():
     here = Here()
-    seat = here.seats[1]
+    node = here.nodes[1]
     trained = here.train((1, 0, here.setup.initial))[1]
-    seat.member.trained = 1
-    here.learning.compute([(seat, e.Look(Given(trained), Memory(elapsed=1_500_000, trained=1), True))])
-    (record,) = seat.journal.records
+    node.member.trained = 1
+    here.learning.compute([(node, e.Look(Given(trained), Memory(elapsed=1_500_000, trained=1), True))])
+    (record,) = node.journal.records
     assert (record.round, record.alive, record.time.seconds, record.time.steps) == (1, 3, 1.5, 2)
     assert record.time.accuracies == [record.accuracy.mean]
     assert here.events[-1] == (1, e.Looked())
-    here.learning.compute([(seat, e.Look(Given(trained), Memory(elapsed=1_500_000, trained=1), True))])
-    assert len(seat.journal.records) == 1  # a node that goes on is not evaluated again where it was
-    torch.testing.assert_close(seat.journal.models[0], trained)
+    here.learning.compute([(node, e.Look(Given(trained), Memory(elapsed=1_500_000, trained=1), True))])
+    assert len(node.journal.records) == 1  # a node that goes on is not evaluated again where it was
+    torch.testing.assert_close(node.journal.models[0], trained)
 
 
 def test_what_a_node_remembers_comes_back_from_its_checkpoint_and_numbers_grow(tmp_path):
     here = Here()
-    seat = here.seats[3]
-    seat.member.tally = {"counted": 7, "used": 5}
-    seat.member.count.taken = 4
-    seat.memory = Memory(2_000_000, 4, 123, {"peers": 9, "phase": 1}, {"age 0": 31})
-    seat.busy, seat.undelivered = 1.25, 2
-    extra = seat.extra()
-    other = Here().seats[3]
+    node = here.nodes[3]
+    node.member.tally = {"counted": 7, "used": 5}
+    node.member.count.taken = 4
+    node.memory = Memory(2_000_000, 4, 123, {"peers": 9, "phase": 1}, {"age 0": 31})
+    node.busy, node.undelivered = 1.25, 2
+    extra = node.extra()
+    other = Here().nodes[3]
     other.identity.folder = tmp_path
     memory, tally, count = other.restored(Extra({}, extra.tallies))
     assert (memory.elapsed, memory.trained, memory.choices, memory.state) == (
@@ -192,10 +191,10 @@ def test_what_a_node_remembers_comes_back_from_its_checkpoint_and_numbers_grow(t
 
 
 def test_numbers_grow_although_nothing_was_saved_and_the_clock_went_back_by_an_hour(tmp_path, monkeypatch):
-    seat = Here().seats[3]
-    seat.identity.folder = tmp_path
-    before = seat.restored(None)[0].number
+    node = Here().nodes[3]
+    node.identity.folder = tmp_path
+    before = node.restored(None)[0].number
     back = time.time() - 3600
     monkeypatch.setattr(time, "time", lambda: back)
     monkeypatch.setattr(time, "time_ns", lambda: int(back * 1e9))
-    assert seat.restored(None)[0].number > before
+    assert node.restored(None)[0].number > before

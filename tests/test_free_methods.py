@@ -85,7 +85,7 @@ def test_without_a_clock_there_is_nothing_to_take_part_in(kind):
     "topology", [ep.ELLocal(1), ep.Complete(), ep.Ring(), ep.Regular(4), ep.Every(ep.Ring(), 5), ep.UEquiStatic(4)]
 )
 def test_nodes_choose_among_random_others_or_static_neighbours(kind, topology):
-    check_algorithm(FREE[kind](), topology, "auto")
+    ep.Experiment(nodes=16, algorithm=FREE[kind](), topology=topology, clock=ep.Clock())
 
 
 @pytest.mark.parametrize("kind", FREE)
@@ -99,7 +99,7 @@ def test_nodes_choose_among_random_others_or_static_neighbours(kind, topology):
 )
 def test_a_topology_with_a_graph_for_each_round_is_refused(kind, topology, name):
     with pytest.raises(ep.BadInput) as problem:
-        check_algorithm(FREE[kind](), topology, "auto")
+        ep.Experiment(nodes=16, algorithm=FREE[kind](), topology=topology, clock=ep.Clock())
     assert str(problem.value) == (
         f'topology.kind = "{name}" has a graph for each round, but a node of algorithm.kind = "{kind}" has no rounds and draws'
         " its targets itself; use el-local or a static one (complete, ring, torus, regular)"
@@ -109,7 +109,7 @@ def test_a_topology_with_a_graph_for_each_round_is_refused(kind, topology, name)
 @pytest.mark.parametrize("kind", FREE)
 def test_weights_of_rounds_are_refused(kind):
     with pytest.raises(ep.BadInput, match=f'mixing = "uniform" has no meaning for algorithm.kind = "{kind}"'):
-        check_algorithm(FREE[kind](), ep.Complete(), "uniform")
+        ep.Experiment(nodes=16, algorithm=FREE[kind](), topology=ep.Complete(), mixing="uniform", clock=ep.Clock())
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ from epidemic.clock import Clock, CloseDeadline, CloseQuorum, CloseSchedule, Exp
 from epidemic.errors import BadInput, RunFailed
 from epidemic.host.mixture import add
 from epidemic.host.promises import Given
-from epidemic.net.free_letters import MOST_WAITING, FreeLetters
-from epidemic.net.free_wire import LARGEST_NOTE, FreeFormat, FreeHeader
-from epidemic.net.handles import Handles, Holding, sane
+from epidemic.net.hosted import AsynchronousNode
+from epidemic.net.lazy_models import Holding, LazyModels, sane
+from epidemic.net.messages import MOST_WAITING, Messages, _Job
 from epidemic.net.outbox import Outbox
 from epidemic.net.reader import most_of_one
 from epidemic.net.terms import check_deployable
-from epidemic.net.wire import MAGIC, NO_LETTER, Refused, sealed
+from epidemic.net.wire import LARGEST_NUMBER, MAGIC, STATE_TRANSFER, Header, MessageFormat, Refused, sealed
 from epidemic.protocol import events as e
 from epidemic.protocol.node import Kind
 from epidemic.record import HEADER_BYTES
@@ -30,12 +30,12 @@ from epidemic.record import HEADER_BYTES
 COLUMN = Column("x", (6,), "float32")
 KEYS = [Ed25519PrivateKey.generate() for _ in range(3)]
 KINDS = (Kind(notes=1), Kind("piece", part=True), Kind("word", row=False, notes=2))
-FORMAT = FreeFormat(bytes(16), COLUMN, KINDS, sizes=(4, 2), largest=100.0)
+FORMAT = MessageFormat.without_rounds(bytes(16), COLUMN, KINDS, sizes=(4, 2), largest=100.0)
 ROW = torch.arange(6, dtype=torch.float32)
 
 
 def raw(row):
-    return row.numpy().view(np.uint8)
+    return {"x": row.numpy().view(np.uint8)}
 
 
 def key_of(place):
@@ -56,30 +56,30 @@ def refused(frame):
 
 
 def test_letters_of_every_kind_arrive_as_they_were_sent_and_are_as_long_as_they_need_to_be():
-    whole = FORMAT.seal_letter(7, 1, raw(ROW), KEYS[1], note=(3,))
-    piece = FORMAT.seal_letter(8, 1, raw(ROW[:2]), KEYS[1], tag="piece", part=1)
-    word = FORMAT.seal_letter(9, 2, None, KEYS[2], tag="word", note=(0, LARGEST_NOTE))
+    whole = FORMAT.seal(7, 1, raw(ROW), KEYS[1], numbers=(3,))
+    piece = FORMAT.seal(8, 1, raw(ROW[:2]), KEYS[1], kind="piece", part=1)
+    word = FORMAT.seal(9, 2, {}, KEYS[2], kind="word", numbers=(0, LARGEST_NUMBER))
     assert [len(frame) - HEADER_BYTES for frame in (whole, piece, word)] == [24, 8, 0]
     found = opened(whole)
-    assert (found.round, found.sender, found.tag, found.note, found.part) == (7, 1, "", (3,), None)
-    assert bytes(found.tensors["x"]) == ROW.numpy().tobytes()
-    assert (opened(piece).tag, opened(piece).part, opened(piece).note) == ("piece", 1, ())
-    assert opened(word).tensors == {}
-    assert opened(word).note == (0, LARGEST_NOTE)
+    assert (found.counter, found.sender, found.kind, found.numbers, found.part) == (7, 1, "", (3,), None)
+    assert bytes(found.columns["x"]) == ROW.numpy().tobytes()
+    assert (opened(piece).kind, opened(piece).part, opened(piece).numbers) == ("piece", 1, ())
+    assert opened(word).columns == {}
+    assert opened(word).numbers == (0, LARGEST_NUMBER)
 
 
-def forged(number=1, sender=1, tensors=None, tag="", note=(3,), part=-1, body=None, graph=bytes(8), key=1):
+def forged(number=1, sender=1, tensors=None, tag="", note=(3,), part=-1, body=None, graph=b"", key=1):
     """A frame that is signed, whatever it says."""
     from blake3 import blake3
 
     body = ROW.numpy().tobytes() if body is None else body
     tensors = (("x", (len(body) // 4,), "float32"),) if tensors is None else tensors
-    header = FreeHeader(bytes(16), number, sender, graph, blake3(body).digest(), tensors, tag, note, part)
+    header = Header(bytes(16), tag, number, sender, graph, blake3(body).digest(), tensors, note, part)
     return sealed(header, HEADER_BYTES, KEYS[key]) + body
 
 
 def test_what_is_of_no_kind_that_the_method_sends_is_refused():
-    assert opened(forged()).note == (3,)
+    assert opened(forged()).numbers == (3,)
     assert refused(forged(tag="other")) == "wrong-kind"
     assert refused(forged(note=())) == "wrong-kind"
     assert refused(forged(note=(1, 2))) == "wrong-kind"
@@ -88,7 +88,7 @@ def test_what_is_of_no_kind_that_the_method_sends_is_refused():
     assert refused(forged(tag="piece", note=(), part=-2, body=bytes(8))) == "wrong-kind"
     assert refused(forged(tag="piece", note=(), part=0, body=bytes(8))) == "wrong-shape"  # that part has four numbers
     assert refused(forged(body=bytes(20))) == "wrong-shape"
-    assert refused(forged(tensors=(("x", (6,), "float64"),))) == "wrong-shape"
+    assert refused(forged(tensors=(("x", (6,), "float64"),))) == "wrong-dtype"
     assert refused(forged(tag="word", note=(1, 2))) == "wrong-kind"  # words carry nothing
     assert refused(forged(tensors=(), body=b"", tag="word", note=(1, 2))[:-1]) == "malformed"
 
@@ -102,7 +102,7 @@ def test_what_is_signed_by_another_changed_or_insane_is_refused():
     assert refused(forged(body=np.full(6, 101.0, np.float32).tobytes())) == "insane"
     assert refused(forged(body=np.full(6, np.nan, np.float32).tobytes())) == "insane"
     assert refused(forged(note=(-1,))) == "implausible"
-    assert refused(forged(note=(LARGEST_NOTE + 1,))) == "implausible"
+    assert refused(forged(note=(LARGEST_NUMBER + 1,))) == "implausible"
     assert refused(forged(number=-1)) == "malformed"
     assert refused(forged() + b"\0") == "oversized"
     assert refused(forged(graph=b"12345678")) == "malformed"
@@ -110,17 +110,20 @@ def test_what_is_signed_by_another_changed_or_insane_is_refused():
 
 
 def test_a_model_that_was_asked_for_is_whole_and_says_nothing_else():
-    frame = FORMAT.seal(3, 1, NO_LETTER, {"x": raw(ROW)}, KEYS[1])
-    assert opened(frame).graph == NO_LETTER
-    assert refused(forged(graph=NO_LETTER)) == "wrong-kind"  # with an age
+    frame = FORMAT.seal(3, 1, raw(ROW), KEYS[1], kind=STATE_TRANSFER)
+    assert opened(frame).kind == STATE_TRANSFER
+    assert refused(forged(tag=STATE_TRANSFER)) == "wrong-kind"  # with an age
+    assert refused(forged(tag=STATE_TRANSFER, note=(), tensors=(), body=b"")) == "wrong-kind"
+    with pytest.raises(BadInput, match="models for returning nodes"):
+        MessageFormat.without_rounds(bytes(16), COLUMN, (Kind(STATE_TRANSFER),), ())
 
 
 def test_the_fullest_header_has_room_and_what_has_none_is_said():
     assert FORMAT.frame_bytes == HEADER_BYTES + 24
     with pytest.raises(BadInput, match="at most 16 ASCII"):
-        FreeFormat(bytes(16), COLUMN, (Kind("x" * 17),), ())
+        MessageFormat.without_rounds(bytes(16), COLUMN, (Kind("x" * 17),), ())
     with pytest.raises(BadInput, match="at most 4 whole numbers"):
-        FreeFormat(bytes(16), COLUMN, (Kind(notes=5),), ())
+        MessageFormat.without_rounds(bytes(16), COLUMN, (Kind(notes=5),), ())
     with pytest.raises(
         RunFailed, match=r"node 1 sends a letter \(tag = 'x', a row, note = \(\), part = None\) of no kind"
     ):
@@ -134,7 +137,7 @@ def test_a_mixture_is_added_in_the_order_of_its_terms():
     torch.manual_seed(1)
     rows = [torch.randn(1000) for _ in range(4)]
     weights = [0.1, 0.7, -0.3, 0.5]
-    handles = Handles()
+    handles = LazyModels()
     found = handles.value(handles.mix([(w, Given(row)) for w, row in zip(weights, rows, strict=True)]))
     expected = torch.mul(rows[0], weights[0])
     for weight, row in zip(weights[1:], rows[1:], strict=True):
@@ -144,7 +147,7 @@ def test_a_mixture_is_added_in_the_order_of_its_terms():
 
 def test_parts_of_models_and_parts_that_came_are_mixed_alike():
     which = [torch.tensor([0, 2, 5]), torch.tensor([1, 3, 4])]
-    handles = Handles(which)
+    handles = LazyModels(which)
     base, other = Given(torch.arange(6.0)), Given(torch.arange(6.0) * 10)
     came = handles.cut(other, 1)
     assert handles.value(came).tolist() == [10, 30, 40]
@@ -154,7 +157,7 @@ def test_parts_of_models_and_parts_that_came_are_mixed_alike():
 
 
 def test_long_chains_are_computed_once_by_whichever_thread_and_then_hold_nothing():
-    handles, holding = Handles(), Holding(10_000)
+    handles, holding = LazyModels(), Holding(10_000)
     model = Given(torch.zeros(3))
     for _ in range(5000):
         model = handles.mix([(1.0, model), (1.0, holding.take(1, torch.ones(3)))])
@@ -206,8 +209,8 @@ class Link:
         return True
 
 
-class Seat:
-    """What of a seat letters ask for."""
+class Hosted(AsynchronousNode):
+    """What of a hosted node messages ask for."""
 
     def __init__(self, place):
         self.place, self.format, self.books = place, FORMAT, []
@@ -220,33 +223,24 @@ class Seat:
 
 
 class Post:
-    """Letters of two seats of one process, and what came of them."""
+    """Messages of two nodes of one process, and what came of them."""
 
     def __init__(self):
         self.link, self.events, self.refused, self.failed = Link(), [], [], []
         self.outbox = Outbox(self.link, nodes=4, senders=2 * FORMAT.parts)
-        self.seats = {0: Seat(0), 1: Seat(1)}
+        self.nodes = {0: Hosted(0), 1: Hosted(1)}
         desk = type("Desk", (), {"put": staticmethod(lambda place, event: self.events.append((place, event)))})
         which = [torch.tensor([0, 1, 2, 3]), torch.tensor([4, 5])]
-        self.letters = FreeLetters(
-            self.seats, Handles(which), COLUMN, torch.device("cpu"), desk, self.outbox, self.link, self.refused.append,
+        self.letters = Messages(
+            self.nodes, LazyModels(which), COLUMN, torch.device("cpu"), desk, self.outbox, self.link, self.refused.append,
             self.failed.append,
         )  # fmt: skip
 
     def end(self):
-        done = threading.Event()
-        self.letters._put(_job(self.seats[0], done.set))
-        assert done.wait(5)
-        self.outbox.flush(5)
+        self.letters.flush(5)
         self.letters.close()
         self.outbox.close()
         return self
-
-
-def _job(seat, do):
-    from epidemic.net.free_letters import _Job
-
-    return _Job(seat, do, 0)
 
 
 @pytest.fixture
@@ -260,55 +254,66 @@ def post():
 
 def test_a_letter_leaves_signed_for_others_and_as_it_is_for_places_of_the_process(post):
     row = Given(ROW)
-    assert post.letters.carry_out(post.seats[0], e.Post(5, (1, 2, 3), row, "", (9,), None))
+    assert post.letters.carry_out(post.nodes[0], e.Post(5, (1, 2, 3), row, "", (9,), None))
     post.end()
     ((place, event),) = post.events
     assert (place, event.sender, event.number, event.letter.row) == (1, 0, 5, row)
     assert sorted(carrier for carrier, _, _ in post.link.sent) == [2, 3]
     letter = opened(post.link.sent[0][1])
-    assert (letter.sender, letter.round, letter.note) == (0, 5, (9,))
-    assert sorted(post.seats[0].books) == [(1, True, False, 24), (1, True, False, 24), (1, True, True, 24)]
+    assert (letter.sender, letter.counter, letter.numbers) == (0, 5, (9,))
+    assert sorted(post.nodes[0].books) == [(1, True, False, 24), (1, True, False, 24), (1, True, True, 24)]
 
 
 def test_a_part_is_sent_alone_and_a_word_without_numbers(post):
-    post.letters.carry_out(post.seats[0], e.Post(5, (1, 2), Given(ROW), "piece", (), 1))
-    post.letters.carry_out(post.seats[0], e.Post(6, (2,), None, "word", (1, 2), None))
+    post.letters.carry_out(post.nodes[0], e.Post(5, (1, 2), Given(ROW), "piece", (), 1))
+    post.letters.carry_out(post.nodes[0], e.Post(6, (2,), None, "word", (1, 2), None))
     post.end()
     assert [len(payload) - HEADER_BYTES for _, payload, _ in post.link.sent] == [8, 0]
     ((_, event),) = post.events
     assert event.letter.part == 1
-    assert Handles([torch.tensor([0]), torch.tensor([4, 5])]).value(event.letter.row).tolist() == [4, 5]
+    assert LazyModels([torch.tensor([0]), torch.tensor([4, 5])]).value(event.letter.row).tolist() == [4, 5]
 
 
 def test_what_has_not_begun_to_leave_is_taken_back(post):
     post.link.gate.clear()
     for number in range(1, 4):
-        post.letters.carry_out(post.seats[0], e.Post(number, (2,), Given(ROW), "", (0,), None))
-    post.letters.carry_out(post.seats[1], e.Post(9, (2,), Given(ROW), "", (0,), None))
+        post.letters.carry_out(post.nodes[0], e.Post(number, (2,), Given(ROW), "", (0,), None))
+    post.letters.carry_out(post.nodes[1], e.Post(9, (2,), Given(ROW), "", (0,), None))
     done = threading.Event()
-    post.letters._put(_job(post.seats[0], done.set))
+    post.letters._put(_Job(post.nodes[0], done.set))
     assert done.wait(5)  # all are signed, and wait for the link ...
     assert post.link.began.wait(5)  # ... but for the first, which is on its way
-    post.letters.carry_out(post.seats[0], e.Withdraw())
+    post.letters.carry_out(post.nodes[0], e.Withdraw())
     post.link.gate.set()
     post.end()
-    assert [(opened(p).sender, opened(p).round) for _, p, _ in post.link.sent] == [(0, 1), (1, 9)]
+    assert [(opened(p).sender, opened(p).counter) for _, p, _ in post.link.sent] == [(0, 1), (1, 9)]
+
+
+def test_flushing_waits_for_what_is_still_computed_and_sealed_but_no_longer_than_it_may(post):
+    hold = threading.Event()
+    post.letters._put(_Job(post.nodes[0], lambda: hold.wait(60)))
+    post.letters.carry_out(post.nodes[0], e.Post(1, (2,), Given(ROW), "", (0,), None))
+    post.letters.flush(0.05)
+    assert post.link.sent == []
+    threading.Timer(0.1, hold.set).start()
+    post.letters.flush(60)
+    assert len(post.link.sent) == 1
 
 
 def test_a_node_that_sends_faster_than_can_be_signed_loses_its_oldest_letters(post):
     hold = threading.Event()
-    post.letters._put(_job(post.seats[0], hold.wait))
+    post.letters._put(_Job(post.nodes[0], hold.wait))
     most = MOST_WAITING * FORMAT.parts
     for number in range(1, most + 4):
-        post.letters.carry_out(post.seats[0], e.Post(number, (2,), None, "word", (0, 0), None))
+        post.letters.carry_out(post.nodes[0], e.Post(number, (2,), None, "word", (0, 0), None))
     assert len(post.letters._jobs) <= most + 1
-    assert [book[1] for book in post.seats[0].books] in ([False] * 3, [False] * 2)
+    assert [book[1] for book in post.nodes[0].books] in ([False] * 3, [False] * 2)
     hold.set()
 
 
 def test_what_comes_is_handed_on_and_no_more_of_one_sender_than_can_be_held(post):
-    most = 2 * most_of_one(FORMAT)  # two seats
-    letters = [opened(FORMAT.seal_letter(i, 2, raw(ROW), KEYS[2], note=(i,))) for i in range(3 + most)]
+    most = 2 * most_of_one(FORMAT)  # two nodes
+    letters = [opened(FORMAT.seal(i, 2, raw(ROW), KEYS[2], numbers=(i,))) for i in range(3 + most)]
     for letter in letters:
         post.letters.came(letter, (0,))
     assert len(post.events) == most
@@ -322,14 +327,9 @@ def test_what_comes_is_handed_on_and_no_more_of_one_sender_than_can_be_held(post
     assert [place for place, _ in post.events] == [1]
 
 
-def test_a_model_that_nobody_asked_for_is_refused(post):
-    post.letters.came(opened(FORMAT.seal(3, 1, NO_LETTER, {"x": raw(ROW)}, KEYS[1])), (0,))
-    assert (post.events, post.refused) == ([], ["wrong-graph"])
-
-
 def test_a_letter_of_no_kind_is_an_error_of_the_method(post):
     with pytest.raises(RunFailed, match="of no kind that its method lists"):
-        post.letters.carry_out(post.seats[0], e.Post(1, (2,), Given(ROW), "", (), None))
+        post.letters.carry_out(post.nodes[0], e.Post(1, (2,), Given(ROW), "", (), None))
 
 
 # -- what cannot be deployed ------------------------------------------------------------------------------------------
@@ -348,8 +348,8 @@ def test_a_run_that_would_not_end_or_is_drawn_by_the_simulator_is_refused():
         tried(Clock(stop=5, megabytes=3))
     with pytest.raises(BadInput, match=r"clock\.churn is drawn by the simulator only"):
         tried(Clock(stop=5, churn=ExponentialChurn(mean_on=5, mean_off=5)))
-    with pytest.raises(BadInput, match=r'network\.close = "quorum" has no meaning'):
-        tried(Clock(stop=5), network=ep.Network(close="quorum"))
+    with pytest.raises(BadInput, match=r'network\.close\.kind = "quorum" has no meaning'):
+        tried(Clock(stop=5), network=ep.Network(close=CloseQuorum(q=0.5, deadline=1)))
 
 
 def test_rounds_under_a_clock_are_deployed_only_if_they_end_as_the_clock_says():
@@ -357,11 +357,14 @@ def test_rounds_under_a_clock_are_deployed_only_if_they_end_as_the_clock_says():
         check_deployable(ep.Experiment(nodes=4, topology=ep.ELLocal(2), clock=clock, seeds=(1,), **changed))
 
     tried(Clock())
-    tried(Clock(close=CloseDeadline(seconds=1.0)))
-    tried(Clock(close=CloseQuorum(q=0.5)), network=ep.Network(close="quorum"))
-    with pytest.raises(BadInput, match=r'contradict each other; use network\.close = "quorum"'):
-        tried(Clock(close=CloseQuorum(q=0.5)))
-    with pytest.raises(BadInput, match=r'clock\.close\.kind = "schedule" is for simulations'):
+    for close in (CloseDeadline(seconds=1.0, late="carry"), CloseQuorum(q=0.5, deadline=2)):
+        tried(Clock(close=close), network=ep.Network(close=close))
+        tried(Clock(), network=ep.Network(close=close))
+        with pytest.raises(
+            BadInput, match=r'clock\.close = {kind = "(deadline|quorum)", .* contradict each other; give both the same'
+        ):
+            tried(Clock(close=close))
+    with pytest.raises(BadInput, match=r'clock\.close\.kind = "schedule" needs one clock .* use "deadline"'):
         tried(Clock(close=CloseSchedule(seconds=1.0)))
     with pytest.raises(BadInput, match=r"clock\.stop is for simulations: deployed rounds end after rounds"):
         tried(Clock(stop=5))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import epidemic as ep
 from epidemic.algorithms import ALGORITHMS, Turn, algorithm_from
 from epidemic.cli import main
-from epidemic.clock import Clock, CloseDeadline, Links, PerNodeCompute
+from epidemic.clock import Clock, CloseBarrier, CloseDeadline, Links, PerNodeCompute
 from epidemic.errors import Interrupted
 from epidemic.experiment import load, to_toml
 from epidemic.host.inbox import Exchange
@@ -435,9 +435,11 @@ def test_balanced_graphs_are_taken(kind, topology):
 
 @pytest.mark.parametrize("kind", ["exact-diffusion", "gradient-tracking", "push-pull"])
 def test_nodes_on_a_network_need_every_letter(kind):
-    with pytest.raises(ep.BadInput, match=rf'"{kind}" needs every letter to arrive; use network\.close = "barrier"'):
+    with pytest.raises(
+        ep.BadInput, match=rf'"{kind}" needs every letter to arrive; use network\.close\.kind = "barrier"'
+    ):
         check_deployable(small(kind))
-    check_deployable(small(kind, network=ep.Network(close="barrier")))
+    check_deployable(small(kind, network=ep.Network(close=CloseBarrier())))
     check_deployable(small("qg-momentum"))
 
 

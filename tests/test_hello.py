@@ -6,9 +6,16 @@ import msgspec
 import pytest
 
 from epidemic.errors import plain
-from epidemic.net import hello as hellos
+from epidemic.net import handshake as hellos
 from epidemic.net import keys
-from epidemic.net.hello import LARGEST_BUNDLE, LARGEST_HELLO, LARGEST_TERMS, Hello, open_hellos, seal_hellos
+from epidemic.net.handshake import (
+    LARGEST_BUNDLE,
+    LARGEST_HELLO,
+    LARGEST_TERMS,
+    Handshake,
+    open_handshakes,
+    seal_handshakes,
+)
 from epidemic.net.keyring import Keyring
 from epidemic.net.keys import Authority, Identity
 from epidemic.net.terms import Terms
@@ -42,11 +49,11 @@ def keyring(nodes):
 def said(identity, place=None, token="a", **changed):
     place = identity.place if place is None else place
     values = {"carrier": place, "run": TERMS.run, "round": -1, "start": 0, "finished": False, "gone": False, **changed}
-    return Hello(place=place, token=token, certificate=identity.encoded, **values)
+    return Handshake(place=place, token=token, certificate=identity.encoded, **values)
 
 
 def bundle(*identities, terms=TERMS, **changed):
-    return seal_hellos([(said(identity, **changed), identity) for identity in identities], terms)
+    return seal_handshakes([(said(identity, **changed), identity) for identity in identities], terms)
 
 
 def test_hellos_of_a_process_are_understood_all_at_once(nodes, keyring):
@@ -87,9 +94,9 @@ def test_a_hello_that_was_changed_is_refused_and_what_follows_it_is_not_looked_a
     content = msgspec.msgpack.encode(said(nodes[1]))
     forged = msgspec.msgpack.encode(said(nodes[2], round=9))
     signed = [
-        hellos._Signed(content, nodes[1].key.sign(hellos._DOMAIN + content)),
-        hellos._Signed(forged, nodes[2].key.sign(hellos._DOMAIN + content)),
-        hellos._Signed(b"\xc1", b""),
+        hellos._SignedHandshake(content, nodes[1].key.sign(hellos._DOMAIN + content)),
+        hellos._SignedHandshake(forged, nodes[2].key.sign(hellos._DOMAIN + content)),
+        hellos._SignedHandshake(b"\xc1", b""),
     ]
     raw = msgspec.msgpack.encode(hellos._Bundle(signed, msgspec.json.encode(TERMS)))
     assert [h.place for h in keyring.introduce(raw)] == [1]
@@ -100,7 +107,7 @@ def test_a_signature_of_something_else_is_no_hello(nodes, keyring):
     """What a node signs as a hello, it signs as nothing else: a letter, an offer or a status cannot be passed off as one."""
     content = msgspec.msgpack.encode(said(nodes[1]))
     raw = msgspec.msgpack.encode(
-        hellos._Bundle([hellos._Signed(content, nodes[1].key.sign(content))], msgspec.json.encode(TERMS))
+        hellos._Bundle([hellos._SignedHandshake(content, nodes[1].key.sign(content))], msgspec.json.encode(TERMS))
     )
     assert keyring.introduce(raw) == []
     assert keyring.refused == {"wrong-signature": 1}
@@ -148,7 +155,7 @@ def test_terms_that_are_not_those_of_the_signed_run_are_not_believed(nodes, keyr
     assert heard.differs == ("the run differs",)
     for broken in (b"", b"{", b"[" * 1000, b"\xff"):
         content = msgspec.msgpack.encode(said(nodes[3], run=bytes(16)))
-        signed = hellos._Signed(content, nodes[3].key.sign(hellos._DOMAIN + content))
+        signed = hellos._SignedHandshake(content, nodes[3].key.sign(hellos._DOMAIN + content))
         (heard,) = keyring.introduce(msgspec.msgpack.encode(hellos._Bundle([signed], broken)))
         assert heard.differs == ("the run differs",)
 
@@ -214,12 +221,12 @@ def test_whoever_is_carried_by_another_is_believed_only_beside_its_carrier(nodes
     assert keyring.introduce(bundle(nodes[3], carrier=1, token="that of node 1")) == []
     assert keyring.refused == {"wrong-link": 1}
     both = [(said(nodes[3], carrier=1, token="x"), nodes[3]), (said(nodes[1], token="another"), nodes[1])]
-    assert [h.place for h in keyring.introduce(seal_hellos(both, TERMS))] == [1]
+    assert [h.place for h in keyring.introduce(seal_handshakes(both, TERMS))] == [1]
     assert keyring.refused == {"wrong-link": 2}
 
 
 def test_nothing_is_taken_from_an_open_bundle_but_hellos(nodes):
-    found, refused = open_hellos(bundle(nodes[1]), nodes[0], NODES)
+    found, refused = open_handshakes(bundle(nodes[1]), nodes[0], NODES)
     assert [known.name for known in found] == ["node-1"]
     assert refused == []
 

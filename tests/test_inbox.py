@@ -74,7 +74,7 @@ def test_both_inboxes_hand_out_the_same_letters(round, shape, dtype, seed):
     exchange, post = both(*round, message_of(round[0].n, shape, dtype, seed))
     for a, b in zip(exchange.each("x"), post.each("x"), strict=True):
         assert torch.equal(a.own, b.own)
-        assert torch.equal(a.letters, b.letters)
+        assert torch.equal(a.received, b.received)
         assert a.senders.tolist() == b.senders.tolist() == sorted(a.senders.tolist())
         np.testing.assert_array_equal(a.weights, b.weights)
         assert a.ages.tolist() == b.ages.tolist() == [0] * len(a.senders)
@@ -145,7 +145,7 @@ def test_means_and_sums_are_those_of_the_letters(round, shape, seed):
     exchange, _ = both(*round, message_of(round[0].n, shape, torch.float64, seed))
     mean, total = exchange.mean("x"), exchange.sum("x")
     for i, heard in enumerate(exchange.each("x")):
-        rows = torch.cat([heard.own[None], heard.letters])
+        rows = torch.cat([heard.own[None], heard.received])
         share = torch.from_numpy(heard.weights).reshape(-1, *[1] * len(shape))
         torch.testing.assert_close(mean[i], (share * rows).sum(0), rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(total[i], rows.sum(0), rtol=1e-9, atol=1e-9)
@@ -229,14 +229,14 @@ class Trimmed(ep.Defaults):
         found = []
         self.heard.append(list(inbox.each("x")))
         for heard in self.heard[-1]:
-            rows = torch.cat([heard.own[None], heard.letters]).sort(0).values
+            rows = torch.cat([heard.own[None], heard.received]).sort(0).values
             trim = min(self.trim, (len(rows) - 1) // 2)
             found.append(rows[trim : len(rows) - trim].mean(0))
         return {"x": torch.stack(found)}
 
 
 def trimmed_by_numpy(heard: Heard, trim):
-    rows = np.sort(np.concatenate([heard.own[None].numpy(), heard.letters.numpy()]), axis=0)
+    rows = np.sort(np.concatenate([heard.own[None].numpy(), heard.received.numpy()]), axis=0)
     trim = min(trim, (len(rows) - 1) // 2)
     return rows[trim : len(rows) - trim].mean(0)
 
@@ -265,7 +265,7 @@ def test_a_trimmed_mean_over_the_letters_is_what_numpy_finds_and_keeps_liars_out
     run = ep.simulate(small(algorithm=algorithm), callbacks=models)
     for heards, x in zip(algorithm.heard, models.seen, strict=True):
         for i, heard in enumerate(heards):
-            assert len(heard.letters) == 4
+            assert len(heard.received) == 4
             np.testing.assert_allclose(x[i].numpy(), trimmed_by_numpy(heard, 1), rtol=1e-6, atol=1e-6)
     assert run.models.rows.abs().max() < 100
     assert run.records[-1].accuracy.mean > run.records[0].accuracy.mean + 0.1

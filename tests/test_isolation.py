@@ -46,7 +46,7 @@ def test_more_than_a_tenth_is_often_and_more_than_half_is_mostly(lonely, rounds,
 def test_a_node_says_the_share_the_limit_and_what_to_do():
     said = said_of_node(alone(31), 2.5)
     assert said.startswith("learnt alone in 31 of 100 rounds (31 %), more than a tenth: ")
-    assert "raise network.deadline (now 2.5 s)" in said
+    assert "let nodes wait longer by network.close (now at most 2.5 s)" in said
     assert said_of_node(None, 2.5) == ""
 
 
@@ -55,13 +55,16 @@ def test_a_cluster_names_the_nodes_that_learnt_alone_the_loneliest_first():
     assert said_of_cluster({i: alone(10) for i in range(4)}, 1.0) == ""
     one = said_of_cluster({0: alone(0), 1: alone(20), 2: alone(0), 3: alone(0)}, 1.0)
     assert one.startswith(
-        "1 of 4 nodes learnt alone in more than a tenth of their rounds: node 1 in 20 of 100 rounds (20 %); raise"
+        "1 of 4 nodes learnt alone in more than a tenth of their rounds: node 1 in 20 of 100 rounds (20 %); let nodes wait"
     )
     some = said_of_cluster({0: alone(0), 1: alone(20), 2: alone(40)}, 1.0)
     assert some.startswith("the nodes learnt alone in 60 of 300 rounds (20 %), more than a tenth: node 2 in 40 of 100")
     most = said_of_cluster({i: alone(90 + i) for i in range(8)}, 1.0)
     assert most.startswith("the nodes learnt alone in 748 of 800 rounds (94 %), more than half: node 7 in 97 of 100")
-    assert "node 2 in 92 of 100 rounds (92 %); and 2 more; raise network.deadline (now 1 s)" in most
+    assert (
+        "node 2 in 92 of 100 rounds (92 %); and 2 more; let nodes wait longer by network.close (now at most 1 s)"
+        in most
+    )
     assert "\n" not in most
 
 

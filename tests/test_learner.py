@@ -11,10 +11,10 @@ from epidemic.data import Dataset, Samples
 from epidemic.errors import BadInput
 from epidemic.learner import (
     LOSSES,
-    SGD,
     Layout,
     Learner,
     PerNode,
+    SGDUpdate,
     Stacked,
     Task,
     accuracy,
@@ -62,7 +62,7 @@ def _obstacle(task):
 
 def _choose(task, wanted, nodes, batch=4):
     row = task.layout.row(task.module)
-    return choose(task, WORKERS, wanted, row, _index(min(nodes, 200), 1, batch), SGD(0.1), nodes)[0]
+    return choose(task, WORKERS, wanted, row, _index(min(nodes, 200), 1, batch), SGDUpdate(0.1), nodes)[0]
 
 
 @pytest.mark.parametrize(("kind", "shape", "classes", "count"), [("gn-lenet", (3, 32, 32), 10, 89_834), ("femnist-cnn", (1, 28, 28), 62, 1_690_046)])  # fmt: skip
@@ -75,7 +75,7 @@ def test_the_papers_models_have_exactly_their_parameters(kind, shape, classes, c
 
 @pytest.mark.parametrize("kind", ["gn-lenet", "femnist-cnn", "logistic", "mlp", "small-cnn"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
-@pytest.mark.parametrize("step", [SGD(0.1), SGD(0.05, 0.9, 0.01)])
+@pytest.mark.parametrize("step", [SGDUpdate(0.1), SGDUpdate(0.05, 0.9, 0.01)])
 def test_the_strategies_agree(kind, dtype, tolerance, step):
     task = _task(_module(kind, dtype))
     results = []
@@ -97,7 +97,7 @@ def test_sgd_is_that_of_pytorch(strategy):
     task = _task(module)
     x, index = _rows(task, 3), _index(3, 4, 6)
     start = x.clone()
-    step = SGD(0.1, 0.9, 0.01)
+    step = SGDUpdate(0.1, 0.9, 0.01)
     strategy(task, WORKERS).sgd(x, step.memory(x), index, step, [0] * 3)
     for i in range(3):
         plain = copy.deepcopy(module)
@@ -120,7 +120,7 @@ def test_results_do_not_depend_on_the_number_of_threads(strategy, kind):
     for threads in (1, 2, 5):
         workers = Workers(threads)
         x = _rows(task, 101)
-        loss = strategy(task, workers).sgd(x, {}, _index(101, 2, 6), SGD(0.1), [0] * 101)
+        loss = strategy(task, workers).sgd(x, {}, _index(101, 2, 6), SGDUpdate(0.1), [0] * 101)
         judged = strategy(task, workers).evaluate(x, *task.tensors(_data().test))
         found.append((x, loss, judged.loss))
         workers.close()
@@ -133,8 +133,8 @@ def test_rows_do_not_depend_on_their_neighbours():
     task = _task(_module("mlp", torch.float64))
     x, index = _rows(task, 6), _index(6, 2, 5)
     together, alone = x.clone(), x[3:4].clone()
-    Stacked(task, WORKERS).sgd(together, {}, index, SGD(0.1), [0] * 6)
-    Stacked(task, WORKERS).sgd(alone, {}, index[3:4], SGD(0.1), [0])
+    Stacked(task, WORKERS).sgd(together, {}, index, SGDUpdate(0.1), [0] * 6)
+    Stacked(task, WORKERS).sgd(alone, {}, index[3:4], SGDUpdate(0.1), [0])
     torch.testing.assert_close(together[3:4], alone, atol=1e-12, rtol=1e-12)
 
 
@@ -184,7 +184,7 @@ def test_batchnorm_runs_per_node_and_its_statistics_are_in_the_row():
     assert "buffers" in _obstacle(task)
     x = task.layout.row(task.module).repeat(4, 1)
     before = x[:, task.layout.trainable :].clone()
-    PerNode(task, WORKERS).sgd(x, {}, _index(4, 2, 6), SGD(0.1), [0] * 4)
+    PerNode(task, WORKERS).sgd(x, {}, _index(4, 2, 6), SGDUpdate(0.1), [0] * 4)
     after = x[:, task.layout.trainable :]
     assert (after != before).all()
     plain = _Odd()
@@ -208,7 +208,7 @@ def test_a_frozen_first_layer_is_trained_stacked_like_any_other(steps):
     assert _obstacle(task) is None
     for strategy in (Stacked(task, Workers(1)), PerNode(task, Workers(1))):
         rows = _rows(task, 3)
-        losses = strategy.sgd(rows, {}, index, SGD(0.1), [0, 0, 0])
+        losses = strategy.sgd(rows, {}, index, SGDUpdate(0.1), [0, 0, 0])
         found.append((rows, losses))
     for one, other in zip(*found, strict=True):
         assert torch.allclose(one, other, rtol=1e-12)
@@ -228,7 +228,7 @@ def test_dropout_is_seeded_by_node_and_does_not_depend_on_threads():
     for threads in (1, 3):
         x = task.layout.row(task.module).repeat(6, 1)
         same = _index(1, 2, 6).expand(6, 2, 6)
-        PerNode(task, Workers(threads), draws_random_numbers=True).sgd(x, {}, same, SGD(0.1), [5, 5, 7, 8, 9, 10])
+        PerNode(task, Workers(threads), draws_random_numbers=True).sgd(x, {}, same, SGDUpdate(0.1), [5, 5, 7, 8, 9, 10])
         found.append(x)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0][0], found[0][1])  # the same seed
@@ -312,8 +312,8 @@ def test_the_choice_does_not_depend_on_how_many_nodes_are_hosted(hosted):
     for kind, nodes in (("logistic", 40), ("small-cnn", 40), ("small-cnn", 3)):
         task = _task(_module(kind, torch.float32))
         row, index = task.layout.row(task.module), _index(40, 1, 4)
-        everyone, _ = choose(task, WORKERS, "auto", row, index[:nodes], SGD(0.1), nodes)
-        some, _ = choose(task, WORKERS, "auto", row, index[:hosted], SGD(0.1), nodes)
+        everyone, _ = choose(task, WORKERS, "auto", row, index[:nodes], SGDUpdate(0.1), nodes)
+        some, _ = choose(task, WORKERS, "auto", row, index[:hosted], SGDUpdate(0.1), nodes)
         assert some == everyone
 
 
@@ -328,12 +328,12 @@ def test_timing_is_there_for_who_asks_and_the_reason_is_given():
 def test_training_goes_on_from_what_the_choice_has_traced():
     """The first round gives the same as with a learner that was not prepared."""
     task, index = _task(_module("mlp", torch.float32)), _index(60, 2, 4)
-    choice, prepared = choose(task, WORKERS, "auto", task.layout.row(task.module), index, SGD(0.1), 60)
+    choice, prepared = choose(task, WORKERS, "auto", task.layout.row(task.module), index, SGDUpdate(0.1), 60)
     found = []
     for traced in (prepared, None):
         x = _rows(task, 60)
         Learner(task, WORKERS, choice.strategy, draws_random_numbers=False, prepared=traced).sgd(
-            x, index, SGD(0.1), [0] * 60
+            x, index, SGDUpdate(0.1), [0] * 60
         )
         found.append(x)
     assert torch.equal(*found)
@@ -448,7 +448,7 @@ def test_models_that_need_numbers_picture_by_picture_are_given_them_so(strategy,
     assert _task(_module("small-cnn", torch.float32, (channels, side, side)), data).nature.any_layout
     x = _rows(task, 2)
     learner = strategy(task, WORKERS)
-    learner.sgd(x, {}, _index(2, 1, 4), SGD(0.01), [0, 0])
+    learner.sgd(x, {}, _index(2, 1, 4), SGDUpdate(0.01), [0, 0])
     found = learner.evaluate(x, *task.tensors(data.test))
     module = copy.deepcopy(task.module)
     module.load_state_dict(task.layout.state_dict(x[1]))
@@ -498,7 +498,7 @@ def test_learner_forwards_to_its_strategy():
         learner = Learner(task, WORKERS, strategy, draws_random_numbers=False)
         a, b = _rows(task, 3), _rows(task, 3)
         assert torch.equal(
-            learner.sgd(a, _index(3, 2, 4), SGD(0.1), [0] * 3),
-            cls(task, WORKERS).sgd(b, {}, _index(3, 2, 4), SGD(0.1), [0] * 3),
+            learner.sgd(a, _index(3, 2, 4), SGDUpdate(0.1), [0] * 3),
+            cls(task, WORKERS).sgd(b, {}, _index(3, 2, 4), SGDUpdate(0.1), [0] * 3),
         )
         assert torch.equal(a, b)

@@ -21,16 +21,16 @@ from epidemic.data import Dataset, Samples
 from epidemic.errors import Interrupted
 from epidemic.experiment import load, to_toml
 from epidemic.experiment.differences import same_experiment
-from epidemic.learner import SGD, Adam, PerNode, Stacked, Task, accuracy, cross_entropy, with_rate
+from epidemic.learner import AdamUpdate, PerNode, SGDUpdate, Stacked, Task, accuracy, cross_entropy, with_rate
 from epidemic.workers import Workers
 
 WORKERS = Workers(1)
 CASES = {
-    "momentum": (SGD(0.1, 0.9), lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)),
-    "nesterov": (SGD(0.1, 0.9, 0.01, nesterov=True), lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.01, nesterov=True)),
-    "adam": (Adam(0.01), lambda p: torch.optim.Adam(p, 0.01)),
-    "adam, decay": (Adam(0.01, (0.8, 0.95), 1e-6, 0.1), lambda p: torch.optim.Adam(p, 0.01, (0.8, 0.95), 1e-6, 0.1)),
-    "adamw": (Adam(0.01, weight_decay=0.1, decoupled=True), lambda p: torch.optim.AdamW(p, 0.01, weight_decay=0.1)),
+    "momentum": (SGDUpdate(0.1, 0.9), lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)),
+    "nesterov": (SGDUpdate(0.1, 0.9, 0.01, nesterov=True), lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.01, nesterov=True)),
+    "adam": (AdamUpdate(0.01), lambda p: torch.optim.Adam(p, 0.01)),
+    "adam, decay": (AdamUpdate(0.01, (0.8, 0.95), 1e-6, 0.1), lambda p: torch.optim.Adam(p, 0.01, (0.8, 0.95), 1e-6, 0.1)),
+    "adamw": (AdamUpdate(0.01, weight_decay=0.1, decoupled=True), lambda p: torch.optim.AdamW(p, 0.01, weight_decay=0.1)),
 }  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def test_nodes_that_have_made_unlike_numbers_of_steps_do_not_disturb_each_other(
         assert memory["steps"].tolist() == [3, 5, 5, 3]
 
 
-@pytest.mark.parametrize("step", [one for one, _ in CASES.values()] + [SGD(0.1)], ids=[*CASES, "plain"])
+@pytest.mark.parametrize("step", [one for one, _ in CASES.values()] + [SGDUpdate(0.1)], ids=[*CASES, "plain"])
 def test_rates_of_single_rows_are_those_of_each_alone(task, step):
     rates = torch.tensor([0.1, 0.02, 0.3], dtype=torch.float64)
     found = {}
@@ -153,7 +153,7 @@ def test_no_gradient_is_longer_than_the_bound_and_short_ones_stay(clip, k):
     )
     x = torch.zeros(k, 7, dtype=torch.float64)
     parts = [(x[:, :3], {}, gradient[:, :3]), (x[:, 3:], {}, gradient[:, 3:])]
-    SGD(1.0, clip=clip).update(parts)
+    SGDUpdate(1.0, clip=clip).update(parts)
     lengths, before = x.norm(dim=1), gradient.norm(dim=1)
     assert (lengths <= clip).all()
     torch.testing.assert_close(-x / lengths[:, None], gradient / before[:, None])  # nothing is turned
@@ -164,7 +164,7 @@ def test_no_gradient_is_longer_than_the_bound_and_short_ones_stay(clip, k):
 def test_an_optimiser_without_its_memory_says_so(task):
     x = rows(task, 2)
     with pytest.raises(ValueError, match=r"no velocity: hand over what step\.memory\(x\) gives"):
-        PerNode(task, WORKERS).sgd(x, {}, batches(2, 1), SGD(0.1, 0.9), [0] * 2)
+        PerNode(task, WORKERS).sgd(x, {}, batches(2, 1), SGDUpdate(0.1, 0.9), [0] * 2)
 
 
 # -- schedules ----------------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def test_a_name_is_short_for_a_table_without_settings():
     )
     assert said.optimizer == ep.Adam((0.8, 0.99))
     assert algorithm_from(to_table(said)) == said
-    assert said.step == Adam(0.05, (0.8, 0.99))
+    assert said.step == AdamUpdate(0.05, (0.8, 0.99))
     assert ep.LocalSGD(schedule={"warmup": 3}).schedule == ep.ConstantRate(warmup=3)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import epidemic as ep
-from epidemic.report.looks import KINDS, USED, WORDS, Look, looks_of_methods
+from epidemic.report.looks import KINDS, USED, WORDS, LineStyle, looks_of_methods
 from epidemic.report.page import page
 from epidemic.report.results import read_results
 from epidemic.report.settings import METHOD, settings_of
@@ -92,7 +92,7 @@ def test_methods_that_are_not_of_the_paper_have_colours_that_nobody_else_has():
         own = [line["color"] for line in lines[len(known) :]]
         assert len(set(own)) == 4
         assert not theirs & set(own)
-        assert [look.style for look in looks_of_methods(known)] == [Look(kind).style for kind in known]
+        assert [look.style for look in looks_of_methods(known)] == [LineStyle(kind).style for kind in known]
 
 
 def test_many_methods_of_ones_own_differ_in_dashes_too():

@@ -13,7 +13,7 @@ from torch import nn
 
 import epidemic as ep
 from epidemic.cli import main
-from epidemic.report.charts import Axis, Look, Series, line_chart
+from epidemic.report.charts import Axis, LineStyle, Series, line_chart
 from epidemic.report.looks import DASHES
 from epidemic.report.page import page
 from epidemic.report.results import read_results
@@ -118,7 +118,7 @@ def test_runs_of_one_kind_have_one_colour_and_other_dashes(text):
     local = {look for look in looks if "el-local" in look[0]}
     assert len({style for style, _ in local}) == 1
     assert len(local) == 2
-    many = {(Look("ring", i).style, Look("ring", i).dash) for i in range(15)}
+    many = {(LineStyle("ring", i).style, LineStyle("ring", i).dash) for i in range(15)}
     assert len(many) == 15
     assert len(DASHES) == 5
 
@@ -193,9 +193,9 @@ def test_axes_have_round_ticks_inside():
 
 
 def test_a_chart_leaves_out_what_it_has_no_place_for():
-    nothing = [Series("a", Look("ring"), [0.0, 1.0], [0.0, float("nan")])]
+    nothing = [Series("a", LineStyle("ring"), [0.0, 1.0], [0.0, float("nan")])]
     assert "nothing to show" in line_chart("c", "t", "d", nothing, "x", "y", log_x=True, log_y=True)
-    long = [Series("a", Look("ring"), [float(i) for i in range(5000)], [1.0] * 5000)]
+    long = [Series("a", LineStyle("ring"), [float(i) for i in range(5000)], [1.0] * 5000)]
     points = re.search(r'points="([^"]*)"', line_chart("c", "t", "d", long, "x", "y"))[1].split()
     assert len(points) <= 241
     assert points[-1].startswith("618.0"), "the last point stays"

@@ -140,7 +140,7 @@ def test_views_that_a_flood_takes_over_are_found_out(protocol, service, words):
 def test_a_network_that_was_cut_for_long_grows_together_again():
     """Forty seconds are enough for both halves to forget each other; those of the beginning are looked for all the same."""
     schedule = replace(
-        partial.drawn(0)[0], n=10, rounds=450, s=2, close="deadline", cap=None, deadline=2 * SECOND, patience=20 * SECOND,
+        partial.drawn(0)[0], n=10, rounds=450, s=2, close="adaptive", cap=None, deadline=2 * SECOND, patience=20 * SECOND,
         compute=[40_000] * 10, delay=(1_000, 2_000), loss=0.0, doubling=0.0, late={}, liar=None, amnesia=0.0,
         faults=[(5 * SECOND, "split", frozenset(range(5)), 40 * SECOND)],
     )  # fmt: skip

@@ -125,14 +125,15 @@ KINDS = [Uniform(9), Uniform(9, "blind"), Bernoulli(0.5), Bernoulli(0.5, "blind"
 
 @st.composite
 def fault_sets(draw):
+    cap = draw(st.sampled_from([None, 0, 2, 99]))
     return Faults(
         crashes=tuple(Crash(i, at, at + 2) for i, at in draw(st.sampled_from([(), ((1, 0), (2, 1), (3, 2))]))),
         random_crashes=draw(st.sampled_from([None, RandomCrashes(0.3, 2)])),
         blocked=draw(st.sampled_from([(), ((0, 1), (4, 7))])),
         partitions=draw(st.sampled_from([(), (Split(((0, 1, 2, 3, 4, 5),), 1, 4),)])),
         loss=draw(st.sampled_from([0.0, 0.3, 1.0])),
-        cap=draw(st.sampled_from([None, 0, 2, 99])),
-        max_retries=draw(st.sampled_from([0, 3, "unlimited"])),
+        cap=cap,
+        max_retries=draw(st.sampled_from([0, 3, "unlimited"])) if cap is not None else Faults().max_retries,
     )
 
 

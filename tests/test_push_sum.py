@@ -14,6 +14,7 @@ import epidemic as ep
 from epidemic.algorithms import cautions
 from epidemic.callbacks import Callback
 from epidemic.cli import main
+from epidemic.clock import CloseBarrier
 from epidemic.engine.round import InRounds
 from epidemic.errors import Interrupted
 from epidemic.experiment import load, to_toml
@@ -322,9 +323,11 @@ def test_three_targets_are_few_and_four_are_enough():
 
 
 def test_nodes_on_a_network_need_every_letter():
-    with pytest.raises(ep.BadInput, match=r'"push-sum" needs every letter to arrive; use network\.close = "barrier"'):
+    with pytest.raises(
+        ep.BadInput, match=r'"push-sum" needs every letter to arrive; use network\.close\.kind = "barrier"'
+    ):
         check_deployable(small())
-    check_deployable(small(network=ep.Network(close="barrier")))
+    check_deployable(small(network=ep.Network(close=CloseBarrier())))
 
 
 def test_a_weight_that_is_gone_ends_the_run():

@@ -10,9 +10,9 @@ from epidemic.algorithms import Column
 from epidemic.net.outbox import MOST_QUEUED, Outbox
 from epidemic.net.reader import MOST_UNKNOWN, Reader
 from epidemic.net.replays import Replays
-from epidemic.net.wire import NO_LETTER, Format, Refused
+from epidemic.net.wire import STATE_TRANSFER, MessageFormat, Refused
 
-FORMAT = Format(bytes(16), (Column("x", (6,), "float32"),))
+FORMAT = MessageFormat.in_rounds(bytes(16), (Column("x", (6,), "float32"),))
 KEYS = [Ed25519PrivateKey.generate() for _ in range(4)]
 
 
@@ -47,7 +47,7 @@ class Letters:
         self.repeated, self.forged = [], []
         told = {"repeated": lambda *what: self.repeated.append(what), "forged": self.forged.append}
         self.reader = Reader(
-            FORMAT, self.keyring, lambda letter, places: self.taken.append((letter.sender, letter.round, places)),
+            FORMAT, self.keyring, lambda letter, places: self.taken.append((letter.sender, letter.counter, places)),
             self.said.append, **{"nodes": 4, "hosted": 1, **told, **options},
         )  # fmt: skip
 
@@ -58,9 +58,8 @@ class Letters:
 
 
 def frame(sender, round=0, key=None):
-    return bytes(
-        FORMAT.seal(round, sender, bytes(8), {"x": np.zeros(24, np.uint8)}, KEYS[sender if key is None else key])
-    )
+    signer = KEYS[sender if key is None else key]
+    return bytes(FORMAT.seal(round, sender, {"x": np.zeros(24, np.uint8)}, signer, graph=bytes(8)))
 
 
 def test_what_is_in_order_is_handed_on_with_whom_it_is_for():
@@ -79,16 +78,17 @@ def test_a_letter_over_the_link_of_somebody_else_is_refused():
     assert letters.reader.refused == {"wrong-link": 2}
 
 
-COUNTED = Format(bytes(16), FORMAT.columns, most_samples=1000)
+COUNTED = MessageFormat.in_rounds(bytes(16), FORMAT.columns, most_samples=1000)
 
 
 def test_the_first_number_of_samples_that_a_sender_tells_stays():
     def told(sender, samples):
-        return bytes(COUNTED.seal(0, sender, bytes(8), {"x": np.zeros(24, np.uint8)}, KEYS[sender], samples))
+        zeros = {"x": np.zeros(24, np.uint8)}
+        return bytes(COUNTED.seal(0, sender, zeros, KEYS[sender], graph=bytes(8), numbers=(samples,)))
 
     letters, seen = Letters(), []
     reader = Reader(
-        COUNTED, letters.keyring, lambda letter, _: seen.append((letter.sender, letter.samples)), letters.said.append,
+        COUNTED, letters.keyring, lambda letter, _: seen.append((letter.sender, COUNTED.samples_of(letter))), letters.said.append,
         nodes=4, hosted=1, samples={2: 20},
     )  # fmt: skip
     for sender, samples in [(1, 10), (1, 10), (1, 11), (1, 1000), (1, 10), (2, 21), (2, 20)]:
@@ -134,7 +134,7 @@ def test_a_process_of_several_nodes_has_room_for_the_letters_of_each():
 
 def test_large_letters_have_less_room_than_small_ones():
     keyring = Keyring()
-    large = Format(bytes(16), (Column("x", (2**22,), "float32"),))
+    large = MessageFormat.in_rounds(bytes(16), (Column("x", (2**22,), "float32"),))
     reader = Reader(large, keyring, lambda *_: None, lambda _: None, nodes=4, hosted=1)
     reader.close()
     assert reader._most == 4
@@ -213,12 +213,23 @@ def test_a_forged_message_does_not_keep_the_true_one_out():
     letters = Letters(replays=Replays(near))
     wrong = bytearray(frame(1, 5))
     wrong[-1] ^= 1  # the header is in order, the numbers are not
-    model = bytes(FORMAT.seal(5, 1, NO_LETTER, {"x": np.zeros(24, np.uint8)}, KEYS[1]))
+    model = bytes(FORMAT.seal(5, 1, {"x": np.zeros(24, np.uint8)}, KEYS[1], kind=STATE_TRANSFER))
     for raw in (frame(1, 5, key=3), bytes(wrong), model, frame(1, 5)):
         letters.reader.put(1, raw, (0,))
-    assert letters.settled().taken == [(1, 5, (0,)), (1, 5, (0,))]  # the model, which is no letter, and the message
-    assert letters.reader.refused == {"wrong-signature": 2}
+    assert letters.settled().taken == [(1, 5, (0,))]
+    assert letters.reader.refused == {"wrong-signature": 2, "wrong-kind": 1}  # nobody asked for a model
     assert letters.forged == [1, 1]
+
+
+def test_a_model_that_nobody_asked_for_costs_no_signature_and_answers_no_question_about_a_round():
+    letters = Letters()
+    model = bytes(FORMAT.seal(5, 1, {"x": np.zeros(24, np.uint8)}, KEYS[1], kind=STATE_TRANSFER))
+    letters.reader.put(1, model, (0,))
+    assert letters.reader.refused == {"wrong-kind": 1}
+    assert letters.keyring.looking._value == 0
+    letters.reader.put(1, model, (0,), asked_for=True)
+    assert letters.settled().taken == []
+    assert letters.reader.refused == {"wrong-kind": 2}
 
 
 def test_a_message_that_was_asked_for_again_is_looked_at_again():

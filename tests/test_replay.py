@@ -14,8 +14,9 @@ from epidemic.host.inbox import Post, Received
 from epidemic.host.plan import intended_graph, shares, view_of
 from epidemic.host.population import Population
 from epidemic.host.setup import make_learner, prepare
-from epidemic.net.seat import raw_bytes, rows_of
-from epidemic.net.wire import Format
+from epidemic.net.learning import rows_of
+from epidemic.net.outbox import raw_bytes
+from epidemic.net.wire import STATE_TRANSFER, MessageFormat
 from epidemic.protocol.mailbox import Mailbox
 from epidemic.record import HEADER_BYTES
 from epidemic.rng import Streams
@@ -49,14 +50,16 @@ class Replay:
         self.columns = self.populations[0].columns
         self.keys = [Ed25519PrivateKey.generate() for _ in self.where]
         self.coder = self.populations[0].coder
-        self.format = Format(bytes(16), self.columns, largest=experiment.network.largest, coder=self.coder)
+        self.format = MessageFormat.in_rounds(
+            bytes(16), self.columns, largest=experiment.network.largest, coder=self.coder
+        )
         self.boxes = [Mailbox() for _ in self.where]
         self.workers = Workers(1)
         self.sent = np.zeros(len(self.where), dtype=int)
 
-    def sealed(self, round, place, graph, row):
+    def sealed(self, round, place, graph, row, kind=""):
         raw = {name: raw_bytes(numbers) for name, numbers in row.items()}
-        return bytes(self.format.seal(round, place, graph, raw, self.keys[place]))
+        return bytes(self.format.seal(round, place, raw, self.keys[place], graph=graph, kind=kind))
 
     def opened(self, frame):
         return self.format.open(frame, lambda place: self.keys[place].public_key())
@@ -65,7 +68,7 @@ class Replay:
         """One takes the model of another, sealed and opened."""
         giver, at = self.where[donor]
         given = {name: rows[0] for name, rows in giver.give(np.array([at])).items()}
-        frame = self.sealed(round, donor, bytes(8), given)
+        frame = self.sealed(round, donor, b"", given, STATE_TRANSFER)
         self.sent[donor] += len(frame)
         rows = rows_of(self.opened(frame), self.columns)
         population, at = self.where[taker]
@@ -135,7 +138,7 @@ def test_deployed_nodes_replay_the_golden_transcript(name, size):
         for at in shuffle.permutation(2 * len(flying)):
             i, j = flying[at % len(flying)]
             letter = replay.opened(frames[i])
-            replay.boxes[j].put(letter.round, letter.sender, letter)
+            replay.boxes[j].put(letter.counter, letter.sender, letter)
         letters = {i: replay.boxes[i].take() for i in frames}
         assert all(list(letters[i]) == then["heard"][i] for i in frames)
         for i, heard in letters.items():

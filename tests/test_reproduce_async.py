@@ -72,7 +72,7 @@ def test_everybody_meets_the_same_network_and_data(scale, tmp_path):
     clocks = {json.dumps({**job.experiment.table()["clock"], "close": None}, sort_keys=True) for job in jobs}
     assert len(clocks) == 1
     closes = [job.experiment.table()["clock"]["close"]["kind"] for job in jobs[: len(IN_ROUNDS)]]
-    assert closes == ["neighbours", "quorum", "deadline", "schedule"]
+    assert closes == ["barrier", "quorum", "deadline", "schedule"]
     assert all(job.experiment.topology.s == DEGREE for job in (*jobs[: len(IN_ROUNDS) + 1], jobs[-1]))
 
 
@@ -194,13 +194,15 @@ class Made:
     """A standing of given seconds."""
 
     def __init__(self, *seconds, resolution=0.1):
-        from epidemic.report.targets import Cost
+        from epidemic.report.targets import CostToTarget
 
-        self.costs = [Cost(1, 1, s, 1.0) if math.isfinite(s) else Cost(seconds=math.inf) for s in seconds]
+        self.costs = [
+            CostToTarget(1, 1, s, 1.0) if math.isfinite(s) else CostToTarget(seconds=math.inf) for s in seconds
+        ]
         self.resolution, self.target = resolution, 0.5
         self.reaching = sum(one.reached for one in self.costs)
 
-    earlier, faster, _compared = item.Standing.earlier, item.Standing.faster, item.Standing._compared
+    earlier, faster, _compared = item.TimeToTarget.earlier, item.TimeToTarget.faster, item.TimeToTarget._compared
 
 
 def lead(one, other):

@@ -219,7 +219,7 @@ def test_a_budget_is_read_at_the_last_evaluation_within_it():
 def test_standings_are_read_from_the_records(found):
     contest = SMALL
     result = contest.result(LOCAL, found)
-    one = rivals.Standing(result, budget=7 * 4 * 2410 * 3)
+    one = rivals.RivalResult(result, budget=7 * 4 * 2410 * 3)
     for i, seed in enumerate((1, 2)):
         place = contest.job(LOCAL, found).path / f"seed-{seed}"
         records, _ = read_records(place / "records.jsonl")
@@ -233,7 +233,7 @@ def test_standings_are_read_from_the_records(found):
         assert one.disagreement[i] == records[-1].disagreement
         assert one.within[i] == pytest.approx(100 * records[1].accuracy.mean), "two rounds; three are not evaluated"
     assert one.rounds == 2
-    other = rivals.Standing(contest.result(ORACLE, found), 1e9)
+    other = rivals.RivalResult(contest.result(ORACLE, found), 1e9)
     assert other.rounds == 4
     lead = rivals.lead(one.final, other.final)
     pairs = [a - b for a, b in zip(one.final, other.final, strict=True)]
@@ -242,7 +242,9 @@ def test_standings_are_read_from_the_records(found):
 
 
 def test_one_fragment_is_found_to_be_its_inner_topology_and_others_are_not(found):
-    one, inner, other = (rivals.Standing(SMALL.result(method, found), 1e9) for method in (FRAGMENTS_1, LOCAL, ORACLE))
+    one, inner, other = (
+        rivals.RivalResult(SMALL.result(method, found), 1e9) for method in (FRAGMENTS_1, LOCAL, ORACLE)
+    )
     assert rivals._same(one, inner).verdict == "agrees"
     assert rivals._same(one, other).verdict == "differs"
 

@@ -10,7 +10,7 @@ from epidemic.protocol.questions import SEND_AGAIN
 from epidemic.protocol.roster import MOST_MISSED
 from epidemic.protocol.rounds import BEHIND, LEAD, RECENT, Rounds, Rules, View
 from epidemic.protocol.search import DONORS, TAKEN
-from simulated import held
+from simulated import closing, held
 
 G = b"graph..."
 
@@ -20,6 +20,8 @@ class Node:
 
     def __init__(self, nodes=4, rounds=50, targets=(1, 2), expected=(1, 2), done=0, kept=None, **rules):
         rules.setdefault("founders", frozenset(range(1, nodes)))
+        more = {key: rules.pop(key) for key in ("late", "q") if key in rules}
+        rules["close"] = closing(rules.pop("close", "adaptive"), rules.pop("deadline", 30 * SECOND), **more)
         expected = None if expected is None else frozenset(expected)
         view = View(tuple(targets), expected, G)
         self.now = 0
@@ -98,11 +100,60 @@ def test_with_a_deadline_a_round_closes_when_all_are_heard_or_time_is_up():
     assert node.p.count.lost == 1
 
 
-def test_with_a_quorum_a_round_closes_when_as_many_are_heard_as_it_sends_to():
-    node = Node(nodes=5, targets=(1,), expected=(1, 2, 3), close="quorum").meets(1, 2, 3, 4).trains()
-    assert mixed(node.letter(3)) == [[3]]
-    node = Node(nodes=5, targets=(1, 2, 3), expected=(1,), close="quorum").meets(1, 2, 3, 4).trains()
-    assert mixed(node.letter(1)) == [[1]]  # nobody else is expected
+def test_with_a_quorum_a_round_closes_when_a_share_of_those_expected_was_heard_or_time_is_up():
+    node = Node(nodes=5, targets=(1,), expected=(1, 2, 3), close="quorum", q=0.5).meets(1, 2, 3, 4).trains()
+    assert mixed(node.letter(3)) == []
+    assert mixed(node.letter(1)) == [[1, 3]]  # half of three is two
+    node = Node(nodes=5, targets=(1, 2, 3), expected=(1,), close="quorum", q=0.5).meets(1, 2, 3, 4).trains()
+    assert mixed(node.letter(1)) == [[1]]
+    node = Node(nodes=5, expected=(1, 2, 3), close="quorum", q=0.5, deadline=2 * SECOND).meets(1, 2, 3, 4).trains()
+    node.letter(2)
+    assert mixed(node.passes(1.9).acts) == []
+    assert mixed(node.passes(0.3).acts) == [[2]]
+
+
+def test_a_fixed_deadline_is_neither_shorter_nor_longer_whatever_rounds_take():
+    node = Node(close="deadline", deadline=2 * SECOND).meets(1, 2, 3)
+    for _ in range(20):  # the adaptive wait would be a quarter of a second by now
+        node.trains().letter(1)
+        node.letter(2)
+        node(e.Mixed(node.p.round))
+    node.trains().letter(1)
+    assert mixed(node.passes(1.9).acts) == []
+    assert mixed(node.passes(0.3).acts) == [[1]]
+
+
+@pytest.mark.parametrize("late", ["drop", "carry"])
+def test_a_late_message_is_dropped_or_counts_in_the_next_round_with_its_age(late):
+    node = (
+        Node(nodes=5, expected=(1, 2, 3), close="quorum", q=0.5, deadline=9 * SECOND, late=late)
+        .meets(1, 2, 3, 4)
+        .trains()
+    )
+    node.letter(1)
+    assert mixed(node.letter(2)) == [[1, 2]]
+    node(e.Mixed(0))
+    node.letter(3, round=0)
+    node.letter(3, round=0)  # a second time
+    assert node.p.mailbox.tally["late"] == 1
+    node.trains().letter(1)
+    (mix,) = (act for act in node.letter(2) if isinstance(act, e.Mix))
+    if late == "drop":
+        assert (mix.letters, mix.ages) == (((1, (1, 1)), (2, (1, 2))), ())
+    else:
+        assert (mix.letters, mix.ages) == (((1, (1, 1)), (2, (1, 2)), (3, (0, 3))), (0, 0, 1))
+    assert node.p.count.heard == 4  # of rounds 0 and 1: a carried message is of neither
+
+
+def test_a_carried_message_gives_way_to_a_fresh_one_of_its_sender():
+    node = Node(nodes=5, expected=(1, 2, 3), close="quorum", q=0.5, late="carry").meets(1, 2, 3, 4).trains()
+    node.letter(1)
+    node.letter(2)
+    node(e.Mixed(0))
+    node.letter(3, round=0)
+    node.trains().letter(3)
+    (mix,) = (act for act in node.letter(1) if isinstance(act, e.Mix))
+    assert (mix.letters, mix.ages) == (((1, (1, 1)), (3, (1, 3))), ())
 
 
 def test_with_a_barrier_a_round_closes_only_when_all_are_heard():
@@ -263,6 +314,13 @@ def test_where_nobody_knows_whom_to_expect_a_node_without_messages_asks_whether_
     assert mixed(node.passes(2).acts) == [[]]  # they are in this round, too, and drew others
 
 
+def test_who_is_alone_does_not_wait_until_the_deadline_for_those_that_are_ahead():
+    node = warm(deadline=30 * SECOND)
+    for place in (1, 2):  # they have sent what they had for this round, or left it out
+        node(e.Introduced(place, place, "a", node.p.round + 1, 0))
+    assert mixed(node.passes(5).acts) == [[]]
+
+
 def test_where_nobody_knows_whom_to_expect_a_round_is_over_when_half_of_the_senders_have_moved_on():
     node = warm(expected=None, targets=(1, 2), deadline=30 * SECOND, blind=True)
     assert mixed(node.letter(3, node.p.round + 1)) == [[]]
@@ -292,6 +350,13 @@ def test_what_rounds_brought_is_counted():
     count = node.p.count
     assert (count.taken, count.expected, count.heard, count.lonely) == (3, 6, 3, 1)
     assert list(node.p.recent) == [(2, 2), (1, 2), (0, 2)]
+
+
+def test_with_a_cap_no_more_messages_are_expected_than_it_lets_in():
+    node = Node(cap=1, deadline=2 * SECOND).meets(1, 2, 3).trains()
+    node(e.Asked("offer", 1, 0, None))
+    assert mixed(node.letter(1)) == [[1]]
+    assert (node.p.count.expected, node.p.count.heard) == (1, 1)
 
 
 def test_what_is_remembered_of_rounds_does_not_grow_with_them():
@@ -463,6 +528,14 @@ def test_a_node_that_two_others_have_left_behind_goes_on_where_they_are():
     node.trains()
     assert node.of(e.Send) == [e.Send(BEHIND + 1 + 1, (1, 2))]
     assert node.p.count.jumped == BEHIND + 1 + 1
+
+
+def test_in_a_small_network_two_that_are_two_rounds_ahead_are_no_reason_to_leave_out_rounds():
+    node = Node().meets(1, 2, 3)
+    for place in (1, 2):  # a liar may be one of them
+        node(e.Introduced(place, place, "a", BEHIND, 0))
+    assert node.trains().of(e.Send) == [e.Send(0, (1, 2))]
+    assert node.p.count.jumped == 0
 
 
 def test_one_alone_moves_nobody():

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import epidemic as ep
-from epidemic.estimate.measuring import Learning
+from epidemic.estimate.measuring import TrainingCost
 from epidemic.estimate.memory import memory_of
-from epidemic.estimate.standing_in import Sizes
+from epidemic.estimate.standing_in import SampleSizes
 from epidemic.host.describe import SIGMA_LIMIT
 from epidemic.net.views import REMEMBERED
 from epidemic.net.watching import MOST_NODES
@@ -45,9 +45,9 @@ def test_the_share_of_a_rank_is_what_plan_counts_and_what_it_sends_follows():
     assert len(table()) == 4
     row = 4 * PARAMETERS
     experiment = ep.Experiment(nodes=NODES, topology=ep.ELLocal(S), runtime=ep.Runtime(threads=1))
-    learning = Learning(0.0, 0.0, PARAMETERS, row, row, (row,), row, 0)
+    learning = TrainingCost(0.0, 0.0, PARAMETERS, row, row, (row,), row, 0)
     for ranks, nodes, share, by_columns, by_rows in table():
-        memory = memory_of(experiment, learning, Sizes(0, 0), int(ranks))
+        memory = memory_of(experiment, learning, SampleSizes(0, 0), int(ranks))
         assert nodes == NODES / ranks
         assert share == round((memory.state + memory.mixtures) / 1e9, 1)
         assert by_columns == round(2 * nodes * row * (ranks - 1) / ranks / 1e9, 1)
@@ -75,4 +75,4 @@ def test_limits_are_those_of_the_code():
     assert f"left out above {SIGMA_LIMIT:,} nodes" in PAGE
     assert f"refused above {MOST_NODES:,} nodes" in PAGE
     assert f"the last {REMEMBERED} graphs" in PAGE
-    assert f"s letters of a model and {HEADER_BYTES} bytes each" in PAGE
+    assert f"s messages of a model and {HEADER_BYTES} bytes each" in PAGE

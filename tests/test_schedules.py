@@ -35,7 +35,7 @@ def test_all_laws_hold_where_some_rounds_leave_nodes_alone_or_join_all(topology)
 
 def test_the_schedules_have_everything_that_can_happen():
     drawn = [simulated.drawn(seed) for seed in range(2000)]
-    assert {s.close for s in drawn} == {"deadline", "quorum", "barrier"}
+    assert {s.close for s in drawn} == {"adaptive", "deadline", "quorum", "barrier"}
     assert {s.topology for s in drawn} == {"el-local", "el-oracle", "ring"}
     assert {fault[1] for s in drawn for fault in s.faults} == {"crash", "stop", "jump", "split"}
     assert {fault[4] for s in drawn for fault in s.faults if fault[1] == "crash"} == {True, False}

@@ -22,7 +22,7 @@ from epidemic.web import connections, seeds, server
 from epidemic.web.app import MOST_CLIENTS, application
 from epidemic.web.guard import HEADERS
 from epidemic.web.seeds import Records
-from epidemic.web.view import View, block
+from epidemic.web.view import LivePage, block
 from epidemic.web.watch import Catalogue
 from written import Written, finished, links, served
 
@@ -185,10 +185,10 @@ def test_a_line_without_an_end_is_read_once(runs, monkeypatch):
 
 
 def test_only_pieces_that_changed_are_sent():
-    before = View("t", [(None, "<h1>x</h1>"), block("a", "1"), block("b", "2")])
-    after = View("t", [(None, "<h1>x</h1>"), block("a", "1"), block("b", "3")])
+    before = LivePage("t", [(None, "<h1>x</h1>"), block("a", "1"), block("b", "2")])
+    after = LivePage("t", [(None, "<h1>x</h1>"), block("a", "1"), block("b", "3")])
     assert after.since(before) == [("b", '<div id="b">3</div>')]
-    more = View("t", [*after.pieces, block("c", "4")])
+    more = LivePage("t", [*after.pieces, block("c", "4")])
     assert [name for name, _ in more.since(after)] == ["main"]
     assert after.since(after) == []
 

@@ -14,10 +14,10 @@ from epidemic.net.folders import make_cluster
 from epidemic.record import Delivery, encode
 from epidemic.rng import Streams
 from epidemic.web.app import application
-from epidemic.web.clusters import PATIENCE, RECENT, Answer, Cluster, Member, _heard, members
+from epidemic.web.clusters import PATIENCE, RECENT, ShownNode, StatusAnswer, WatchedCluster, _heard, members
 from epidemic.web.picture import WORDS, cluster_page, shape
-from epidemic.web.seeds import Seed
-from epidemic.web.watch import Catalogue, Run
+from epidemic.web.seeds import WatchedSeed
+from epidemic.web.watch import Catalogue, WatchedRun
 from test_statuses import GOOD
 from written import Written, a_record, finished, links
 
@@ -30,31 +30,31 @@ def says(place=3, **changed):
 
 def state(answer=None, others=(), run=None, now=NOW):
     answers = {3: answer} if answer is not None else {}
-    answers |= {10 + i: Answer(says(10 + i, round=r), now) for i, r in enumerate(others)}
+    answers |= {10 + i: StatusAnswer(says(10 + i, round=r), now) for i, r in enumerate(others)}
     found = members([3], answers, {} if run is None else {3: run}, now, asked=bool(answers))
     return found[0]
 
 
 def run_of(written):
-    run = Run(written.path.parent, written.path.parent.parent)
-    run.seeds[written.path] = Seed(written.path)
+    run = WatchedRun(written.path.parent, written.path.parent.parent)
+    run.seeds[written.path] = WatchedSeed(written.path)
     run.look()
     return run
 
 
 def test_a_node_is_as_it_answers():
-    assert state(Answer(says(), NOW)).state == "alive"
-    assert state(Answer(says(), NOW - PATIENCE)).state == "gone"
-    assert state(Answer(says(state="looking"), NOW)).state == "joining"
-    assert state(Answer(says(state="failed"), NOW)).state == "failed"
-    assert state(Answer(says(state="lingering"), NOW - 100)).state == "finished"
+    assert state(StatusAnswer(says(), NOW)).state == "alive"
+    assert state(StatusAnswer(says(), NOW - PATIENCE)).state == "gone"
+    assert state(StatusAnswer(says(state="looking"), NOW)).state == "joining"
+    assert state(StatusAnswer(says(state="failed"), NOW)).state == "failed"
+    assert state(StatusAnswer(says(state="lingering"), NOW - 100)).state == "finished"
     assert state(None).state == "absent"
 
 
 def test_who_is_behind_or_hears_late_or_refuses_is_shown_so_for_a_while():
-    assert state(Answer(says(round=5), NOW), others=(6, 6, 6)).state == "alive"
-    assert state(Answer(says(round=5), NOW), others=(7, 7, 7)).state == "late"
-    before = Answer(says(late=1, refused=2), NOW - 1)
+    assert state(StatusAnswer(says(round=5), NOW), others=(6, 6, 6)).state == "alive"
+    assert state(StatusAnswer(says(round=5), NOW), others=(7, 7, 7)).state == "late"
+    before = StatusAnswer(says(late=1, refused=2), NOW - 1)
     assert state(_heard(before, says(late=2, refused=2), NOW)).state == "late"
     refusing = _heard(before, says(late=2, refused=3), NOW)
     assert state(refusing).state == "refused"
@@ -70,9 +70,9 @@ def test_a_run_on_disk_says_what_a_silent_node_cannot(tmp_path):
     assert state(None, others=(1,), run=run).state == "joining", "it runs, but has not answered yet"
     written.fail("the disk is full")
     run.look()
-    silent = Answer(says(), NOW - 100)
+    silent = StatusAnswer(says(), NOW - 100)
     assert (state(silent, run=run).state, state(silent, run=run).why) == ("failed", "the disk is full")
-    assert state(Answer(says(), NOW), run=run).state == "alive", "its answer is newer than a copy of its files"
+    assert state(StatusAnswer(says(), NOW), run=run).state == "alive", "its answer is newer than a copy of its files"
     written.finish(0.75)
     run.look()
     assert state(silent, run=run).state == "finished"
@@ -91,17 +91,17 @@ def folder(tmp_path):
 def found_in(folder):
     catalogue = Catalogue([folder])
     catalogue.look()
-    return Cluster(next(iter(catalogue.clusters.values())))
+    return WatchedCluster(next(iter(catalogue.clusters.values())))
 
 
 def test_links_are_those_of_the_present_round(folder):
     cluster = found_in(folder)
-    cluster.members = [Member(i, "alive", round=3, rounds=5) for i in range(4)]
+    cluster.members = [ShownNode(i, "alive", round=3, rounds=5) for i in range(4)]
     graph = ep.ELLocal(2).graph(4, 3, Streams(7))
     assert cluster.links().senders.tolist() == graph.senders.tolist()
     text = cluster_page(cluster).main
     assert text.count('class="flow"') == graph.messages == 8
-    cluster.members[0] = Member(0, "gone")
+    cluster.members[0] = ShownNode(0, "gone")
     text = cluster_page(cluster).main
     away = sum(1 for i in range(4) for j in graph.senders[graph.indptr[i] : graph.indptr[i + 1]] if 0 in (i, j))
     assert text.count('class="cut"') == away
@@ -152,7 +152,7 @@ def test_without_a_certificate_what_is_on_disk_is_shown(folder):
 def test_words_of_nodes_are_shown_and_not_executed(folder):
     cluster = found_in(folder)
     hostile = "<script>x</script>"
-    cluster.members = members([3], {3: Answer(says(state=hostile), NOW)}, {}, NOW, asked=True)
+    cluster.members = members([3], {3: StatusAnswer(says(state=hostile), NOW)}, {}, NOW, asked=True)
     assert hostile not in cluster_page(cluster).main
     assert "&lt;script&gt;" in cluster_page(cluster).main
 
@@ -161,9 +161,9 @@ def test_messages_heard_of_expected_are_shown_lately_and_in_all(folder):
     cluster = found_in(folder)
     well, badly = Delivery(50, 0, 100, 98, 20, 40, 39), Delivery(50, 30, 100, 41, 20, 40, 0)
     answers = {
-        0: Answer(says(0, delivery=well), NOW),
-        1: Answer(says(1, delivery=badly), NOW),
-        2: Answer(says(2), NOW),  # of before there were these numbers
+        0: StatusAnswer(says(0, delivery=well), NOW),
+        1: StatusAnswer(says(1, delivery=badly), NOW),
+        2: StatusAnswer(says(2), NOW),  # of before there were these numbers
     }
     cluster.members = members([0, 1, 2], answers, {}, NOW, asked=True)
     text = cluster_page(cluster).main
@@ -180,7 +180,7 @@ def test_messages_heard_of_expected_are_shown_lately_and_in_all(folder):
 
 def test_a_method_without_rounds_expects_no_messages(folder):
     cluster = found_in(folder)
-    cluster.members = members([3], {3: Answer(says(trained=9, left=3.0), NOW)}, {}, NOW, asked=True)
+    cluster.members = members([3], {3: StatusAnswer(says(trained=9, left=3.0), NOW)}, {}, NOW, asked=True)
     assert "heard lately" not in cluster_page(cluster).main
 
 
@@ -191,10 +191,10 @@ def test_messages_are_counted_from_the_records_of_a_node_that_is_not_asked(tmp_p
         file.write(encode(msgspec.structs.replace(a_record(4, 0.5), delivery=delivery)))
     run = run_of(written)
     assert state(None, run=run).delivery == delivery
-    assert state(Answer(says(delivery=Delivery(3, 1, 6, 4, 3, 6, 4)), NOW - 100), run=run).delivery.rounds == 3
+    assert state(StatusAnswer(says(delivery=Delivery(3, 1, 6, 4, 3, 6, 4)), NOW - 100), run=run).delivery.rounds == 3
     written.finish(0.75)
     run.look()
-    assert state(Answer(says(delivery=Delivery(3, 1, 6, 4, 3, 6, 4)), NOW), run=run).delivery == delivery
+    assert state(StatusAnswer(says(delivery=Delivery(3, 1, 6, 4, 3, 6, 4)), NOW), run=run).delivery == delivery
 
 
 def test_keys_are_never_entered(folder):

@@ -28,7 +28,7 @@ def status(place, **changed):
 
 
 def signed(identity, content):
-    return statuses._Signed(content, identity.encoded, identity.key.sign(statuses._DOMAIN + content))
+    return statuses._SignedStatus(content, identity.encoded, identity.key.sign(statuses._DOMAIN + content))
 
 
 def test_what_nodes_say_of_themselves_is_read_as_it_was_said(nodes):
@@ -44,8 +44,10 @@ def test_a_status_about_another_place_is_left_out(nodes):
 
 def test_a_status_that_was_changed_or_signed_as_something_else_is_left_out(nodes):
     content = msgspec.json.encode(status(1))
-    changed = statuses._Signed(content.replace(b"1000", b"1001"), nodes[1].encoded, signed(nodes[1], content).signature)
-    otherwise = statuses._Signed(content, nodes[1].encoded, nodes[1].key.sign(content))
+    changed = statuses._SignedStatus(
+        content.replace(b"1000", b"1001"), nodes[1].encoded, signed(nodes[1], content).signature
+    )
+    otherwise = statuses._SignedStatus(content, nodes[1].encoded, nodes[1].key.sign(content))
     for bad in (changed, otherwise):
         assert open_statuses(msgspec.msgpack.encode([bad]), nodes[0], NODES) == []
 

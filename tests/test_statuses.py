@@ -10,7 +10,7 @@ from rich.console import Console
 
 from epidemic.cli.statuses import status_table
 from epidemic.errors import BadInput, plain
-from epidemic.net.sight import BLIND, Sight
+from epidemic.net.link_monitor import BLIND, LinkMonitor
 from epidemic.net.status import LARGEST_STATUS, Status, read_status
 from epidemic.net.watching import _nodes_of
 from epidemic.record import Delivery
@@ -98,7 +98,7 @@ def test_plain_words_are_one_printable_line_of_bounded_length(words):
 
 
 def test_a_place_that_is_linked_and_not_in_sight_is_a_reason_to_start_anew_ever_more_rarely():
-    sight, when, now = Sight(1), [], 0.0
+    sight, when, now = LinkMonitor(1), [], 0.0
     while now < 20 * BLIND:
         if sight.lost({4}, now):
             when.append(now)
@@ -117,7 +117,7 @@ def test_a_place_that_is_linked_and_not_in_sight_is_a_reason_to_start_anew_ever_
 
 
 def test_of_two_that_do_not_see_each_other_one_starts_anew_first():
-    low, high = Sight(1), Sight(2)
+    low, high = LinkMonitor(1), LinkMonitor(2)
     assert not low.lost({2}, 0.0)
     assert not high.lost({1}, 0.0)
     assert low.lost({2}, BLIND)
@@ -126,7 +126,7 @@ def test_of_two_that_do_not_see_each_other_one_starts_anew_first():
 
 
 def test_who_comes_into_sight_in_time_is_no_reason():
-    sight = Sight(0)
+    sight = LinkMonitor(0)
     assert not any(sight.lost({1} if math.floor(t) % 9 else set(), float(t)) for t in range(500))
 
 

@@ -5,8 +5,8 @@ import os
 import pytest
 
 import staying
+from epidemic.close import NEVER, CloseAdaptive
 from epidemic.protocol import rounds
-from epidemic.protocol.pace import Pace
 from epidemic.protocol.roster import Roster
 from epidemic.protocol.rounds import Rounds
 from epidemic.protocol.whereabouts import Whereabouts
@@ -30,7 +30,7 @@ def test_all_laws_of_staying_together_hold_on_every_schedule(chunk):
 def schedule(n, **what):
     """Nodes that train for 30 ms, on a quick network."""
     settings = {
-        "seed": 1, "n": n, "rounds": staying.ENDLESS, "topology": "el-local", "s": min(2, n - 1), "close": "deadline", "private": False,
+        "seed": 1, "n": n, "rounds": staying.ENDLESS, "topology": "el-local", "s": min(2, n - 1), "close": "adaptive", "private": False,
         "cap": None, "deadline": 30 * SECOND, "patience": 60 * SECOND, "compute": [30_000] * n, "delay": (1_000, 2_000), "loss": 0.0,
         "doubling": 0.0,
     }  # fmt: skip
@@ -48,7 +48,7 @@ class Soon(staying.Long):
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8])
-@pytest.mark.parametrize("close", ["deadline", "quorum", "barrier"])
+@pytest.mark.parametrize("close", ["adaptive", "deadline", "quorum", "barrier"])
 def test_a_pause_of_all_but_one_takes_nobody_apart(n, close):
     pause = [(4 * SECOND, "stop", i, 3 * SECOND // 2) for i in range(1, n)]
     Soon(schedule(n, close=close, faults=pause)).play().check()
@@ -66,14 +66,20 @@ def test_a_few_that_ran_ahead_of_a_long_pause_wait_for_the_others(s):
     staying.Long(schedule(9, s=s, deadline=2 * SECOND, compute=[60_000] * 9, faults=pause)).play().check()
 
 
+def test_a_node_that_nobody_held_up_still_has_its_letter_for_one_that_was_cut_off():
+    staying.run(
+        545
+    )  # four nodes with a barrier and one letter a round; one of them gets four rounds ahead in a split of 1.5 s
+
+
 def test_the_schedules_have_everything_that_can_happen():
     drawn = [staying.drawn(seed) for seed in range(SCHEDULES)]
-    assert {s.close for s in drawn} == {"deadline", "quorum", "barrier"}
+    assert {s.close for s in drawn} == {"adaptive", "quorum", "barrier"}
     assert {fault[1] for s in drawn for fault in s.faults} == {"crash", "stop", "jump", "split"}
     assert {s.n for s in drawn} >= {2, 3, 4, 12, 24}
     for some in ("private", "cap", "delayed", "amnesia"):
         assert any(getattr(s, some) for s in drawn), some
-    assert any(s.slow is not None and s.close == "deadline" for s in drawn)
+    assert any(s.slow is not None and s.close == "adaptive" for s in drawn)
 
 
 # -- each law has teeth -----------------------------------------------------------------------------------------------
@@ -143,12 +149,9 @@ def test_who_does_not_ask_where_the_front_is_is_caught():
 
 
 def test_who_waits_for_longer_than_the_deadline_is_caught(monkeypatch):
-    class Patient(Pace):
-        @property
-        def limit(self):
-            return 10 * self.deadline
-
-    assert caught(with_part(pace=Patient), "the deadline is")
+    limit = CloseAdaptive.limit
+    monkeypatch.setattr(CloseAdaptive, "limit", lambda close, usual: 10 * limit(close, NEVER))
+    assert caught(words="the deadline is")
 
 
 def test_who_believes_to_be_in_company_without_asking_is_caught():
@@ -158,6 +161,14 @@ def test_who_believes_to_be_in_company_without_asking_is_caught():
 
     private = [seed for seed in range(300) if staying.drawn(seed).private]
     assert caught(with_part(whereabouts=Sociable), seeds=private)
+
+
+def test_who_leaves_out_rounds_to_be_with_those_that_are_one_ahead_is_caught():
+    class Restless(Rounds):
+        def _caught_up(self, behind):
+            return super()._caught_up(1)
+
+    assert caught(Restless, "leaves out", [seed for seed in range(40) if staying.drawn(seed).slow is not None])
 
 
 def test_a_slow_node_that_sends_in_rounds_that_are_over_is_caught(monkeypatch):

@@ -3,17 +3,19 @@
 import json
 import signal
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
 
-from epidemic.batch import Job, Watcher, run_batch
+from epidemic.batch import BatchListener, Job, run_batch
 from epidemic.batch_ranks import run_sharded
 from epidemic.cli import main
 from epidemic.errors import BadInput, Interrupted
 from epidemic.experiment import experiment_from, load
 from epidemic.grid import grid_jobs, parse_grid
 from epidemic.report.results import read_results
+from epidemic.workers import process_context
 from test_resume import start, wait_for
 
 FILE = """
@@ -211,7 +213,11 @@ def test_a_failing_run_is_reported_at_the_end_and_stops_nobody(tmp_path, jobs, c
 
 
 def test_a_process_that_dies_stops_nobody(file, tmp_path, monkeypatch):
-    (tmp_path / "fatal.py").write_text("import os\ndef make():\n    os._exit(9)\n")
+    """It sees the environment as it is when the batch begins, although it is forked from a process that is older."""
+    process_context("epidemic.batch")
+    forkserver.ensure_running()
+    monkeypatch.setenv("FATAL", "9")
+    (tmp_path / "fatal.py").write_text("import os\ndef make():\n    os._exit(int(os.environ['FATAL']))\n")
     monkeypatch.chdir(tmp_path)
     base = load(file)
     table = base.table()
@@ -291,7 +297,7 @@ def test_interrupted_it_saves_and_says_how_to_go_on(tmp_path, jobs):
 def test_watchers_hear_everything_in_order(file, tmp_path):
     heard = []
 
-    class Listener(Watcher):
+    class Listener(BatchListener):
         def began(self, job):
             heard.append(("began", job.name))
 
@@ -313,7 +319,7 @@ def test_watchers_hear_everything_in_order(file, tmp_path):
 
 
 def test_an_interrupt_before_the_first_round_is_one(file, tmp_path):
-    class Impatient(Watcher):
+    class Impatient(BatchListener):
         def advanced(self, job, rounds_done, found):
             raise KeyboardInterrupt
 

@@ -20,13 +20,13 @@ from epidemic.grid import grid_jobs, parse_grid
 from epidemic.record import MeanMax, OwnSpread, Record, Spread, Summary, Traffic, encode
 from epidemic.report import style
 from epidemic.report.axes import Axis
-from epidemic.report.charts import Look, Point, value_chart
+from epidemic.report.charts import ChartPoint, LineStyle, value_chart
 from epidemic.report.curves import learning_figure, lines_of
 from epidemic.report.numbers import shown, shown_interval
 from epidemic.report.page import page
 from epidemic.report.results import read_results
 from epidemic.report.schemes import looks_of
-from epidemic.report.settings import Design, differing, settings_of
+from epidemic.report.settings import ComparedSettings, differing, settings_of
 from epidemic.report.statistics import Interval
 from epidemic.shown import interval, percent
 from test_page import BROWSER, Reader, needs_browser
@@ -108,11 +108,11 @@ def tables(*changes):
 
 
 def test_numbers_are_ordered_by_size_and_words_as_they_come():
-    design = Design.of(tables({"lr": 0.3}, {"lr": 0.01}, {"lr": 0.1}))
+    design = ComparedSettings.of(tables({"lr": 0.3}, {"lr": 0.01}, {"lr": 0.1}))
     assert [(s.key, s.name, s.values, s.ordered) for s in design.settings] == [
         ("algorithm.lr", "lr", [0.01, 0.1, 0.3], True)
     ]
-    words = Design.of(tables({"sampling": "replacement"}, {"sampling": "epoch"}, {"sampling": True}))
+    words = ComparedSettings.of(tables({"sampling": "replacement"}, {"sampling": "epoch"}, {"sampling": True}))
     assert words.settings[0].values == ["replacement", "epoch", "true"]
     assert not words.settings[0].ordered
 
@@ -121,13 +121,13 @@ def test_numbers_are_ordered_by_size_and_words_as_they_come():
     ([0.01, 0.1, 1], True), ([0.003, 0.01, 0.03], True), ([0.01, 1], True), ([1, 2, 4, 8], False), (list(range(1, 13)), False), ([0, 1, 100], False),
 ])  # fmt: skip
 def test_a_logarithm_is_for_values_that_span_decades(values, log):
-    assert Design.of(tables(*({"lr": v} for v in values))).settings[0].log is log
+    assert ComparedSettings.of(tables(*({"lr": v} for v in values))).settings[0].log is log
 
 
 def test_settings_that_change_together_are_one():
-    design = Design.of(tables({"lr": 0.1, "local_steps": 1}, {"lr": 0.05, "local_steps": 2}, {"lr": 0.01, "local_steps": 10}))  # fmt: skip
+    design = ComparedSettings.of(tables({"lr": 0.1, "local_steps": 1}, {"lr": 0.05, "local_steps": 2}, {"lr": 0.01, "local_steps": 10}))  # fmt: skip
     assert [(s.key, s.together) for s in design.settings] == [("algorithm.lr", ["algorithm.local_steps"])]
-    search = Design.of(tables({"lr": 0.1, "local_steps": 1}, {"lr": 0.05, "local_steps": 9}, {"lr": 0.01, "local_steps": 5}))  # fmt: skip
+    search = ComparedSettings.of(tables({"lr": 0.1, "local_steps": 1}, {"lr": 0.05, "local_steps": 9}, {"lr": 0.01, "local_steps": 5}))  # fmt: skip
     assert len(search.settings) == 2, "values drawn at random do not change in step"
     assert not search.grid
 
@@ -135,16 +135,26 @@ def test_settings_that_change_together_are_one():
 def test_methods_side_by_side_keep_their_colours():
     kinds = [{"kind": "el-local", "s": 3}, {"kind": "regular", "s": 3}, {"kind": "u-equistatic", "m": 4}, {"kind": "complete"}]  # fmt: skip
     experiments = tables(*({"topology": kind} for kind in kinds))
-    assert Design.of(experiments).comparison
-    assert looks_of(experiments) == [Look("el-local"), Look("regular"), Look("u-equistatic"), Look("complete")]
+    assert ComparedSettings.of(experiments).comparison
+    assert looks_of(experiments) == [
+        LineStyle("el-local"),
+        LineStyle("regular"),
+        LineStyle("u-equistatic"),
+        LineStyle("complete"),
+    ]
     more = tables(*({"topology": kind} for kind in [*kinds, {"kind": "el-local", "s": 5}]))
-    assert looks_of(more)[-1] == Look("el-local", 1), "one more of a kind has other dashes"
+    assert looks_of(more)[-1] == LineStyle("el-local", 1), "one more of a kind has other dashes"
 
 
 def test_kinds_in_a_grid_are_coloured_as_methods_and_dashed_by_the_other_setting():
     experiments = tables(*({"topology": {"kind": k, "s": s}} for k in ("el-local", "regular") for s in (2, 4)))
-    assert not Design.of(experiments).comparison
-    assert looks_of(experiments) == [Look("el-local", 0), Look("el-local", 1), Look("regular", 0), Look("regular", 1)]
+    assert not ComparedSettings.of(experiments).comparison
+    assert looks_of(experiments) == [
+        LineStyle("el-local", 0),
+        LineStyle("el-local", 1),
+        LineStyle("regular", 0),
+        LineStyle("regular", 1),
+    ]
 
 
 def test_colours_of_a_sweep_are_distinct_and_in_order():
@@ -224,8 +234,8 @@ def test_dots_of_one_seed_have_no_interval_and_words_have_rows(tmp_path):
 
 
 def test_wide_intervals_do_not_squeeze_the_means():
-    look = Look(place=0.0)
-    points = [Point("a", look, 1.0, 50.0, 500.0), Point("b", look, 2.0, 60.0, 1.0)]
+    look = LineStyle(place=0.0)
+    points = [ChartPoint("a", look, 1.0, 50.0, 500.0), ChartPoint("b", look, 2.0, 60.0, 1.0)]
     heights = [float(y) for y in re.findall(r'cy="([\d.]+)"', value_chart("c", "t", "d", points, "x", "y"))]
     assert heights[0] - heights[1] > 60
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from epidemic.report.statistics import Interval, along, curve, places_of
-from epidemic.report.targets import Cost, cost, mean_cost, node_seconds, nodes_until, seconds_in_all, until
+from epidemic.report.targets import CostToTarget, cost, mean_cost, node_seconds, nodes_until, seconds_in_all, until
 from timed import at
 from written import a_record
 
@@ -19,11 +19,11 @@ def course(seed=1, faster=1.0, better=0.0):
 @pytest.mark.parametrize(
     ("target", "found"),
     [
-        (0.1, Cost(0, 0.0, 0.0, 0.0)),
-        (0.4, Cost(4, 4000.0, 10.0, 8.0)),
-        (0.400001, Cost(8, 8000.0, 20.0, 16.0)),  # no interpolation between 10 and 20 s
-        (0.6, Cost(8, 8000.0, 20.0, 16.0)),
-        (0.61, Cost(math.inf, math.inf, math.inf, math.inf)),
+        (0.1, CostToTarget(0, 0.0, 0.0, 0.0)),
+        (0.4, CostToTarget(4, 4000.0, 10.0, 8.0)),
+        (0.400001, CostToTarget(8, 8000.0, 20.0, 16.0)),  # no interpolation between 10 and 20 s
+        (0.6, CostToTarget(8, 8000.0, 20.0, 16.0)),
+        (0.61, CostToTarget(math.inf, math.inf, math.inf, math.inf)),
     ],
 )
 def test_time_rounds_steps_and_bytes_to_a_target_are_those_of_the_first_evaluation_that_has_it(target, found):
@@ -33,9 +33,9 @@ def test_time_rounds_steps_and_bytes_to_a_target_are_those_of_the_first_evaluati
 
 def test_without_a_clock_there_are_rounds_and_bytes_only():
     records = [a_record(r, a) for r, _, a in COURSE]
-    assert cost(records, 0.5) == Cost(8, 8000.0, None, None)
-    assert cost(records, 0.9) == Cost(math.inf, math.inf, None, None)
-    assert mean_cost([records, records], 0.5) == (Cost(8, 8000.0, None, None), [8, 8])
+    assert cost(records, 0.5) == CostToTarget(8, 8000.0, None, None)
+    assert cost(records, 0.9) == CostToTarget(math.inf, math.inf, None, None)
+    assert mean_cost([records, records], 0.5) == (CostToTarget(8, 8000.0, None, None), [8, 8])
     assert node_seconds(records, 0.1) == []
     assert nodes_until([records], 0.1, 0.5) is None
     assert seconds_in_all([records]) is None
@@ -43,9 +43,9 @@ def test_without_a_clock_there_are_rounds_and_bytes_only():
 
 def test_of_several_seeds_their_mean_must_get_there_and_the_time_is_the_mean_of_theirs():
     slow, fast = course(1), course(2, faster=2.0, better=0.1)
-    assert mean_cost([slow, fast], 0.45) == (Cost(4, 4000.0, 7.5, 8.0), [4, 4])
+    assert mean_cost([slow, fast], 0.45) == (CostToTarget(4, 4000.0, 7.5, 8.0), [4, 4])
     never, rounds = mean_cost([slow, fast], 0.66)
-    assert never == Cost(math.inf, math.inf, math.inf, math.inf)
+    assert never == CostToTarget(math.inf, math.inf, math.inf, math.inf)
     assert rounds == []
 
 
@@ -86,7 +86,7 @@ def test_seeds_that_are_evaluated_at_the_same_times_belong_together_by_seconds()
     assert found.places == [0.0, 5.0, 10.0, 15.0]
     assert found.rounds == [0, 0.5, 2.5, 5]
     assert found.mean == pytest.approx([0.1, 0.3, 0.5, 0.6])
-    assert mean_cost([one, two], 0.5) == (Cost(2.5, 2500.0, 10.0, 5.0), [3, 2])
+    assert mean_cost([one, two], 0.5) == (CostToTarget(2.5, 2500.0, 10.0, 5.0), [3, 2])
 
 
 def test_a_seed_that_has_just_begun_does_not_change_what_belongs_together():

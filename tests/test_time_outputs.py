@@ -21,7 +21,7 @@ from epidemic.report.curves import learning_figure, lines_of
 from epidemic.report.page import page
 from epidemic.report.results import read_results, to_csv
 from epidemic.report.schemes import looks_of
-from epidemic.report.settings import Design
+from epidemic.report.settings import ComparedSettings
 from epidemic.shown import interval, simulated
 from epidemic.web.pages import group_page, index, run_page
 from epidemic.web.watch import Catalogue
@@ -317,12 +317,12 @@ def test_what_stands_for_a_round(runs):
 def test_methods_with_and_without_rounds_have_a_colour_each():
     same = {"topology": {"kind": "el-local", "s": 3}}
     tables = [
-        {**same, "algorithm": {"kind": "local-sgd", "lr": 0.1}, "clock": {"close": {"kind": "neighbours"}}},
+        {**same, "algorithm": {"kind": "local-sgd", "lr": 0.1}, "clock": {"close": {"kind": "barrier"}}},
         {**same, "algorithm": {"kind": "local-sgd", "lr": 0.1}, "clock": {"close": {"kind": "deadline"}}},
-        {**same, "algorithm": {"kind": "async-el", "lr": 0.1}, "clock": {"close": {"kind": "neighbours"}}},
-        {**same, "algorithm": {"kind": "ad-psgd", "lr": 0.1}, "clock": {"close": {"kind": "neighbours"}}},
+        {**same, "algorithm": {"kind": "async-el", "lr": 0.1}, "clock": {"close": {"kind": "barrier"}}},
+        {**same, "algorithm": {"kind": "ad-psgd", "lr": 0.1}, "clock": {"close": {"kind": "barrier"}}},
     ]
-    assert Design.of(tables).comparison
+    assert ComparedSettings.of(tables).comparison
     assert [look.word for look in looks_of(tables)] == [0, 1, 2, 3]
 
 

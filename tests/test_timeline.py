@@ -9,7 +9,7 @@ import pytest
 from epidemic.cli import main
 from epidemic.engine.telling import Span, Trip
 from epidemic.report.style import save
-from epidemic.report.timeline import KINDS, MANY_LINES, Timeline, enough, timeline_figure
+from epidemic.report.timeline import KINDS, MANY_LINES, TimelineChart, enough, timeline_figure
 
 FILE = """
 name = "lanes"
@@ -46,14 +46,14 @@ def file(tmp_path):
 
 
 def test_only_the_first_nodes_and_seconds_are_kept():
-    line = Timeline.of(SPANS, TRIPS, nodes=2, seconds=10.0)
+    line = TimelineChart.of(SPANS, TRIPS, nodes=2, seconds=10.0)
     assert [(s.node, s.start, s.end) for s in line.spans] == [(0, 0, 4), (0, 4, 6), (0, 5, 9), (1, 0, 5), (1, 5, 10)]
     assert line.trips == TRIPS[:1]
-    assert Timeline.of(SPANS, TRIPS, nodes=3, seconds=10.0).trips == TRIPS[:2]
+    assert TimelineChart.of(SPANS, TRIPS, nodes=3, seconds=10.0).trips == TRIPS[:2]
 
 
 def test_training_offline_and_waiting_add_up_to_the_nodes_time():
-    shares = Timeline.of(SPANS, TRIPS, nodes=2, seconds=10.0).shares()
+    shares = TimelineChart.of(SPANS, TRIPS, nodes=2, seconds=10.0).shares()
     assert shares == pytest.approx({"training": 13 / 20, "offline": 5 / 20, "waiting": 2 / 20, "sending": 2 / 20})
 
 
@@ -65,7 +65,7 @@ def test_enough_is_when_the_median_node_has_trained_eight_times():
 
 
 def test_every_node_has_a_lane_and_every_letter_a_line():
-    line = Timeline.of(SPANS, TRIPS, nodes=3, seconds=10.0)
+    line = TimelineChart.of(SPANS, TRIPS, nodes=3, seconds=10.0)
     axes = timeline_figure(line, "title").axes[0]
     bars, letters = axes.collections, [c for c in axes.collections if type(c).__name__ == "LineCollection"]
     assert sum(len(c.get_paths()) for c in bars if type(c).__name__ == "PolyCollection") == 3 + len(line.spans)
@@ -76,21 +76,21 @@ def test_every_node_has_a_lane_and_every_letter_a_line():
     assert axes.get_xlim() == (0, 10)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1", "2"]
     said = [text.get_text() for text in axes.figure.legends[0].get_texts()]
-    assert said == ["training 47 %", "waiting 37 %", "sending 7 %", "offline 17 %", "letter (1)", "letter lost (1)"]
+    assert said == ["training 47 %", "waiting 37 %", "sending 7 %", "offline 17 %", "message (1)", "message lost (1)"]
 
 
 def test_of_too_many_letters_some_are_drawn_and_it_is_said():
     trips = [Trip(0, 1, k / 1000, k / 1000 + 0.1, "arrived") for k in range(2 * MANY_LINES + 1)]
-    figure = timeline_figure(Timeline.of([], trips, nodes=2, seconds=10.0), "title")
+    figure = timeline_figure(TimelineChart.of([], trips, nodes=2, seconds=10.0), "title")
     lines = [c for c in figure.axes[0].collections if type(c).__name__ == "LineCollection"]
     assert len(lines[0].get_segments()) == 2667
-    assert figure.legends[0].get_texts()[-1].get_text() == "letters (8,001, one of 3 drawn)"
+    assert figure.legends[0].get_texts()[-1].get_text() == "messages (8,001, one of 3 drawn)"
 
 
 @pytest.mark.parametrize("nodes", [1, 8, 60, 300])
 def test_pictures_of_few_and_many_nodes_can_be_drawn(nodes, tmp_path):
     spans = [Span(i, kind, 0.1 * i, 0.1 * i + 1) for i in range(nodes) for kind in KINDS if kind != "waiting"]
-    save(timeline_figure(Timeline.of(spans, [], nodes=nodes, seconds=3.0), "title"), tmp_path / "t.svg")
+    save(timeline_figure(TimelineChart.of(spans, [], nodes=nodes, seconds=3.0), "title"), tmp_path / "t.svg")
     assert ET.parse(tmp_path / "t.svg").getroot().tag.endswith("svg")
 
 

@@ -215,7 +215,7 @@ def test_a_service_of_ones_own_is_not_mistaken_for_the_one_that_it_is_derived_fr
     ("changes", "message"),
     [
         ({"algorithm": {"kind": "async-el"}, "clock": {"stop": 10.0}}, r'topology\.view .* "async-el" has no rounds'),
-        ({"algorithm": {"kind": "ad-psgd"}, "clock": {"stop": 10.0}}, r'topology\.view .* "ad-psgd" has no rounds'),
+        ({"algorithm": {"kind": "divshare"}, "clock": {"stop": 10.0}}, r'topology\.view .* "divshare" has no rounds'),
         ({"clock": {"churn": {"kind": "exponential", "mean_on": 5, "mean_off": 5}, "close": {"kind": "deadline", "seconds": 5}}}, r"topology\.view .*clock\.churn"),
     ],
 )  # fmt: skip

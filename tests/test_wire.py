@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from epidemic.algorithms import WIDTH, Column
 from epidemic.errors import BadInput
-from epidemic.net.wire import CONTROL_BYTES, HEADER_BYTES, MAGIC, NO_LETTER, REASONS, Format, Refused
+from epidemic.net.wire import CONTROL_BYTES, HEADER_BYTES, MAGIC, REASONS, STATE_TRANSFER, MessageFormat, Refused
 from epidemic.record import CONTROL_BYTES as ACCOUNTED_OFFER
 from epidemic.record import HEADER_BYTES as ACCOUNTED_HEADER
 
 RUN = bytes(range(16))
 KEYS = {i: Ed25519PrivateKey.from_private_bytes(bytes([i]) * 32) for i in range(4)}
-FORMAT = Format(RUN, (Column("x", (50,), "float32"), Column("y", (3, 2), "float64")))
+FORMAT = MessageFormat.in_rounds(RUN, (Column("x", (50,), "float32"), Column("y", (3, 2), "float64")))
 
 
 def key_of(place):
@@ -32,7 +32,7 @@ def numbers(seed=0, **changed):
 
 
 def sealed(format=FORMAT, round=7, sender=1, graph=b"12345678", key=None, **changed):
-    return bytes(format.seal(round, sender, graph, numbers(**changed), key or KEYS[sender]))
+    return bytes(format.seal(round, sender, numbers(**changed), key or KEYS[sender], graph=graph))
 
 
 def reason(frame, format=FORMAT):
@@ -50,12 +50,12 @@ def test_a_frame_is_header_and_numbers_and_costs_what_is_accounted():
 
 @given(st.integers(0, 2**62), st.sampled_from([0, 1, 2]), st.binary(min_size=8, max_size=8), st.integers(0, 99))
 def test_what_was_sealed_is_opened_unchanged_without_copying(round, sender, graph, seed):
-    frame = bytes(FORMAT.seal(round, sender, graph, numbers(seed), KEYS[sender]))
+    frame = bytes(FORMAT.seal(round, sender, numbers(seed), KEYS[sender], graph=graph))
     letter = FORMAT.open(frame, key_of)
-    assert (letter.round, letter.sender, letter.graph) == (round, sender, graph)
+    assert (letter.counter, letter.sender, letter.graph) == (round, sender, graph)
     for name, raw in numbers(seed).items():
-        assert bytes(letter.tensors[name]) == raw.tobytes()
-        assert letter.tensors[name].obj is frame
+        assert bytes(letter.columns[name]) == raw.tobytes()
+        assert letter.columns[name].obj is frame
 
 
 def test_every_refusal_has_its_reason():
@@ -63,13 +63,13 @@ def test_every_refusal_has_its_reason():
     assert reason(b"") == reason(b"\x80\x04pickle") == reason(frame[:100]) == "malformed"
     assert reason(frame[:-1]) == "malformed"
     assert reason(frame + b"\0") == "oversized"
-    assert reason(b"EPL\x02" + frame[4:]) == "malformed"
-    assert reason(sealed(Format(bytes(16), FORMAT.columns))) == "wrong-run"
-    other = Format(RUN, (Column("x", (62,), "float32"),))
-    assert reason(bytes(other.seal(7, 1, bytes(8), {"x": np.zeros(248, np.uint8)}, KEYS[1]))) == "wrong-shape"
-    swapped = Format(RUN, (Column("x", (50,), "float16"), Column("y", (3, 2), "float64")))
+    assert reason(b"EPL\x01" + frame[4:]) == "malformed"
+    assert reason(sealed(MessageFormat.in_rounds(bytes(16), FORMAT.columns))) == "wrong-run"
+    other = MessageFormat.in_rounds(RUN, (Column("x", (62,), "float32"),))
+    assert reason(bytes(other.seal(7, 1, {"x": np.zeros(248, np.uint8)}, KEYS[1], graph=bytes(8)))) == "wrong-shape"
+    swapped = MessageFormat.in_rounds(RUN, (Column("x", (50,), "float16"), Column("y", (3, 2), "float64")))
     half = {"x": np.zeros(100, np.uint8), "y": np.zeros(48, np.uint8)}
-    assert reason(bytes(swapped.seal(7, 1, bytes(8), half, KEYS[1]))) == "wrong-dtype"
+    assert reason(bytes(swapped.seal(7, 1, half, KEYS[1], graph=bytes(8)))) == "wrong-dtype"
     assert reason(sealed(sender=9, key=KEYS[1])) == "unknown-sender"
     assert reason(sealed(sender=3)) == "revoked"
     assert reason(sealed(sender=2, key=KEYS[1])) == "wrong-signature"  # a member that signs as somebody else
@@ -77,38 +77,46 @@ def test_every_refusal_has_its_reason():
 
 
 def test_where_voices_count_by_samples_the_header_tells_how_many_and_is_as_long():
-    counted = Format(RUN, FORMAT.columns, most_samples=1000)
+    counted = MessageFormat.in_rounds(RUN, FORMAT.columns, most_samples=1000)
+
+    def telling(*told):
+        return bytes(counted.seal(7, 1, numbers(), KEYS[1], graph=b"12345678", numbers=told))
+
     for samples in (1, 127, 128, 1000):
-        frame = bytes(counted.seal(7, 1, b"12345678", numbers(), KEYS[1], samples))
-        assert len(frame) == FORMAT.frame_bytes
-        assert counted.open(frame, key_of).samples == samples
+        assert len(telling(samples)) == FORMAT.frame_bytes
+        assert counted.samples_of(counted.open(telling(samples), key_of)) == samples
     for samples in (0, -1, 1001, 2**63):
-        assert reason(bytes(counted.seal(7, 1, bytes(8), numbers(), KEYS[1], samples)), counted) == "wrong-samples"
+        assert reason(telling(samples), counted) == "wrong-samples"
     for samples in (True, 5.0, "5", None):
-        assert reason(bytes(counted.seal(7, 1, bytes(8), numbers(), KEYS[1], samples)), counted) == "malformed"
-    assert reason(sealed(), counted) == "malformed"  # a letter that does not tell
-    told = bytes(counted.seal(7, 1, b"12345678", numbers(), KEYS[1], 5))
-    assert reason(told) == "malformed"  # one that tells what nobody asked for
-    last = 5 + int.from_bytes(told[4:6], "little")
+        assert reason(telling(samples), counted) == "malformed"
+    assert reason(sealed(), counted) == "wrong-kind"  # a message that does not tell
+    assert reason(telling(5, 6), counted) == "wrong-kind"
+    told = telling(5)
+    assert reason(told) == "wrong-kind"  # one that tells what nobody asked for
+    last = 4 + int.from_bytes(told[4:6], "little")
     assert told[last] == 5
     assert reason(told[:last] + b"\x06" + told[last + 1 :], counted) == "wrong-signature"  # the number is signed
-    assert FORMAT.open(bytes(FORMAT.seal(7, 1, bytes(8), numbers(), KEYS[1], 5)), key_of).samples == 0  # it is not told
+    assert FORMAT.samples_of(FORMAT.open(sealed(), key_of)) == 0  # it is not told
 
 
 def test_with_a_committed_coin_the_header_has_the_link_and_is_as_long():
-    committed = Format(RUN, FORMAT.columns, graph_bytes=32)
+    committed = MessageFormat.in_rounds(RUN, FORMAT.columns, graph_bytes=32)
     link = bytes(range(32))
-    frame = bytes(committed.seal(2**62, 1, link, numbers(), KEYS[1]))
+    frame = bytes(committed.seal(2**62, 1, numbers(), KEYS[1], graph=link))
     assert len(frame) == FORMAT.frame_bytes
     assert committed.open(frame, key_of).graph == link
     assert reason(frame) == reason(sealed(), committed) == "malformed"  # a link that nobody asked for, or none
     for length in (0, 8, 31, 33):
-        assert reason(bytes(committed.seal(7, 1, bytes(length), numbers(), KEYS[1])), committed) == "malformed"
+        assert reason(bytes(committed.seal(7, 1, numbers(), KEYS[1], graph=bytes(length))), committed) == "malformed"
     at = frame.index(link)
     changed = frame[:at] + b"\xff" + frame[at + 1 :]
     assert reason(changed, committed) == "wrong-signature"  # the link is signed
-    given = bytes(committed.seal(7, 1, NO_LETTER, numbers(), KEYS[1]))
-    assert committed.open(given, key_of).graph == NO_LETTER  # a model that was asked for
+    given = bytes(committed.seal(7, 1, numbers(), KEYS[1], kind=STATE_TRANSFER))
+    assert committed.open(given, key_of).kind == STATE_TRANSFER  # a model that was asked for has none
+    assert (
+        reason(bytes(committed.seal(7, 1, numbers(), KEYS[1], kind=STATE_TRANSFER, graph=link)), committed)
+        == "malformed"
+    )
 
 
 def as_type(values, dtype):
@@ -120,8 +128,8 @@ def as_type(values, dtype):
 
 def carrying(values, dtype, **options):
     """A format of one tensor, and a frame with these numbers in it."""
-    format = Format(RUN, (Column("x", (len(values),), dtype),), **options)
-    return format, bytes(format.seal(0, 1, bytes(8), {"x": as_type(values, dtype)}, KEYS[1]))
+    format = MessageFormat.in_rounds(RUN, (Column("x", (len(values),), dtype),), **options)
+    return format, bytes(format.seal(0, 1, {"x": as_type(values, dtype)}, KEYS[1], graph=bytes(8)))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -151,15 +159,15 @@ def test_finite_numbers_that_would_explode_are_refused(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_many_sane_numbers_are_taken_although_their_squares_add_up_to_more(dtype):
     format, frame = carrying([9e5] * 5000, dtype, largest=1e6)
-    assert format.open(frame, key_of).round == 0
+    assert format.open(frame, key_of).counter == 0
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_the_largest_finite_numbers_are_accepted_where_nothing_is_too_large(dtype):
-    format = Format(RUN, (Column("x", (5,), dtype),))
+    format = MessageFormat.in_rounds(RUN, (Column("x", (5,), dtype),))
     raw = np.full(5, np.finfo(dtype).max, dtype=dtype)
-    frame = bytes(format.seal(0, 1, bytes(8), {"x": raw.view(np.uint8)}, KEYS[1]))
-    assert bytes(format.open(frame, key_of).tensors["x"]) == raw.tobytes()
+    frame = bytes(format.seal(0, 1, {"x": raw.view(np.uint8)}, KEYS[1], graph=bytes(8)))
+    assert bytes(format.open(frame, key_of).columns["x"]) == raw.tobytes()
 
 
 def test_offers_are_signed_and_bound_to_their_run():
@@ -170,7 +178,7 @@ def test_offers_are_signed_and_bound_to_their_run():
         (raw + b"\0", "oversized"),
         (raw[:50], "malformed"),
         (FORMAT.seal_offer(5, 1, 2, KEYS[2]), "wrong-signature"),
-        (Format(bytes(16), FORMAT.columns).seal_offer(5, 1, 2, KEYS[1]), "wrong-run"),
+        (MessageFormat.in_rounds(bytes(16), FORMAT.columns).seal_offer(5, 1, 2, KEYS[1]), "wrong-run"),
         (sealed()[:128], "malformed"),
     ):
         with pytest.raises(Refused) as refusal:
@@ -229,6 +237,8 @@ def test_a_hundred_thousand_bad_frames_are_refused_and_leave_nothing_behind():
 
 def test_a_message_that_does_not_fit_a_header_is_an_error_that_says_so():
     with pytest.raises(BadInput, match="shorter names"):
-        Format(RUN, tuple(Column(f"a rather long name of a tensor {i}", (3,), "float32") for i in range(9)))
+        MessageFormat.in_rounds(
+            RUN, tuple(Column(f"a rather long name of a tensor {i}", (3,), "float32") for i in range(9))
+        )
     with pytest.raises(BadInput, match="'int64' is not known"):
-        Format(RUN, (Column("x", (3,), "int64"),))
+        MessageFormat.in_rounds(RUN, (Column("x", (3,), "int64"),))

@@ -35,6 +35,7 @@ from epidemic.clock.churn import beta_2_5
 from epidemic.clock.timelines import Cycle
 from epidemic.config import to_table
 from epidemic.errors import BadInput
+from epidemic.host.plan import weights_by_age
 from epidemic.rng import Streams
 
 HERE = Path()
@@ -345,7 +346,7 @@ TABLES = [
     {"churn": {"kind": "lognormal", "median_on": 60, "median_off": 20, "sigma": 1}},
     {"churn": {"kind": "constant-count", "online": 5, "median": 60, "sigma": 1}},
     {"churn": {"kind": "diurnal"}},
-    *({"close": {"kind": kind}} for kind in ("global", "neighbours")),
+    *({"close": {"kind": kind}} for kind in ("global", "barrier", "adaptive")),
     {"close": {"kind": "quorum", "q": 0.5, "deadline": 2, "late": "carry", "weight": "age", "catch_up": True}},
     *({"close": {"kind": kind, "seconds": 2}} for kind in ("deadline", "schedule")),
 ]
@@ -395,7 +396,9 @@ def test_every_kind_is_tried():
         ({"close": {"kind": "quorum", "q": 1.5}}, "clock.close.q = 1.5 must be at most 1"),
         ({"close": {"kind": "global", "late": "carry"}}, "clock.close.late is not a known key"),
         ({"close": {"kind": "deadline", "seconds": 1, "weight": "age"}}, 'use late = "carry"'),
-        ({"close": "global"}, "clock.close = 'global' must be a table with a kind"),
+        ({"close": {"kind": "neighbours"}}, 'clock.close.kind = "neighbours" is called "barrier"'),
+        ({"close": {"kind": "adaptive", "deadline": 0}}, "clock.close.deadline = 0.0 must be greater than 0"),
+        ({"close": "global"}, "clock.close = 'global' must be a table with a kind; use clock.close = {kind = "),
         ({"stop": -1}, "clock.stop = -1.0 must be at least 0"),
         ({"reuse": True}, "clock.reuse = true needs clock.devices"),
         ({"speed": 1}, "clock.speed is not a known key"),
@@ -420,6 +423,8 @@ def test_a_quorum_is_rounded_up_and_not_by_rounding_errors():
     assert CloseQuorum(q=0.28).needed(25) == 7
     assert CloseQuorum(q=1).needed(7) == 7
     carried = CloseDeadline(seconds=1, late="carry", weight="age")
+    assert weights_by_age(carried, [0, 1]).tolist() == pytest.approx([0.4, 0.4, 0.2])
+    assert weights_by_age(CloseDeadline(seconds=1, late="carry"), [0, 4, 2]).tolist() == [0.25] * 4
     assert [carried.weight_at(age) for age in (0, 1, 3)] == [1, 0.5, 0.25]
     assert CloseDeadline(seconds=1, late="carry").weight_at(3) == 1
 

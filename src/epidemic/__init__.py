@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from epidemic import callbacks, clock, compression, metrics
+    from epidemic import aggregation, callbacks, clock, compression, metrics
+    from epidemic.aggregation import Aggregator, Heard, Mean, Median, PythonAggregator, TrimmedMean
     from epidemic.algorithms import (
         ADPSGD,
         Adam,
@@ -108,6 +109,7 @@ _HOME = {
     "api": "Comparison Run RunSummary Sweep compare simulate sweep",
     "callbacks": "Callback",
     "clock": "Clock",
+    "aggregation": "Aggregator Heard Mean Median PythonAggregator TrimmedMean",
     "algorithms": "ADPSGD Adam AdamW AsyncEL Choco Column ConstantRate CosineDecay Defaults DivShare ExactDiffusion FreeRunning GossipLearning"
     " GradientTracking LocalSGD PushPull PushSum PythonAlgorithm QGMomentum StepDecay Tokens",
     "data": "CIFAR10 FEMNIST IID MNIST Arrays Dataset Digits Dirichlet DirichletHsu Explicit Fashion FashionMNIST ImageFolder ImageTable"
@@ -129,7 +131,7 @@ _HOME = {
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
 
-_ROOMS = ("callbacks", "clock", "compression", "metrics")
+_ROOMS = ("aggregation", "callbacks", "clock", "compression", "metrics")
 
 __all__ = ["__version__", *_ROOMS, *sorted(_MODULE)]
 

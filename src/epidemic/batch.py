@@ -6,12 +6,11 @@ dies, does not stop the others. `batch_ranks.py` has those of which each is itse
 
 from __future__ import annotations
 
-import multiprocessing
 import multiprocessing.connection
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +31,7 @@ from epidemic.host.store import Store
 from epidemic.learner import Learner
 from epidemic.record import Record, Summary
 from epidemic.shown import score, simulated
-from epidemic.workers import available_threads
+from epidemic.workers import available_threads, process_context
 
 Tell = Callable[[int, str], None]  # rounds done in all seeds, and what was last found
 
@@ -52,7 +51,7 @@ class Job:
 
     @property
     def rounds(self) -> int:
-        """Rounds of all seeds together."""
+        """Return the number of rounds that all seeds of the job have together."""
         return self.experiment.rounds * len(self.experiment.seeds)
 
     @property
@@ -66,7 +65,7 @@ class Job:
             Store(self.path, self.experiment, seed).check(resume=True)
 
 
-class Watcher:
+class BatchListener:
     """Who wants to know how a batch goes on; this one does not care about anything."""
 
     def began(self, job: Job) -> None:
@@ -81,7 +80,7 @@ class Watcher:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a batch ended."""
+    """What became of each job of a batch: run, skipped because it was finished before, or failed with a reason."""
 
     ran: list[Job]
     skipped: list[Job]  # had been finished before
@@ -91,7 +90,7 @@ class Outcome:
 def run_batch(
     jobs: Sequence[Job],
     workers: int = 1,
-    watcher: Watcher | None = None,
+    watcher: BatchListener | None = None,
     data: Dataset | None = None,
     callbacks: Callback | Sequence[Callback] = (),
 ) -> Outcome:
@@ -103,7 +102,7 @@ def run_batch(
         BadInput: A directory holds something else; nothing has been run then.
         Interrupted: By Ctrl-C or SIGTERM; what ran has been saved.
     """
-    watcher = Watcher() if watcher is None else watcher
+    watcher = BatchListener() if watcher is None else watcher
     check_apart(jobs)
     for job in jobs if workers > 1 else []:
         if not job.experiment.portable:
@@ -221,7 +220,7 @@ class Loaded:
         self._data: Dataset | None = None
 
     def of(self, experiment: Experiment) -> Dataset:
-        """The data of an experiment."""
+        """Return the data of an experiment; the last data set is kept, because neighbouring jobs often share it."""
         source = _source(experiment)
         if self._data is None or source != self._source:
             self._data, self._source = experiment.load_data(), source
@@ -237,7 +236,7 @@ def _same_data(jobs: Sequence[Job]) -> bool:
     return len({_source(job.experiment) for job in jobs}) == 1
 
 
-def _in_turn(jobs: Sequence[Job], watcher: Watcher, data: Dataset | None, told: Callbacks) -> dict[str, str]:
+def _in_turn(jobs: Sequence[Job], watcher: BatchListener, data: Dataset | None, told: Callbacks) -> dict[str, str]:
     failed: dict[str, str] = {}
     loaded = Loaded()
     for done, job in enumerate(jobs):
@@ -266,8 +265,8 @@ def _in_turn(jobs: Sequence[Job], watcher: Watcher, data: Dataset | None, told: 
 class _Processes:
     """Keeps so many processes busy. They live in sessions of their own, so that Ctrl-C reaches only the parent."""
 
-    def __init__(self, jobs: Sequence[Job], workers: int, watcher: Watcher) -> None:
-        self._context = multiprocessing.get_context("spawn")
+    def __init__(self, jobs: Sequence[Job], workers: int, watcher: BatchListener) -> None:
+        self._context = process_context("epidemic.batch")
         self._waiting = deque(jobs)
         self._all = len(jobs)
         self._watcher = watcher
@@ -294,7 +293,7 @@ class _Processes:
 
     def _start(self) -> None:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_worker, args=(theirs, self._threads), daemon=False)
+        process = self._context.Process(target=_worker, args=(theirs, self._threads, dict(os.environ)), daemon=False)
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it inherits this until it is in a session of its own
         try:
             process.start()
@@ -354,8 +353,10 @@ class _Processes:
             connection.close()
 
 
-def _worker(connection: Any, threads: int) -> None:
+def _worker(connection: Any, threads: int, environment: Mapping[str, str]) -> None:
     """The life of a process: one job after the other, until there is none or the parent is gone."""
+    os.environ.clear()
+    os.environ.update(environment)  # as the parent has it now: the process that this one is forked from may be older
     with suppress(AttributeError, PermissionError):
         os.setsid()
     loaded = Loaded()

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from epidemic.batch import Job, Loaded, Outcome, Tell, Watcher, check_apart, directories, sigterm_interrupts
+from epidemic.batch import BatchListener, Job, Loaded, Outcome, Tell, check_apart, directories, sigterm_interrupts
 from epidemic.commands import execute, going_on
 from epidemic.engine.sharing import check_sharing, check_strategy, what_decides_strategy
 from epidemic.errors import BadInput, EpidemicError, Interrupted
@@ -22,7 +22,7 @@ LOOK = 1.0
 def run_sharded(
     jobs: Sequence[Job],
     ranks: int,
-    watcher: Watcher | None = None,
+    watcher: BatchListener | None = None,
     settings: Mapping[Path, Sequence[str]] | None = None,
 ) -> Outcome:
     """Run what is not finished, each on so many ranks; `settings` (key=value) by a run's directory are given to its command.
@@ -31,7 +31,7 @@ def run_sharded(
         BadInput: A directory holds something else, or a run cannot be shared; nothing has been run then.
         Interrupted: By Ctrl-C or SIGTERM; what ran has been saved.
     """
-    watcher = Watcher() if watcher is None else watcher
+    watcher = BatchListener() if watcher is None else watcher
     check_apart(jobs)
     for job in jobs:
         job.check()

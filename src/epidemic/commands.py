@@ -97,7 +97,7 @@ class _Asked:
             process.terminate()
 
     def __call__(self, *_: Any) -> None:
-        """The signal handler."""
+        """Handle a signal: ask the process to end, and kill it when asked again and again."""
         now = time.monotonic()
         if now - self._last >= AT_ONCE:  # a terminal and who starts commands may both hand on the same wish
             self.times, self._last = self.times + 1, now

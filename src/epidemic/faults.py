@@ -25,6 +25,16 @@ from epidemic.rng import Stream, Streams
 
 Mask = NDArray[np.bool_]
 
+WHOLE_SUM = (
+    "faults.{fault} takes single messages away, without which an all-reduce gives nothing",
+    'leave it out, or use cost = "all-to-all"',
+)
+CAP_OF_REQUESTS = (
+    "faults.cap = {cap} has no meaning where nodes ask for as many models as they take",
+    "leave it out, and use a smaller topology.s",
+)
+"""Why faults and ways of exchange do not go together, and what to do instead."""
+
 
 class Crash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Node `node` is down from round `at` until round `returns` (for good, if that is not given)."""
@@ -166,13 +176,9 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         single = {"loss": self.loss, "blocked": self.blocked, "partitions": self.partitions, "cap": capped}
         asked = [key for key, wanted in single.items() if wanted]
         if exchange == "all-reduce" and asked:
-            raise BadInput(
-                f'faults.{asked[0]} takes single messages away, without which an all-reduce gives nothing; leave it out, or use cost = "all-to-all"'
-            )
+            raise BadInput("; ".join(WHOLE_SUM).format(fault=asked[0]))
         if exchange == "requests" and capped:
-            raise BadInput(
-                f"faults.cap = {self.cap} has no meaning where nodes ask for as many models as they take; leave it out, and use a smaller topology.s"
-            )
+            raise BadInput("; ".join(CAP_OF_REQUESTS).format(cap=self.cap))
 
     def cap_of(self, n: int) -> int | None:
         """The cap in force among n nodes: one that nobody can exceed is none."""
@@ -223,7 +229,7 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         up = self.alive(n, round, streams)
         alive = up if absence is None else up & ~absence.who
         believed = alive if absence is None or absence.known else up  # whom the others take to be there
-        streams = streams.of_part(part)  # nodes crash as a whole, letters get lost by themselves
+        streams = streams.of_part(part)  # nodes crash as a whole, messages get lost by themselves
         zeros = np.zeros(n, dtype=np.int64)
         capped = self.cap_of(n) is not None
         sent = graph.among(believed)
@@ -325,7 +331,7 @@ class Reach:
         return Reach(faults, n, streams) if cut else None
 
     def __call__(self, round: int) -> Links:
-        """Of this round."""
+        """Return the links of a round that are not blocked, among the nodes that are alive."""
         return self.faults.links(self.n, round, self.faults.alive(self.n, round, self.streams))
 
 

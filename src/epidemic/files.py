@@ -81,7 +81,7 @@ def finish_part(part: Path, path: Path, mode: int) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a small file whole."""
+    """Write a small file so that it is there as a whole or not at all."""
 
     def write(part: Path) -> None:
         part.write_bytes(content)

@@ -29,7 +29,7 @@ FloatArray = NDArray[np.float64]
 EDGE_LIMIT = 200_000_000
 """The most edges that an implicit complete graph may be spelled out to (about 2 GB)."""
 EXCHANGES = ("letters", "requests", "all-reduce")
-"""How models may travel: each as a letter; as the answer to a request of its receiver; cut into pieces, in an all-reduce."""
+"""How models may travel: each as a message; as the answer to a request of its receiver; cut into pieces, in an all-reduce."""
 SMALL = 1 << 14
 """Up to this many edges sorting them takes less than it takes SciPy to check its arguments."""
 
@@ -94,7 +94,7 @@ class Graph:
 
     @staticmethod
     def empty(n: int) -> Graph:
-        """Nobody sends."""
+        """Return a graph of n nodes in which no node sends."""
         return Graph(n, np.zeros(n + 1, dtype=np.int32), np.zeros(0, dtype=np.int32))
 
     @staticmethod

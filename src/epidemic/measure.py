@@ -172,7 +172,7 @@ def compare(
     """Every kind of topology at the same size; those that cannot exist are reported with the reason.
 
     Without `m`, EquiTopo gets as many messages as the others: m = s offsets one way, or m = (s + 1) / 2 both ways. Base graphs have up to s
-    neighbours, MATCHA half of the matchings of an s-regular graph. Complete averaging is there twice: as letters, and as an all-reduce.
+    neighbours, MATCHA half of the matchings of an s-regular graph. Complete averaging is there twice: as messages, and as an all-reduce.
     """
     require_int("nodes", n, 1)
     require_int("s", s, 1)
@@ -231,7 +231,7 @@ def floors_of(
     """Noise and bias floors of a topology with its natural weights; None: too many nodes, or just one.
 
     Exact by a closed form or for graphs that come in turn, otherwise estimated from rounds that are drawn. With a `share` below 1 they are those of
-    one coordinate, where each sender's letters have it in that share of the rounds (random-k).
+    one coordinate, where each sender's messages have it in that share of the rounds (random-k).
     """
     streams = Streams(seed)
     known = expected(topology, n, streams).floors if share == 1 else None

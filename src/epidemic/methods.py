@@ -19,7 +19,7 @@ from epidemic.files import directory_name, read_json
 from epidemic.host.joining import several
 from epidemic.host.store import Store
 from epidemic.record import Record
-from epidemic.report.curves import Line, lines_of
+from epidemic.report.curves import MethodCurve, lines_of
 from epidemic.report.statistics import Interval, accuracy_of, best
 from epidemic.report.targets import FIRST, MOST, cost, nodes_until, over_seeds, seconds_in_all
 from epidemic.shown import interval, percent
@@ -27,27 +27,25 @@ from epidemic.topology import is_static, kind_of
 
 DEMO: dict[str, Any] = {
     "name": "demo",
-    "nodes": 96,
+    "nodes": 128,
     "rounds": 100,
     "seeds": [1, 2, 3],
     "data": {"kind": "fashion"},
     "partition": {"kind": "dirichlet", "alpha": 0.1, "min_samples": 1},
     "model": {"kind": "mlp", "hidden": [32]},
-    "algorithm": {"lr": 0.05, "local_steps": 3, "batch_size": 8},
+    "algorithm": {"lr": 0.1, "local_steps": 3, "batch_size": 8},
     "eval": {"every": 10, "samples": 1000},
     "methods": [
         {"name": "complete", "topology": {"kind": "complete"}},
-        {"name": "EL-Oracle", "topology": {"kind": "el-oracle", "s": 7}},
-        {"name": "EL-Local", "topology": {"kind": "el-local", "s": 7}},
-        {"name": "7-regular static", "topology": {"kind": "regular", "s": 7}},
-        {"name": "8-U-EquiStatic", "topology": {"kind": "u-equistatic", "m": 4}},
-        {"name": "unlucky 7-regular", "topology": {"kind": "unlucky", "s": 7}},
+        {"name": "EL-Oracle", "topology": {"kind": "el-oracle", "s": 2}},
+        {"name": "EL-Local", "topology": {"kind": "el-local", "s": 2}},
+        {"name": "static ring", "topology": {"kind": "ring"}},
     ],
 }
-"""What `epidemic compare` does without a file. Chosen, among settings that were tried, to show the lead clearly; docs/results.md says so."""
+"""What `epidemic compare` does without a file: the same two messages a round, to neighbours that change or that stay. docs/results.md says which settings were tried."""
 
 
-class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+class MethodRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """One method of the table; intervals are over seeds. What is of simulated time is None without a clock, too."""
 
     name: str
@@ -68,13 +66,13 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     without_rounds: bool = False  # rounds are then the number of trainings of a node
 
 
-class Comparison(msgspec.Struct, frozen=True):
-    """The table."""
+class ComparisonTable(msgspec.Struct, frozen=True):
+    """Several methods on the same data and seeds: one row each, with the baseline and the target they are measured by."""
 
     baseline: str
     target: float
     target_from: str
-    rows: list[Row]
+    rows: list[MethodRow]
 
 
 def refuse_idle_settings(table: Mapping[str, Any], settings: list[str]) -> None:
@@ -193,7 +191,7 @@ def records_of(runs: Mapping[str, Run]) -> dict[str, list[list[Record]]]:
 
 def compare(
     methods: Mapping[str, Experiment], records: Mapping[str, list[list[Record]]], target: float | None = None
-) -> Comparison:
+) -> ComparisonTable:
     """The table. Without a target, it is the best mean accuracy of the static sparse baseline (or of the first method)."""
     baseline = _baseline(methods)
     if target is None:
@@ -206,7 +204,7 @@ def compare(
         top, low = best(by_seed)
         costs = [cost(r, target) for r in by_seed]
         rows.append(
-            Row(
+            MethodRow(
                 name,
                 top,
                 Interval.of([_top(a) - _top(b) for a, b in zip(by_seed, records[baseline], strict=True)]),
@@ -223,25 +221,25 @@ def compare(
                 without_rounds(methods[name].table()),
             )
         )
-    return Comparison(baseline, target, source, rows)
+    return ComparisonTable(baseline, target, source, rows)
 
 
 HEADS = ("method", "accuracy", "ahead", "loss", "rounds", "MiB", "in all")
 CLOCKED = ("seconds", "10 %", "90 %", "steps", "in all (s)")
 
 
-def heads_of(result: Comparison) -> tuple[str, ...]:
+def heads_of(result: ComparisonTable) -> tuple[str, ...]:
     """What stands above the columns; under the clock there are more."""
     return (*HEADS, *CLOCKED) if _timed(result) else HEADS
 
 
-def title_of(result: Comparison) -> str:
-    """What stands above the table."""
+def title_of(result: ComparisonTable) -> str:
+    """Return the line above the table: what its numbers are, and the target."""
     return f"Mean over seeds and 95 % interval; target {percent(result.target)} ({result.target_from})"
 
 
-def legend_of(result: Comparison) -> str:
-    """What stands below it."""
+def legend_of(result: ComparisonTable) -> str:
+    """Return the lines below the table, which explain its columns."""
     said = (
         f"accuracy (%), loss: the best over rounds, mean over nodes; ahead: percentage points more than {result.baseline}, seed by"
         " seed; rounds, MiB: until the target, sent per node; in all: MiB sent per node by the end."
@@ -257,7 +255,7 @@ def legend_of(result: Comparison) -> str:
     return said
 
 
-def cells_of(result: Comparison) -> list[list[str]]:
+def cells_of(result: ComparisonTable) -> list[list[str]]:
     """The rows of the table for people, under `heads_of`."""
     found = []
     for row in result.rows:
@@ -279,16 +277,16 @@ def cells_of(result: Comparison) -> list[list[str]]:
     return found
 
 
-def _timed(result: Comparison) -> bool:
+def _timed(result: ComparisonTable) -> bool:
     return any(row.seconds_in_all is not None for row in result.rows)
 
 
 def check_target(target: float) -> None:
-    """Refuse what is no accuracy."""
+    """Raise `BadInput` unless the target is an accuracy from 0 to 1."""
     require_real("target", target, 0, 1)
 
 
-def lines(methods: Mapping[str, Experiment], records: Mapping[str, list[list[Record]]]) -> list[Line]:
+def lines(methods: Mapping[str, Experiment], records: Mapping[str, list[list[Record]]]) -> list[MethodCurve]:
     """The methods as lines of a figure, coloured by what differs between them."""
     return lines_of([(name, methods[name].table(), by_seed) for name, by_seed in records.items()])
 

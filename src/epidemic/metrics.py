@@ -42,7 +42,7 @@ class Whole:
         self.__doc__ = function.__doc__
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Any:
-        """What the function gives."""
+        """Return the metric over all outputs of a node."""
         return self.function(outputs, targets)
 
     def number(self, name: str, outputs: Tensor, targets: Tensor) -> float:

@@ -35,6 +35,13 @@ RULES = ("uniform", "samples", "metropolis-hastings", "native")
 OF_WHAT_ARRIVED = ("uniform", "samples")
 """The rules that go by what arrived alone, so that a message may be redirected."""
 
+NEEDS_NATIVE = (
+    'mixing = "native" needs a topology with weights of its own (an EquiTopo, base or matcha)',
+    'use "uniform"',
+)
+NEEDS_BOTH_WAYS = ('mixing = "metropolis-hastings" needs links that go both ways', 'use mixing = "uniform"')
+"""Why rules and graphs do not go together, and what to do instead."""
+
 DENSE_LIMIT = 1000
 """Up to this many nodes spectra are computed densely."""
 
@@ -76,7 +83,7 @@ class Weights:
 
     @property
     def ones(self) -> Weights:
-        """The same letters, each counted whole: sums instead of means."""
+        """The same messages, each counted whole: sums instead of means."""
         if self.matrix is None:
             return Weights(self.n, None, self.clique, 1.0, 0.0)
         m = self.matrix
@@ -91,7 +98,7 @@ class Weights:
         size = len(self.clique)
         if size * size > EDGE_LIMIT:
             raise BadInput(
-                f"a complete graph of {size} nodes has {size * (size - 1)} edges, too many to average compressed letters over;"
+                f"a complete graph of {size} nodes has {size * (size - 1)} edges, too many to average compressed messages over;"
                 " use fewer nodes, a sparse topology, or no [compression]"
             )
         if not self.n:
@@ -159,9 +166,7 @@ def weights(rule: str, intended: Graph, arrived: Graph | None = None, samples: I
     if rule == "uniform":
         return _with_own(arrived, np.repeat(1 / (1 + arrived.in_degree), np.diff(arrived.indptr)))
     if rule == "native" and intended.native is None and intended.clique is None:
-        raise BadInput(
-            'mixing = "native" needs a topology with weights of its own (an EquiTopo, base or matcha); use "uniform"'
-        )
+        raise BadInput("; ".join(NEEDS_NATIVE))
     if intended.clique is not None:
         return _with_own(arrived, np.full(arrived.messages, 1 / max(len(intended.clique), 1)))
     edge = intended.native if rule == "native" else _metropolis_hastings(intended)
@@ -183,7 +188,7 @@ def _by_samples(arrived: Graph, samples: IntArray | None) -> Weights:
 
 def _metropolis_hastings(graph: Graph) -> FloatArray:
     if not graph.undirected:
-        raise BadInput('mixing = "metropolis-hastings" needs links that go both ways; use mixing = "uniform"')
+        raise BadInput("; ".join(NEEDS_BOTH_WAYS))
     degree = graph.in_degree
     return 1 / (1 + np.maximum(degree[graph.senders], degree[graph.receivers]))
 

@@ -19,7 +19,7 @@ Shape = tuple[int, ...]
 
 
 class Model(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
-    """Base of the model specifications."""
+    """Base of the models that a file names by kind: settings from which a module is built."""
 
     def build(self, shape: Shape, outputs: int) -> nn.Module:
         """A module for inputs of this shape and so many outputs."""

@@ -11,7 +11,7 @@ Who is drawn but has crashed takes no part either; nobody is drawn in its place.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from epidemic.errors import BadInput, require_choice, require_int, require_real
 from epidemic.faults import Absence, Faults, Reach
 from epidemic.graph import Graph, IntArray
 from epidemic.rng import Streams
+from epidemic.shown import count
 from epidemic.topology import GivesGraphs, check_topology, exchange_of, graph_among, is_placed, is_static, peer_sampling
 
 NOBODY: IntArray = np.zeros(0, dtype=np.int64)
@@ -43,13 +44,6 @@ class Participation(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknow
 
     def check(self, n: int, topology: GivesGraphs) -> None:
         """Raise BadInput if it cannot be had with this topology. Without more to say, any will do."""
-
-    def check_algorithm(self, algorithm: Any) -> None:
-        """Raise BadInput if the algorithm cannot bear it."""
-        if not self.aware and getattr(algorithm, "exact_exchange", False):
-            raise BadInput(
-                'participation.links = "blind" loses letters, which this algorithm cannot bear; use links = "aware"'
-            )
 
     def graph(
         self, topology: GivesGraphs, n: int, round: int, streams: Streams, reach: Reach | None = None, part: int = 0
@@ -87,11 +81,11 @@ class Everybody(Participation, frozen=True, tag="everybody"):
     def graph(
         self, topology: GivesGraphs, n: int, round: int, streams: Streams, reach: Reach | None = None, part: int = 0
     ) -> Graph:
-        """The topology's own."""
+        """Return the topology's own graph of the round, because everybody takes part."""
         return graph_among(topology, n, round, streams.of_part(part), reach)
 
     def absence(self, n: int, round: int, streams: Streams) -> Absence | None:
-        """Nobody is absent."""
+        """Return None: no node is absent in any round."""
         return None
 
 
@@ -112,7 +106,6 @@ class UniformParticipation(Participation, frozen=True, tag="uniform"):
     def check(self, n: int, topology: GivesGraphs) -> None:
         """That m is possible, and, where links are among those who take part, a graph of m nodes."""
         _check_number(self.m, n)
-        _check_links(self.aware, topology)
         if self.aware and self.m < n:
             _check_renumbered(topology, self.m)
             _check_among(topology, self.m, 'use another m, or participation.links = "blind"')
@@ -134,7 +127,6 @@ class BernoulliParticipation(Participation, frozen=True, tag="bernoulli"):
 
     def check(self, n: int, topology: GivesGraphs) -> None:
         """That the topology exists among any number of nodes, where links are among those who take part."""
-        _check_links(self.aware, topology)
         if not self.aware or self.p == 1:
             return
         _check_renumbered(topology, n)
@@ -165,14 +157,6 @@ class Teleportation(Participation, frozen=True, tag="teleportation"):
         """That the topology exists among m nodes."""
         _check_number(self.m, n)
         _check_among(topology, self.m, "use another m, or another topology")
-
-    def check_algorithm(self, algorithm: Any) -> None:
-        """State that belongs to a node, and not to its model, must not matter to the exchange."""
-        if getattr(algorithm, "exact_exchange", False):
-            raise BadInput(
-                'participation.kind = "teleportation" hands models to nodes with state of their own, which this algorithm cannot'
-                ' bear; use kind = "uniform"'
-            )
 
     def adoptions(self, faults: Faults, n: int, round: int, streams: Streams) -> tuple[IntArray, IntArray]:
         """Each model, from the node that held it to the one that holds it now."""
@@ -242,15 +226,6 @@ def _check_number(m: int, n: int) -> None:
         raise BadInput(f"participation.m = {m} must be at most nodes = {n}")
 
 
-def _check_links(aware: bool, topology: GivesGraphs) -> None:
-    """That models are letters where those who send do not know who takes part."""
-    if not aware and exchange_of(topology) != "letters":
-        raise BadInput(
-            'participation.links = "blind" sends letters to nodes that take no part, and this topology asks for models or adds them up'
-            ' on their way; use links = "aware"'
-        )
-
-
 def _check_among(topology: GivesGraphs, m: int, instead: str) -> None:
     """That the topology exists among m nodes."""
     if peer_sampling(topology) is not None:
@@ -260,7 +235,9 @@ def _check_among(topology: GivesGraphs, m: int, instead: str) -> None:
     try:
         check_topology(topology, m)
     except BadInput as problem:
-        raise BadInput(f"among {m} nodes that take part the topology does not exist ({problem}); {instead}") from None
+        raise BadInput(
+            f"among {count(m, 'node')} that take part the topology does not exist ({problem}); {instead}"
+        ) from None
 
 
 def _check_renumbered(topology: GivesGraphs, m: int) -> None:

@@ -35,7 +35,7 @@ class Spread(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(values: Any) -> Spread:
-        """Of one number per node."""
+        """Summarise one number per node by mean, standard deviation, minimum and maximum."""
         v = np.asarray(values, dtype=np.float64)
         return Spread(float(v.mean()), float(v.std()), float(v.min()), float(v.max()))
 
@@ -50,14 +50,14 @@ class OwnSpread(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(values: Any) -> OwnSpread:
-        """Of one number per node."""
+        """Summarise one number per node; what is not finite becomes None."""
         with np.errstate(invalid="ignore"):  # infinite ones
             found = msgspec.structs.astuple(Spread.of(values))
         return OwnSpread(*(v if math.isfinite(v) else None for v in found))
 
 
 class MeanMax(msgspec.Struct, frozen=True):
-    """Over the nodes."""
+    """The mean over the nodes, and the largest."""
 
     mean: float
     max: int
@@ -246,7 +246,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def encode(value: object) -> bytes:
-    """One line of JSON."""
+    """Return a value as one line of JSON, with its end of line."""
     return msgspec.json.encode(value) + b"\n"
 
 

@@ -96,7 +96,7 @@ class Stream:
         self._philox = np.random.Philox(_Key(key))  # type: ignore[arg-type]  # documented, not in the stubs
 
     def words(self, size: int) -> NDArray[np.uint64]:
-        """`size` raw 64-bit words."""
+        """Return `size` raw 64-bit words of the stream.   # (size,)"""
         return np.asarray(self._philox.random_raw(size), dtype=np.uint64)
 
     def uniforms(self, *shape: int) -> NDArray[np.float64]:
@@ -118,7 +118,7 @@ class Stream:
         return np.argsort(self.words(n), kind="stable")
 
     def normals(self, *shape: int) -> NDArray[np.float64]:
-        """Standard normal numbers (Box-Muller)."""
+        """Return standard normal numbers of the given shape, by the method of Box and Muller."""
         size = math.prod(shape)
         u = self.uniforms(2, (size + 1) // 2)
         radius = np.sqrt(-2.0 * np.log1p(-u[0]))  # 1 - u is in (0, 1]

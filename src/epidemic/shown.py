@@ -20,7 +20,7 @@ class HasMean(Protocol):
 
     @property
     def mean(self) -> float:
-        """Over all of them."""
+        """The mean over everything that was summarised."""
         ...
 
 
@@ -29,7 +29,7 @@ class MeanOfSeeds(HasMean, Protocol):
 
     @property
     def half_width(self) -> float | None:
-        """Of the 95 % interval."""
+        """Half the width of the 95 % interval; None for a single seed."""
         ...
 
 
@@ -45,7 +45,7 @@ def size(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Time for people."""
+    """Write a number of seconds for people: in s, min or h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -60,14 +60,14 @@ def simulated(seconds: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """A number for people."""
+    """Write a number for people, with separators; "-" for None."""
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
 
 def percent(value: float | None) -> str:
-    """A share for people."""
+    """Write a share from 0 to 1 as a percentage; "-" for None."""
     return "-" if value is None else f"{decimals(100 * value if abs(value) > ROUNDING else 0.0)}%"
 
 
@@ -103,7 +103,7 @@ def half_width(value: MeanOfSeeds, factor: float = 1.0, digits: int = 2) -> str:
 
 
 def count(how_many: int, what: str) -> str:
-    """`1 seed`, `3 seeds`."""
+    """Write a number with its noun: "1 seed", "3 seeds"."""
     return f"{how_many:,} {what}{'' if how_many == 1 else 's'}"
 
 

@@ -23,7 +23,7 @@ DRY_EVALUATIONS = 2
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """What a seed does."""
+    """What one seed does, counted without training: trainings, evaluations and bytes sent."""
 
     trainings: float  # of a node
     evaluations: int
@@ -34,7 +34,7 @@ class Workload(msgspec.Struct, frozen=True):
 def sent_in_rounds(experiment: Experiment, letter_sizes: Sequence[int], model_bytes: int) -> float:
     """Bytes that a node sends in all rounds, mean, as the run will count them: from the plans of the first rounds; the rest is like them.
 
-    `letter_sizes`: of a letter's numbers, or of one of each part of the models.
+    `letter_sizes`: of a message's numbers, or of one of each part of the models.
     """
     n, streams = experiment.nodes, Streams(experiment.seeds[0])
     counters, samples = Counters.zero(n), np.ones(n, dtype=np.int64)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from epidemic.net.addresses import Addresses, free_addresses
 from epidemic.net.keys import Authority, Identity
-from epidemic.net.sight import Sight
+from epidemic.net.link_monitor import LinkMonitor
 from epidemic.net.transport import Transport
 
 
@@ -41,7 +41,7 @@ class Carrier:
 
     def look(self):
         """As a node does it."""
-        sight = Sight(self.place)
+        sight = LinkMonitor(self.place)
         while True:
             for place in self.seen():
                 sight.saw(place, time.monotonic())

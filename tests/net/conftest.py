@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 import epidemic as ep
 from epidemic.net.addresses import free_addresses
 from epidemic.net.folders import make_cluster
-from epidemic.net.processes import Cluster
-from epidemic.net.watching import Watcher
+from epidemic.net.processes import LocalCluster
+from epidemic.net.watching import StatusWatcher
 
 COMMON = {
     "nodes": 16,
@@ -39,12 +39,12 @@ class Deployment:
         self.watcher = None
 
     def start(self, folders=None, processes=None):
-        self.cluster = Cluster(self.folders if folders is None else folders, processes)
+        self.cluster = LocalCluster(self.folders if folders is None else folders, processes)
         return self
 
     def statuses(self):
         if self.watcher is None:
-            self.watcher = Watcher(self.root / "observer")
+            self.watcher = StatusWatcher(self.root / "observer")
         return {status.place: status for status in self.watcher.ask()}
 
     def until(self, condition, patience=60):

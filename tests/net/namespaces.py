@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from epidemic.net.processes import Cluster, _child
+from epidemic.net.processes import LocalCluster, _child
 
 ADDRESS = {side: f"10.77.0.{place}" for place, side in enumerate("abcdefgh", 1)}
 CLONE_NEWNET = 0x40000000
@@ -124,7 +124,7 @@ def _child_there(namespace, environment, *arguments):
     _child(*arguments)
 
 
-class ClusterThere(Cluster):
+class ClusterThere(LocalCluster):
     """Nodes in the namespaces that their places belong to (None: where this process is), each with an environment of its own."""
 
     def __init__(self, folders, namespaces, environments=None):

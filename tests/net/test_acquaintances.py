@@ -10,18 +10,19 @@ import pytest
 
 import epidemic as ep
 from conftest import experiment
+from epidemic.clock import CloseAdaptive
 from epidemic.errors import BadInput
 from epidemic.host.setup import prepare
 from epidemic.net.acquaintances import TOPIC
 from epidemic.net.addresses import read_addresses
 from epidemic.net.contacts import Book, seal_contact
 from epidemic.net.folders import make_cluster
-from epidemic.net.hello import Hello, seal_hellos
+from epidemic.net.handshake import Handshake, seal_handshakes
 from epidemic.net.keys import Identity
 from epidemic.net.terms import terms_of
 from epidemic.net.transport import Transport
 
-PRIVATE = ep.Network(coin="private", deadline=2.0, patience=30.0)
+PRIVATE = ep.Network(coin="private", close=CloseAdaptive(deadline=2.0), patience=30.0)
 
 
 def views(service, **changed):
@@ -132,7 +133,7 @@ def test_one_liar_that_floods_exchanges_isolates_nobody(deploy):
     try:
         book = Book(liar, seal_contact(liar, addresses.listen, int(time.time())), 8)
         terms = terms_of(prepare(what, 1, what.load_data(), [7]))
-        hello = Hello(7, 7, transport.token, liar.encoded, terms.run, 0, 0, False, False, book.own)
+        hello = Handshake(7, 7, transport.token, liar.encoded, terms.run, 0, 0, False, False, book.own)
         entries = ((7, 0),) * service.side(8, 7, lambda _: 0).most
         answered = Counter()
 
@@ -152,7 +153,7 @@ def test_one_liar_that_floods_exchanges_isolates_nobody(deploy):
             assert time.monotonic() < end, answered
             for i in range(7):
                 if not answered[i]:
-                    transport.ask("hello", i, seal_hellos([(hello, liar)], terms), 2.0, lambda _: None, 2**20)
+                    transport.ask("hello", i, seal_handshakes([(hello, liar)], terms), 2.0, lambda _: None, 2**20)
                 transport.ask(TOPIC, i, flood(i), 2.0, lambda raw, i=i: answered.update([i] if raw else []), 2**18)
             time.sleep(0.4)  # how often a liar asks
         found = there.until(lambda found: set(range(7)) <= found.keys())
@@ -170,8 +171,8 @@ def member(what, liar, transport, there):
     found = []
     for i, place in enumerate((1, 2, 3, 4)):
         contact = seal_contact(liar, read_addresses(there.folders[place] / "node.toml").listen, int(time.time()) + i)
-        hello = Hello(5, 5, transport.token, liar.encoded, terms.run, 0, 0, False, False, contact)
-        found.append((contact, seal_hellos([(hello, liar)], terms)))
+        hello = Handshake(5, 5, transport.token, liar.encoded, terms.run, 0, 0, False, False, contact)
+        found.append((contact, seal_handshakes([(hello, liar)], terms)))
     return terms.run, found
 
 

@@ -8,14 +8,17 @@ from test_security import Member, ask
 
 import epidemic as ep
 from conftest import experiment
+from epidemic.clock import CloseAdaptive, CloseQuorum
 from epidemic.host.plan import committed_targets
 from epidemic.net.chance import KEPT_IN
-from epidemic.net.wire import Format
+from epidemic.net.wire import MessageFormat
 from epidemic.protocol.commitment import LINK_BYTES, Chain
+
+CLOSE = {"adaptive": CloseAdaptive(deadline=2.0), "quorum": CloseQuorum(q=0.5, deadline=2.0)}
 
 
 def committed(**changed):
-    network = ep.Network(coin="committed", close=changed.pop("close", "deadline"), deadline=2.0)
+    network = ep.Network(coin="committed", close=CLOSE[changed.pop("close", "adaptive")])
     return experiment(**{"nodes": 6, "rounds": 40, "topology": ep.ELLocal(3), "network": network, **changed})
 
 
@@ -23,7 +26,7 @@ def secrets(there, places):
     return [(there.folders[i] / KEPT_IN).read_bytes() for i in places]
 
 
-@pytest.mark.parametrize("close", ["deadline", "quorum"])
+@pytest.mark.parametrize("close", ["adaptive", "quorum"])
 def test_nodes_learn_without_knowing_whom_to_expect_and_check_who_sends(deploy, close):
     what = committed(close=close)
     there = deploy(what).start(processes=3).finish()  # two nodes in each process: messages inside it are checked alike
@@ -65,7 +68,7 @@ class Flooder(Member):
     def __init__(self, there, what, place):
         super().__init__(there, what, place)
         column = self.format.columns
-        self.format = Format(self.terms.run, column, graph_bytes=LINK_BYTES)
+        self.format = MessageFormat.in_rounds(self.terms.run, column, graph_bytes=LINK_BYTES)
         self.chain = Chain(bytes([place]) * 32, self.terms.run, place, what.rounds)
         self.sent, self.drawn = set(), 0
         self.transport.answer("hello", lambda _, respond: respond(self.hello()))
@@ -139,10 +142,9 @@ def test_who_shows_a_wrong_link_or_commits_anew_is_refused_and_said_once(deploy)
         for _ in range(3):
             assert ask(liar.transport, "hello", 0, liar.hello(commitment=other.commitment, round=99_000))
         # the same in a frame of another run's form
-        short = Format(liar.terms.run, liar.format.columns)
-        frame = bytes(
-            short.seal(now, 3, bytes(8), {"x": np.zeros(liar.format.body_bytes, np.uint8)}, liar.identity.key)
-        )
+        short = MessageFormat.in_rounds(liar.terms.run, liar.format.columns)
+        zeros = {"x": np.zeros(liar.format.body_bytes, np.uint8)}
+        frame = bytes(short.seal(now, 3, zeros, liar.identity.key, graph=bytes(8)))
         liar.send(0, frame)
         found = there.until(lambda found: found[0].refusals.get("malformed", 0) == 1)
     assert found[0].refusals == {"wrong-coin": 5, "other-commitment": 3, "malformed": 1}

@@ -14,6 +14,7 @@ import pytest
 import epidemic as ep
 from conftest import experiment
 from epidemic.cli.app import main
+from epidemic.clock import CloseBarrier
 from epidemic.experiment import to_toml
 from epidemic.net.addresses import free_addresses, read_addresses
 from epidemic.net.folders import make_cluster
@@ -131,7 +132,7 @@ def test_when_the_starter_is_killed_its_nodes_save_and_end(file, tmp_path):
 
 def test_a_node_that_dies_is_reported_and_the_others_finish(file, tmp_path):
     out = tmp_path / "up"
-    process = start("cluster", "up", file, "--out", out, "--set", "rounds=300", "--set", "network.deadline=5")
+    process = start("cluster", "up", file, "--out", out, "--set", "rounds=300", "--set", "network.close.deadline=5")
     until_under_way(out)
     running = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()]
     children = [pid for pid in running if _is_node(pid, process.pid)]
@@ -212,7 +213,7 @@ def test_single_nodes_by_command_with_private_data(tmp_path):
 
 
 def test_through_a_relay_nodes_that_cannot_reach_each_other_learn_together(tmp_path):
-    what = experiment(nodes=3, rounds=30, topology=ep.ELLocal(2), network=ep.Network(close="barrier"))
+    what = experiment(nodes=3, rounds=30, topology=ep.ELLocal(2), network=ep.Network(close=CloseBarrier()))
     root = tmp_path / "cluster"
     address = free_addresses(1)[0]
     folders = make_cluster(what, ["10.1.1.1:1", "10.1.1.2:1", "10.1.1.3:1"], root, relay=address)

@@ -12,9 +12,11 @@ import pytest
 
 import epidemic as ep
 from conftest import experiment
+from epidemic.clock import CloseAdaptive, CloseQuorum
 from epidemic.rng import Streams
 
 DEADLINE = 10.0
+CLOSE = {"adaptive": CloseAdaptive(deadline=2.0), "quorum": CloseQuorum(q=0.5, deadline=2.0)}
 
 
 def accuracies(there, places):
@@ -35,7 +37,9 @@ def check_books(there, places):
 
 
 def test_five_of_sixteen_die_three_return_and_the_rest_never_waits_for_them(deploy, tmp_path):
-    what = experiment(rounds=260, network=ep.Network(deadline=DEADLINE), checkpoint=ep.Checkpoint(rounds=10))
+    what = experiment(
+        rounds=260, network=ep.Network(close=CloseAdaptive(deadline=DEADLINE)), checkpoint=ep.Checkpoint(rounds=10)
+    )
     there = deploy(what).start()
     there.until_round(60)
     victims, survivors = [1, 4, 7, 10, 13], [0, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15]
@@ -76,7 +80,7 @@ def test_a_node_ten_times_slower_takes_part_and_does_not_hold_up_the_others(depl
         rounds=120,
         algorithm=ep.LocalSGD(lr=0.05, local_steps=40),
         eval=ep.Eval(every=40, samples=500),
-        network=ep.Network(deadline=DEADLINE),
+        network=ep.Network(close=CloseAdaptive(deadline=DEADLINE)),
     )
     there = deploy(what).start()
     there.until_round(5, range(8))
@@ -116,7 +120,9 @@ def test_a_node_ten_times_slower_takes_part_and_does_not_hold_up_the_others(depl
 def test_a_spare_place_is_filled_later(deploy):
     from epidemic.net.addresses import free_addresses
 
-    what = experiment(nodes=5, rounds=200, topology=ep.ELLocal(2), network=ep.Network(deadline=DEADLINE))
+    what = experiment(
+        nodes=5, rounds=200, topology=ep.ELLocal(2), network=ep.Network(close=CloseAdaptive(deadline=DEADLINE))
+    )
     there = deploy(what, hosts=free_addresses(4))
     address = free_addresses(1)[0]
     toml = there.folders[4] / "node.toml"
@@ -137,7 +143,7 @@ def test_on_return_keep_goes_on_with_its_own_model(deploy):
         rounds=200,
         topology=ep.ELLocal(2),
         faults=ep.Faults(on_return="keep"),
-        network=ep.Network(deadline=DEADLINE),
+        network=ep.Network(close=CloseAdaptive(deadline=DEADLINE)),
         checkpoint=ep.Checkpoint(rounds=5),
     )
     there = deploy(what).start()
@@ -151,10 +157,10 @@ def test_on_return_keep_goes_on_with_its_own_model(deploy):
     check_books(there, range(4))
 
 
-@pytest.mark.parametrize("close", ["deadline", "quorum"])
+@pytest.mark.parametrize("close", ["adaptive", "quorum"])
 def test_with_a_private_coin_nodes_learn_without_knowing_whom_to_expect(deploy, close):
     what = experiment(
-        nodes=6, rounds=40, topology=ep.ELLocal(3), network=ep.Network(coin="private", close=close, deadline=2.0)
+        nodes=6, rounds=40, topology=ep.ELLocal(3), network=ep.Network(coin="private", close=CLOSE[close])
     )
     there = deploy(what).start().finish()
     assert there.cluster.problems() == {}
@@ -177,7 +183,7 @@ def test_a_cap_is_kept_by_offers_and_refused_letters_go_elsewhere(deploy):
         rounds=30,
         topology=ep.ELLocal(3),
         faults=ep.Faults(cap=3, max_retries="unlimited"),
-        network=ep.Network(deadline=2.0),
+        network=ep.Network(close=CloseAdaptive(deadline=2.0)),
     )
     there = deploy(what).start().finish()
     assert there.cluster.problems() == {}

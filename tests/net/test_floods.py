@@ -11,9 +11,10 @@ from test_security import WHAT, Member
 from zenoh.handlers import Callback
 
 import epidemic as ep
+from epidemic.clock import CloseAdaptive
 from epidemic.net.addresses import free_addresses
 
-FLOODED = msgspec.structs.replace(WHAT, rounds=3000, network=ep.Network(deadline=5.0))
+FLOODED = msgspec.structs.replace(WHAT, rounds=3000, network=ep.Network(close=CloseAdaptive(deadline=5.0)))
 SAID = "node 3 sends more than any honest node"
 
 

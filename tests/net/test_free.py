@@ -18,13 +18,9 @@ from epidemic.rng import Streams
 
 
 def free(algorithm, nodes=8, stop=10.0, **changed):
-    return experiment(
-        nodes=nodes,
-        topology=ep.ELLocal(1) if isinstance(algorithm, ADPSGD) else ep.ELLocal(2),
-        algorithm=algorithm,
-        clock=Clock(stop=stop, evaluate=stop / 4),
-        **changed,
-    )
+    usual = {"topology": ep.ELLocal(1) if isinstance(algorithm, ADPSGD) else ep.ELLocal(2)}
+    clock = Clock(stop=stop, evaluate=stop / 4)
+    return experiment(**{**usual, "nodes": nodes, "algorithm": algorithm, "clock": clock, **changed})
 
 
 def check_books(there, places):
@@ -130,3 +126,15 @@ def test_every_method_learns_with_two_places_in_a_process(deploy, algorithm):
         assert there.summary(place)["rounds"] > 3
     losses = [there.summary(p)["best_loss"] for p in range(4)]
     assert np.mean(losses) < 2.2, losses  # 2.3 is that of guessing
+
+
+def test_asynchronous_el_learns_by_a_trimmed_mean_and_refuses_what_the_simulator_refuses(deploy):
+    what = free(
+        AsyncEL(lr=0.05, local_steps=5), nodes=6, stop=5.0, topology=ep.ELLocal(4), aggregation=ep.TrimmedMean(f=1)
+    )
+    there = deploy(what).start(processes=3).finish()
+    assert there.cluster.problems() == {}
+    check_books(there, range(6))
+    assert np.mean([there.summary(place)["final_accuracy"]["mean"] for place in range(6)]) > 0.4
+    with pytest.raises(ep.BadInput, match="says nothing of two models"):
+        free(GossipLearning(merge="average"), aggregation=ep.Median())

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 import epidemic as ep
 from conftest import Deployment, experiment, furthest
 from epidemic.cli.app import main
+from epidemic.clock import CloseBarrier
 from epidemic.experiment import to_toml
 from epidemic.host.store import Store
 from epidemic.net.addresses import free_addresses, read_addresses
@@ -25,7 +26,7 @@ from epidemic.net.keys import Identity
 
 OWN = {
     "nodes": 3, "rounds": 12, "topology": ep.ELLocal(1), "data": ep.Arrays(path="nowhere"), "model": ep.Logistic(),
-    "eval": ep.Eval(every=5, samples="all"), "network": ep.Network(data="own", close="barrier"),
+    "eval": ep.Eval(every=5, samples="all"), "network": ep.Network(data="own", close=CloseBarrier()),
 }  # fmt: skip
 
 
@@ -104,7 +105,7 @@ def test_the_mean_model_of_nodes_with_data_of_their_own_is_gathered_and_exported
 
 SHORT = {
     "nodes": 4, "rounds": 12, "topology": ep.ELLocal(2), "algorithm": ep.LocalSGD(lr=0.05, local_steps=2, momentum=0.5),
-    "eval": ep.Eval(every=5, samples=200), "network": ep.Network(close="barrier"),
+    "eval": ep.Eval(every=5, samples=200), "network": ep.Network(close=CloseBarrier()),
 }  # fmt: skip
 
 
@@ -152,7 +153,7 @@ def test_a_longer_deployment_is_stopped_and_made_longer_again(deploy):
 
 
 def test_who_was_not_told_of_more_rounds_is_refused_and_who_was_keeps_its_results(deploy, capsys):
-    what = of(12, network=ep.Network(close="deadline", patience=8))
+    what = of(12, network=ep.Network(patience=8))
     there = deploy(what).start().finish()
     kept = {
         name: (there.run(0) / name).read_bytes()

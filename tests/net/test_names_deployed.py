@@ -7,6 +7,7 @@ import msgspec
 
 import epidemic as ep
 from conftest import experiment
+from epidemic.clock import CloseAdaptive
 from epidemic.experiment import to_toml
 from epidemic.net.gather import gather
 
@@ -56,7 +57,7 @@ def test_they_are_used_and_told_and_one_that_fails_ends_its_own_node_alone(deplo
         loss="my_deployed:hinge",
         metrics={"top3": "my_deployed:top3", "f1": "macro-f1"},
         callbacks=[use],
-        network=ep.Network(deadline=5.0),
+        network=ep.Network(close=CloseAdaptive(deadline=5.0)),
     )
     there = deploy(what)
     for folder in there.folders:

@@ -9,6 +9,7 @@ from namespaces import ADDRESS, ClusterThere, link  # noqa: F401
 
 import epidemic as ep
 from conftest import experiment
+from epidemic.clock import CloseAdaptive
 from test_faults import DEADLINE, accuracies, check_books
 
 SIDES = "aaaabbbb"
@@ -53,7 +54,12 @@ def pairs(there):
 
 
 def test_halves_go_on_while_they_are_cut_off_and_find_each_other_again(deploy, link):  # noqa: F811
-    what = experiment(nodes=8, rounds=700, eval=ep.Eval(every=10, samples=200), network=ep.Network(deadline=DEADLINE))
+    what = experiment(
+        nodes=8,
+        rounds=700,
+        eval=ep.Eval(every=10, samples=200),
+        network=ep.Network(close=CloseAdaptive(deadline=DEADLINE)),
+    )
     there = start(deploy(what, hosts=HOSTS), link)
     until(lambda: rounds(there).min() >= 20)
     link.cut = True
@@ -73,7 +79,7 @@ def test_halves_go_on_while_they_are_cut_off_and_find_each_other_again(deploy, l
 
 
 def test_five_percent_loss_and_fifty_milliseconds_delay(deploy, link):  # noqa: F811
-    what = experiment(nodes=8, rounds=40, network=ep.Network(deadline=DEADLINE))
+    what = experiment(nodes=8, rounds=40, network=ep.Network(close=CloseAdaptive(deadline=DEADLINE)))
     link.loss, link.delay = 0.05, 0.05
     there = start(deploy(what, hosts=HOSTS), link)
     there.finish(200)

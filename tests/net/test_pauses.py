@@ -11,6 +11,7 @@ import pytest
 
 import epidemic as ep
 from conftest import experiment
+from epidemic.clock import CloseAdaptive, CloseBarrier, CloseQuorum
 from epidemic.experiment import to_toml
 
 PAUSE = 1.5
@@ -20,13 +21,17 @@ APART = 2
 """Rounds between the first and the last node that are in step."""
 AFTERWARDS = 60
 """Rounds in which messages are counted after that."""
+CLOSE = {
+    "adaptive": CloseAdaptive(deadline=10.0),
+    "quorum": CloseQuorum(q=1.0, deadline=10.0),
+}  # as many as each node sends
 
 
-@pytest.mark.parametrize("close", ["deadline", "quorum"])
+@pytest.mark.parametrize("close", ["adaptive", "quorum"])
 def test_after_a_short_pause_of_all_but_one_three_nodes_go_on_together(deploy, close):
     what = experiment(
         nodes=3, rounds=1_000_000, topology=ep.ELLocal(2), algorithm=ep.LocalSGD(lr=0.01, local_steps=10),
-        eval=ep.Eval(every=1_000_000, samples=100), network=ep.Network(deadline=10.0, close=close),
+        eval=ep.Eval(every=1_000_000, samples=100), network=ep.Network(close=CLOSE[close]),
     )  # fmt: skip
     there = deploy(what).start()
     begun = there.until_round(40, range(3), patience=120)
@@ -65,7 +70,7 @@ def command(*words):
 def test_cluster_up_says_who_learnt_alone_and_fails_where_most_rounds_were_lonely(tmp_path):
     file, out = tmp_path / "experiment.toml", tmp_path / "up"
     file.write_text(
-        to_toml(experiment(nodes=3, rounds=10, topology=ep.ELLocal(2), network=ep.Network(close="barrier")))
+        to_toml(experiment(nodes=3, rounds=10, topology=ep.ELLocal(2), network=ep.Network(close=CloseBarrier())))
     )
     code, said, err = command("cluster", "up", file, "--out", out, "--quiet")
     assert (code, err) == (0, "")
@@ -94,7 +99,7 @@ def test_cluster_up_says_who_learnt_alone_and_fails_where_most_rounds_were_lonel
     alone(1, 2)  # one of three, and not more than a tenth of all
     code, said, err = command("cluster", "up", "--resume", out, "--json")
     assert code == 0
-    line = "1 of 3 nodes learnt alone in more than a tenth of their rounds: node 1 in 2 of 10 rounds (20 %); raise network.deadline (now 30 s)"
+    line = "1 of 3 nodes learnt alone in more than a tenth of their rounds: node 1 in 2 of 10 rounds (20 %); let nodes wait longer by network.close (now at most 30 s)"
     assert err.startswith(f"warning: {line}")
     assert len(err.splitlines()) == 1
     assert json.loads(said)["warnings"] == [err.removeprefix("warning: ").strip()]
@@ -104,7 +109,7 @@ def test_cluster_up_says_who_learnt_alone_and_fails_where_most_rounds_were_lonel
     code, said, err = command("cluster", "up", "--resume", out, "--quiet")
     assert code == 1
     assert err.startswith("error: the nodes learnt alone in 16 of 30 rounds (53 %), more than half: node 1 in 9 of 10")
-    assert "node 2 in 7 of 10 rounds (70 %); raise network.deadline (now 30 s)" in err
+    assert "node 2 in 7 of 10 rounds (70 %); let nodes wait longer by network.close (now at most 30 s)" in err
     assert len(err.splitlines()) == 1
     assert "16/30" in said  # what came out is there nevertheless
     code, said, err = command("cluster", "gather", *sorted(out.glob("node-*")), "--out", tmp_path / "gathered")

@@ -9,11 +9,12 @@ from safetensors import safe_open
 
 import epidemic as ep
 from conftest import experiment
+from epidemic.clock import CloseAdaptive
 from epidemic.net import keys
 from epidemic.net.addresses import free_addresses, read_addresses
 from epidemic.net.folders import take_over
 from epidemic.net.keys import Authority
-from epidemic.net.processes import Cluster
+from epidemic.net.processes import LocalCluster
 
 WHAT = experiment(
     nodes=3,
@@ -22,7 +23,7 @@ WHAT = experiment(
     model=ep.Logistic(),
     algorithm=ep.LocalSGD(local_steps=1),
     eval=ep.Eval(every=1000, samples=100),
-    network=ep.Network(deadline=5.0),
+    network=ep.Network(close=CloseAdaptive(deadline=5.0)),
     checkpoint=ep.Checkpoint(seconds=0),
 )
 
@@ -66,7 +67,7 @@ def second():
     made = []
 
     def start(folder):
-        made.append(Cluster([folder]))
+        made.append(LocalCluster([folder]))
         return made[-1]
 
     yield start

@@ -40,7 +40,7 @@ def timed(rounds, algorithm, topology, compute, links, *, stop=0.0, deadline=Non
         topology=topology,
         eval=ep.Eval(every=rounds, samples=100),
         clock=Clock(compute=compute, links=links, **ends),
-        network=ep.Network() if deadline is None else ep.Network(deadline=deadline),
+        network=ep.Network() if deadline is None else ep.Network(close=CloseDeadline(seconds=deadline)),
     )
 
 

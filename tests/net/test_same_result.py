@@ -9,11 +9,12 @@ import pytest
 
 import epidemic as ep
 from conftest import experiment, furthest
+from epidemic.clock import CloseBarrier
 from epidemic.host.plan import intended_graph
 from epidemic.net.processes import blocks
 from epidemic.rng import Streams
 
-BARRIER = ep.Network(close="barrier")
+BARRIER = ep.Network(close=CloseBarrier())
 
 
 @pytest.mark.parametrize("topology", [ep.ELLocal(4), ep.ELOracle(4)], ids=["el-local", "el-oracle"])
@@ -267,7 +268,7 @@ OWN = """
 import torch
 
 from epidemic.algorithms import Column, Defaults
-from epidemic.learner import SGD
+from epidemic.learner import SGDUpdate
 
 
 class Median(Defaults):
@@ -283,11 +284,11 @@ class Median(Defaults):
         return {"x": x, "age": torch.zeros(len(x), dtype=torch.float64)}
 
     def emit(self, state, learner, turn):
-        loss = learner.sgd(state["x"], turn.index, SGD(self.lr), list(turn.seeds), None)
+        loss = learner.sgd(state["x"], turn.index, SGDUpdate(self.lr), list(turn.seeds), None)
         return state, {"x": state["x"], "age": state["age"] + 1}, loss
 
     def absorb(self, state, inbox):
-        rows = [torch.cat([heard.own[None], heard.letters]).median(0).values for heard in inbox.each("x")]
+        rows = [torch.cat([heard.own[None], heard.received]).median(0).values for heard in inbox.each("x")]
         return {**state, "x": torch.stack(rows), "age": inbox.mean("age")}
 
     def give(self, state):
@@ -325,3 +326,57 @@ def test_several_nodes_of_a_process_are_stopped_and_started_again_with_the_same_
     there.finish()
     assert there.cluster.problems() == {}
     assert furthest(there, ep.simulate(what)) < 1e-5
+
+
+AGGREGATED = {
+    "trimmed mean, apart": ({"aggregation": ep.TrimmedMean(f=1), "topology": ep.ELOracle(4)}, 6),
+    "trimmed mean of all, shared": ({"aggregation": ep.TrimmedMean(f=2), "topology": ep.Complete()}, 2),
+    "median of int8, shared": (
+        {"aggregation": ep.Median(), "compression": ep.compression.Int8(), "topology": ep.ELLocal(4)},
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", AGGREGATED)
+def test_aggregates_are_those_of_the_simulator_to_the_bit(deploy, kind):
+    changes, processes = AGGREGATED[kind]
+    what = experiment(nodes=6, rounds=12, network=BARRIER, **changes)
+    there = deploy(what).start(processes=processes).finish()
+    assert there.cluster.problems() == {}
+    simulated = ep.simulate(what)
+    assert furthest(there, simulated) == 0
+    check_accounts(there, simulated)
+    assert furthest(there, ep.simulate(msgspec.structs.replace(what, aggregation=ep.Mean()))) > 1e-3
+
+
+OWN_RULE = """
+import epidemic as ep
+
+
+class Last(ep.Aggregator):
+    weighted, fewest = True, 2
+
+    def __call__(self, heard):
+        share = float(heard.weights[-1]) / (1 + int(heard.senders[-1]))
+        return heard.own + share * (heard.received[-1] - heard.own)
+"""
+
+
+def test_a_users_own_aggregator_is_deployed_by_its_name(deploy, tmp_path, monkeypatch):
+    (tmp_path / "my_rule.py").write_text(OWN_RULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_rule", raising=False)
+    what = experiment(
+        nodes=4,
+        rounds=12,
+        topology=ep.ELLocal(2),
+        aggregation=ep.PythonAggregator(factory="my_rule:Last"),
+        network=BARRIER,
+    )
+    there = deploy(what)
+    (tmp_path / "my_rule.py").unlink()  # every node has a copy in its folder
+    there.start(processes=2).finish()
+    assert there.cluster.problems() == {}
+    assert furthest(there, ep.simulate(what)) == 0

@@ -16,16 +16,17 @@ from zenoh.handlers import Callback
 import epidemic as ep
 from conftest import experiment
 from epidemic.algorithms import Column
+from epidemic.clock import CloseAdaptive
 from epidemic.host.plan import intended_graph, view_of
 from epidemic.host.setup import prepare
 from epidemic.net.access import configuration
 from epidemic.net.addresses import Addresses, read_addresses
-from epidemic.net.hello import Hello, seal_hellos
+from epidemic.net.handshake import Handshake, seal_handshakes
 from epidemic.net.keys import Authority, Identity
-from epidemic.net.seat import raw_bytes
+from epidemic.net.outbox import raw_bytes
 from epidemic.net.terms import terms_of
 from epidemic.net.transport import Transport
-from epidemic.net.wire import NO_LETTER, Format
+from epidemic.net.wire import STATE_TRANSFER, MessageFormat
 from epidemic.rng import Streams
 
 WHAT = experiment(
@@ -35,7 +36,7 @@ WHAT = experiment(
     model=ep.Logistic(),
     algorithm=ep.LocalSGD(local_steps=1),
     eval=ep.Eval(every=1000, samples=100),
-    network=ep.Network(deadline=5.0),
+    network=ep.Network(close=CloseAdaptive(deadline=5.0)),
 )
 
 
@@ -210,17 +211,19 @@ def ask(transport, topic, place, question, timeout=3.0):
 
 
 def format_of(setup):
-    return Format(terms_of(setup).run, (Column("x", tuple(setup.initial.shape), "float32"),))
+    return MessageFormat.in_rounds(terms_of(setup).run, (Column("x", tuple(setup.initial.shape), "float32"),))
 
 
 def test_a_member_that_signs_as_somebody_else_is_refused(running):
     setup = prepare(WHAT, 1, None, [3])
     format, own = format_of(setup), Identity.load(running.folders[3])
     numbers = {"x": raw_bytes(setup.initial)}
-    frames = [bytes(format.seal(10, 1, bytes(8), numbers, own.key)) for _ in range(5)]  # "from node 1", by node 3's key
+    frames = [
+        bytes(format.seal(10, 1, numbers, own.key, graph=bytes(8))) for _ in range(5)
+    ]  # "from node 1", by node 3's key
     refused, _, _ = knock(running, running.folders[3], frames)
     assert refused == {"wrong-link": 5}  # before any signature: node 1 has a connection of its own
-    stranger = [bytes(format.seal(10, 3, bytes(8), numbers, own.key))]  # node 3 has not introduced itself
+    stranger = [bytes(format.seal(10, 3, numbers, own.key, graph=bytes(8)))]  # node 3 has not introduced itself
     refused, _, _ = knock(running, running.folders[3], stranger)
     assert refused == {"unknown-sender": 1}
 
@@ -229,7 +232,7 @@ def test_a_member_cannot_even_send_in_the_name_of_somebody_else(running):
     """Letters are taken from a link only for the sender whose certificate it has."""
     setup = prepare(WHAT, 1, None, [3])
     own = Identity.load(running.folders[3])
-    frame = bytes(format_of(setup).seal(10, 1, bytes(8), {"x": raw_bytes(setup.initial)}, own.key))
+    frame = bytes(format_of(setup).seal(10, 1, {"x": raw_bytes(setup.initial)}, own.key, graph=bytes(8)))
     refused, _, _ = knock(running, running.folders[3], [frame] * 20, sender=1, arrive=0)
     assert refused == {}
 
@@ -253,7 +256,7 @@ class Member:
             "run": self.terms.run, "round": 0, "start": self.what.rounds, "finished": False, "gone": False, **changed,
         }  # fmt: skip
         terms = values.pop("terms", self.terms)
-        return seal_hellos([(Hello(**values), self.identity)], terms)
+        return seal_handshakes([(Handshake(**values), self.identity)], terms)
 
     def introduce(self, places=range(3), **changed):
         for place in places:
@@ -263,9 +266,10 @@ class Member:
         streams = Streams(self.what.seeds[0])
         return [view_of(intended_graph(self.what, streams, t), t, self.place) for t in rounds]
 
-    def letter(self, round, graph, numbers=None):
+    def letter(self, round, graph, numbers=None, kind=""):
         row = self.setup.initial if numbers is None else self.setup.initial * 0 + numbers
-        return bytes(self.format.seal(round, self.place, graph, {"x": raw_bytes(row)}, self.identity.key))
+        columns = {"x": raw_bytes(row)}
+        return bytes(self.format.seal(round, self.place, columns, self.identity.key, kind=kind, graph=graph))
 
     def send(self, place, frame):
         if place not in self.publishers:
@@ -342,7 +346,7 @@ def test_a_member_that_repeats_its_old_letter_slows_nobody_down(running, member)
     counted = Counter(after[0].letters) - Counter(before[0].letters)
     assert counted["duplicate"] + counted["beyond"] > 30 * len(frames)
     assert counted["late"] <= len(frames) + after[1].late + after[2].late  # each of its letters is late once
-    assert after[0].limit < WHAT.network.deadline / 2
+    assert after[0].limit < WHAT.network.longest / 2
     gained = [after[i].round - before[i].round for i in range(3)]
     assert min(gained) > max(gained) / 2  # the victim keeps up with the others, and they with it
     go_on(running)
@@ -357,13 +361,13 @@ def test_a_model_that_was_asked_for_cannot_be_passed_on_as_a_letter(running, mem
         assert time.monotonic() < end, given
         given = member.wish("model", 1, running.statuses()[1].round)
     letter = member.format.open(given, lambda _: Identity.load(running.folders[1]).key.public_key())
-    assert (letter.sender, letter.graph) == (1, NO_LETTER)
+    assert (letter.sender, letter.kind) == (1, STATE_TRANSFER)
     before = refusals(running)
     member.send(0, given)
     running.until(lambda found: Counter(found[0].refusals)["wrong-link"] > before["wrong-link"])
-    own = member.letter(running.statuses()[0].round + 4, NO_LETTER)  # its own, for a round that is near
+    own = member.letter(running.statuses()[0].round + 4, b"", kind=STATE_TRANSFER)  # its own, for a round that is near
     member.send(0, own)
-    running.until(lambda found: Counter(found[0].refusals)["wrong-graph"] > before["wrong-graph"])
+    running.until(lambda found: Counter(found[0].refusals)["wrong-kind"] > before["wrong-kind"])
     go_on(running)
 
 
@@ -420,7 +424,9 @@ def test_a_fresh_node_believes_no_single_member_about_where_the_others_are(deplo
     """The member says that it is at the end, or beyond; nobody goes where no honest node is, or reports a success without learning."""
     from epidemic.net.addresses import free_addresses
 
-    what = msgspec.structs.replace(WHAT, rounds=40, network=ep.Network(deadline=2.0, patience=20.0))
+    what = msgspec.structs.replace(
+        WHAT, rounds=40, network=ep.Network(close=CloseAdaptive(deadline=2.0), patience=20.0)
+    )
     there = deploy(what, hosts=free_addresses(3))
     there.start(there.folders[:3])
     with closing(Member(there, what)) as liar:
@@ -438,7 +444,7 @@ def test_a_fresh_node_believes_no_single_member_about_where_the_others_are(deplo
 def test_a_node_alone_with_a_liar_learns_by_itself(deploy):
     from epidemic.net.addresses import free_addresses
 
-    what = msgspec.structs.replace(WHAT, rounds=20, network=ep.Network(deadline=0.5, patience=5.0))
+    what = msgspec.structs.replace(WHAT, rounds=20, network=ep.Network(close=CloseAdaptive(deadline=0.5), patience=5.0))
     there = deploy(what, hosts=free_addresses(3))
     there.start(there.folders[:1])
     with closing(Member(there, what)) as liar:

@@ -33,8 +33,9 @@ MINE = """
 import torch
 from torch import nn
 
+from epidemic.aggregation import Aggregator
 from epidemic.algorithms import Column, Defaults
-from epidemic.learner import SGD
+from epidemic.learner import SGDUpdate
 
 def model():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.2), nn.Linear(12, 10))
@@ -49,17 +50,24 @@ class Letters(Defaults):
         return {"x": x, "age": torch.zeros(len(x), dtype=torch.float64)}
 
     def emit(self, state, learner, turn):
-        loss = learner.sgd(state["x"], turn.index, SGD(0.05), list(turn.seeds), None)
+        loss = learner.sgd(state["x"], turn.index, SGDUpdate(0.05), list(turn.seeds), None)
         return state, {"x": state["x"], "age": state["age"] + 1}, loss
 
     def absorb(self, state, inbox):
         x, age = torch.empty_like(state["x"]), inbox.mean("age")
         for i, heard in enumerate(inbox.each("x")):
-            x[i] = torch.cat([heard.own[None], heard.letters]).median(0).values
+            x[i] = torch.cat([heard.own[None], heard.received]).median(0).values
             x[i] += 0.001 * (heard.weights[1:] * heard.senders).sum() * heard.weights[0]
         for i, heard in enumerate(inbox.each("age")):
-            age[i] += heard.letters.sum() * 0.01
+            age[i] += heard.received.sum() * 0.01
         return {**state, "x": x, "age": age}
+
+class Own(Aggregator):
+    weighted, fewest = True, 2
+
+    def __call__(self, heard):
+        share = float(heard.weights[-1]) / (1 + int(heard.senders[-1]))
+        return heard.own + share * (heard.received[-1] - heard.own)
 """
 
 KINDS = {
@@ -88,6 +96,9 @@ KINDS = {
     "views and a cap": [
         'topology.kind="el-local"', "topology.s=3", 'topology.view.kind="cyclon"', "topology.view.size=6", "topology.view.shuffle=3", "faults.cap=4",
     ],
+    "trimmed mean": ['aggregation.kind="trimmed-mean"', "aggregation.f=2", 'topology.kind="el-local"', "topology.s=5", "faults.loss=0.2"],
+    "median of all": ['aggregation.kind="median"', 'topology.kind="complete"', 'participation.kind="uniform"', "participation.m=6"],
+    "own rule": ['aggregation.kind="python"', 'aggregation.factory="mine:Own"', 'topology.kind="el-oracle"', "topology.s=4"],
     "adam, mlp": ['model.kind="mlp"', 'algorithm.optimizer="adam"', "algorithm.lr=0.01", "algorithm.local_steps=2"],
 }  # fmt: skip
 BY_EACH_WAY = {
@@ -100,6 +111,8 @@ BY_EACH_WAY = {
     "complete, by samples": ["sum", "columns"],
     "complete, half there": ["sum", "columns"],
     "complete sums": ["sum", "columns"],
+    "trimmed mean": ["rows", "columns"],
+    "median of all": ["rows", "columns"],
 }
 """The ways that rows can go; the first four on any number of ranks, the others on three."""
 

@@ -11,7 +11,7 @@ from cluster import TO_LEARN, processes, until
 
 from epidemic.cli import main
 from epidemic.commands import going_on
-from epidemic.slurm.task import Task
+from epidemic.slurm.task import SlurmTask
 
 EXPERIMENT = """
 name = "tiny"
@@ -46,7 +46,7 @@ def test_a_run_that_submitit_interrupts_goes_on_and_ends_with_the_same_bytes(tmp
     command = going_on(tmp_path / "part", ranks, ["rounds=20", 'callbacks=["slow:Slow"]'])
     executor = submitit.LocalExecutor(tmp_path / "folder")
     executor.update_parameters(timeout_min=5)
-    job = executor.submit(Task(command, str(tmp_path / "part")))
+    job = executor.submit(SlurmTask(command, str(tmp_path / "part")))
     state = tmp_path / "part" / "seed-1" / "state.json"
     until("it runs", lambda: b"running" in state.read_bytes(), patience=TO_LEARN)
     [task] = processes("submitit.core._submit", str(tmp_path / "folder"))

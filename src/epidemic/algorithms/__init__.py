@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from epidemic.aggregation import Heard
 from epidemic.algorithms.ad_psgd import ADPSGD
 from epidemic.algorithms.async_el import AsyncEL
 from epidemic.algorithms.base import (
@@ -13,7 +14,6 @@ from epidemic.algorithms.base import (
     Algorithm,
     Column,
     Defaults,
-    Heard,
     Inbox,
     LocalTraining,
     Rows,
@@ -29,7 +29,7 @@ from epidemic.algorithms.gossip_learning import GossipLearning, Tokens
 from epidemic.algorithms.gradient_tracking import GradientTracking
 from epidemic.algorithms.local_sgd import LocalSGD
 from epidemic.algorithms.optimisers import Adam, AdamW
-from epidemic.algorithms.own import MISSING, PythonAlgorithm, free_running
+from epidemic.algorithms.own import MISSING, PythonAlgorithm, asked_for, free_running
 from epidemic.algorithms.push_pull import PushPull
 from epidemic.algorithms.push_sum import PushSum
 from epidemic.algorithms.qg_momentum import QGMomentum
@@ -96,6 +96,7 @@ __all__ = [
     "Tokens",
     "Turn",
     "algorithm_from",
+    "asked_for",
     "cautions",
     "check_algorithm",
     "free_running",

@@ -49,7 +49,6 @@ class ADPSGD(FreeRunning, frozen=True, tag="ad-psgd"):
 
     def check(self, topology: Any, mixing: str) -> None:
         """A node exchanges with one other at a time, and needs somebody to exchange with."""
-        super().check(topology, mixing)
         if isinstance(topology, ELLocal) and topology.s != 1:
             raise BadInput(
                 f'topology.s = {topology.s} must be 1 for algorithm.kind = "ad-psgd", whose nodes exchange with one other at a time'

@@ -26,6 +26,8 @@ class AsyncEL(FreeRunning, frozen=True, tag="async-el"):
     send-first: what is sent is the trained model. mix-first: it is the average.
     """
 
+    aggregates = True
+
     order: Literal["send-first", "mix-first"] = "send-first"
     wait: bool = False
     """Whether a node that has heard nothing since its last average waits for a letter before it trains on."""
@@ -47,7 +49,6 @@ class AsyncEL(FreeRunning, frozen=True, tag="async-el"):
 
     def check(self, topology: Any, mixing: str) -> None:
         """Nobody can wait for letters where nobody sends."""
-        super().check(topology, mixing)
         if self.wait and kind_of(topology) == "none":
             raise BadInput(
                 'algorithm.wait = true needs somebody to hear from, but topology.kind = "none"; use wait = false'
@@ -130,8 +131,7 @@ class AsyncELNode(Node):
             self.me.cancel("")
         letters = [self.inbox[sender] for sender in sorted(self.inbox)]
         if letters:
-            rows = [self.me.model, *(letter.row for letter in letters if letter.row is not None)]
-            self.me.model = self.me.mix([(1 / len(rows), row) for row in rows])
+            self.me.model = self.me.aggregate(self.me.model, letters)
             self.me.used(letters)
             self.inbox.clear()
         if self.settings.order == "mix-first":

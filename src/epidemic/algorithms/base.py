@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import msgspec
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from epidemic.aggregation import Heard
 from epidemic.algorithms.optimisers import Steps, as_said, optimizer_from
 from epidemic.algorithms.schedules import schedule_from
 from epidemic.compression import Codec
@@ -77,22 +76,15 @@ class Turn:
     trainings: Sequence[int] | None = None  # (k,) without rounds: how many each has behind it
 
 
-@dataclass(frozen=True, eq=False)
-class Heard:
-    """What one receiver holds of one column after an exchange."""
-
-    own: Tensor  # (d,)
-    letters: Tensor  # (h, d) by ascending sender
-    senders: NDArray[np.int64]  # (h,)
-    weights: NDArray[np.float64]  # (1 + h,) of the round's average, its own first
-    ages: NDArray[np.int64]  # (h,) rounds between sending and hearing
-
-
 class Inbox(Protocol):
     """What k receivers hold after an exchange. What is not asked for is never computed."""
 
     def own(self, column: str) -> Tensor:
         """Everybody's own part, as it counts in the averages.   # (k, d)"""
+        ...
+
+    def aggregate(self, column: str) -> Tensor:
+        """What the experiment's [aggregation] makes of everybody's own part and the letters it heard: by default `mean`.   # (k, d)"""
         ...
 
     def mean(self, column: str) -> Tensor:
@@ -113,10 +105,16 @@ class Defaults:
 
     __slots__ = ()
 
+    aggregates = False
+    """Whether it takes what it heard by `inbox.aggregate` (or `me.aggregate`), so that any [aggregation] can be had. Methods whose sums must be exact do not."""
     exact_exchange = False
-    """Whether a letter that does not arrive breaks it; nodes then need network.close = "barrier"."""
+    """Whether a letter that does not arrive breaks it; nodes then need network.close.kind = "barrier"."""
     balanced = False
     """Whether everybody's voices must count as much in all as everybody else's, in every round (a doubly stochastic matrix)."""
+    own_weights: ClassVar[bool] = False
+    """Whether it weighs what it hears by itself, so that a mixing rule would have no effect."""
+    same_neighbours: ClassVar[bool] = False
+    """Whether it needs the same neighbours in all rounds."""
     natural_mixing: ClassVar[str | None] = None
     """The mixing rule that it needs on every topology; None: that of the topology."""
     sampling: str = "replacement"

@@ -9,21 +9,21 @@ compression it is D-PSGD.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from torch import Tensor
 
 from epidemic.algorithms.base import Column, Inbox, LocalTraining, Rows, Turn
-from epidemic.compression import Codec, TopK, codec_from
+from epidemic.compression import Codec, Partial, TopK, codec_from
 from epidemic.errors import BadInput, require_real
 from epidemic.learner import Learner
-from epidemic.topology import is_static, kind_of
 
 
 class Choco(LocalTraining, frozen=True, tag="choco"):
     """Local SGD, and a consensus step over public copies that are kept up to date by compressed differences; static graphs only."""
 
+    same_neighbours: ClassVar[bool] = True  # who hears of a node for the first time does not know its copy
     exact_exchange = True  # who has missed a difference would have a wrong copy for ever
 
     compressor: Any = msgspec.field(default_factory=lambda: TopK(0.1))
@@ -37,13 +37,10 @@ class Choco(LocalTraining, frozen=True, tag="choco"):
             codec = codec_from(self.compressor, "algorithm.compressor")
             msgspec.structs.force_setattr(self, "compressor", codec)
         require_real("algorithm.eta", self.eta, high=1, above=0)
-
-    def check(self, topology: Any, mixing: str) -> None:
-        """Refuse graphs that change: who hears of a node for the first time does not know its copy."""
-        if not is_static(topology):
+        if isinstance(self.compressor, Partial) and self.compressor.fill != "count":
             raise BadInput(
-                f'algorithm.kind = "choco" needs the same neighbours in all rounds, and topology.kind = "{kind_of(topology)}" changes them;'
-                ' use a static topology, or algorithm.kind = "local-sgd" with [compression] kind = "random-k", which needs no memory'
+                f'algorithm.compressor.fill = "{self.compressor.fill}" has no meaning for algorithm.kind = "choco", where what a difference'
+                " leaves out comes later; leave fill out"
             )
 
     def columns(self, size: int, dtype: str) -> tuple[Column, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import NormalDist
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -84,6 +84,8 @@ class GossipLearning(FreeRunning, frozen=True, tag="gossip-learning"):
     A period's letter goes to the s nodes that el-local(s) draws (s = 1 is the classic method), or to one random neighbour of a static topology.
     """
 
+    merges_pairs: ClassVar[bool] = True
+
     period: float = 1.0
     """Seconds between two sendings of a node."""
     jitter: float = 0.0
@@ -120,6 +122,11 @@ class GossipLearning(FreeRunning, frozen=True, tag="gossip-learning"):
             raise BadInput(
                 f'algorithm.parts = {self.parts} must be 1 with variant = "um", which trains the model that came; use variant = "mu"'
             )
+
+    @property
+    def aggregates(self) -> bool:  # type: ignore[override]
+        """Two whole models are merged, and neither is thrown away."""
+        return self.parts == 1 and self.variant != "rw"
 
     @property
     def notes(self) -> int:
@@ -249,12 +256,16 @@ class GossipNode(Node):
         """Merge what came into the model, or let it replace it."""
         part = letter.part or 0
         weight = self.settings.weight(self.ages[part], _age(letter))
-        terms = [
-            (share, row)
-            for share, row in ((1 - weight, self.me.model), (weight, letter.row))
-            if share and row is not None
-        ]
-        self.me.model = self.me.mix(terms) if letter.part is None else self.me.patch(self.me.model, {part: terms})
+        shares = 1 - weight, weight
+        if letter.part is None:
+            self.me.model = self.me.aggregate(self.me.model, [letter], shares)
+        else:
+            terms = [
+                (share, row)
+                for share, row in zip(shares, (self.me.model, letter.row), strict=True)
+                if share and row is not None
+            ]
+            self.me.model = self.me.patch(self.me.model, {part: terms})
         self.ages[part] = _age(letter) if self.settings.variant == "rw" else max(self.ages[part], _age(letter))
 
     def _react(self) -> None:

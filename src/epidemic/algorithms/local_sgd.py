@@ -20,6 +20,8 @@ class LocalSGD(LocalTraining, frozen=True, tag="local-sgd"):
     were, and add what was learnt from one's own (the original D-PSGD).
     """
 
+    aggregates = True
+
     order: Literal["adapt-then-combine", "combine-then-adapt"] = "adapt-then-combine"
 
     def __post_init__(self) -> None:
@@ -40,7 +42,7 @@ class LocalSGD(LocalTraining, frozen=True, tag="local-sgd"):
         return {**state, "learnt": x - before}, {"x": before}, loss
 
     def absorb(self, state: Rows, inbox: Inbox) -> Rows:
-        """The mixture is the new model, plus what was learnt where that was not part of it."""
+        """The aggregate is the new model, plus what was learnt where that was not part of it."""
         rest = {name: rows for name, rows in state.items() if name != "learnt"}
-        x = inbox.mean("x")
+        x = inbox.aggregate("x")
         return {**rest, "x": x + state["learnt"] if "learnt" in state else x}

@@ -49,7 +49,7 @@ class PlainSGD(Optimizer, frozen=True, tag="sgd"):
 
     def step(self, steps: Steps) -> learner.Optimiser:
         """SGD."""
-        return learner.SGD(steps.lr, steps.momentum, steps.weight_decay, steps.nesterov, _bound(steps))
+        return learner.SGDUpdate(steps.lr, steps.momentum, steps.weight_decay, steps.nesterov, _bound(steps))
 
 
 class Adam(Optimizer, frozen=True, tag="adam"):
@@ -79,7 +79,7 @@ class Adam(Optimizer, frozen=True, tag="adam"):
 
     def step(self, steps: Steps) -> learner.Optimiser:
         """Adam."""
-        return learner.Adam(steps.lr, self.betas, self.epsilon, steps.weight_decay, clip=_bound(steps))
+        return learner.AdamUpdate(steps.lr, self.betas, self.epsilon, steps.weight_decay, clip=_bound(steps))
 
 
 class AdamW(Adam, frozen=True, tag="adamw"):
@@ -87,7 +87,9 @@ class AdamW(Adam, frozen=True, tag="adamw"):
 
     def step(self, steps: Steps) -> learner.Optimiser:
         """AdamW."""
-        return learner.Adam(steps.lr, self.betas, self.epsilon, steps.weight_decay, decoupled=True, clip=_bound(steps))
+        return learner.AdamUpdate(
+            steps.lr, self.betas, self.epsilon, steps.weight_decay, decoupled=True, clip=_bound(steps)
+        )
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": PlainSGD, "adam": Adam, "adamw": AdamW}

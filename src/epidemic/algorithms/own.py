@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from types import CodeType
 from typing import Any
 
 import msgspec
@@ -55,9 +56,24 @@ class PythonAlgorithm(
         return getattr(self.made, "natural_mixing", None)
 
     @property
+    def aggregates(self) -> bool:
+        """As the user's object has it."""
+        return bool(getattr(self.made, "aggregates", False))
+
+    @property
     def exact_exchange(self) -> bool:
         """As the user's object has it."""
         return bool(getattr(self.made, "exact_exchange", False))
+
+    @property
+    def own_weights(self) -> bool:
+        """As the user's object has it."""
+        return bool(getattr(self.made, "own_weights", False))
+
+    @property
+    def same_neighbours(self) -> bool:
+        """As the user's object has it."""
+        return bool(getattr(self.made, "same_neighbours", False))
 
     @property
     def balanced(self) -> bool:
@@ -104,6 +120,32 @@ class PythonAlgorithm(
     def adopt(self, state: Rows, given: Rows) -> Rows:
         """As the user's object has it."""
         return self.made.adopt(state, given)
+
+
+def asked_for(algorithm: Any) -> frozenset[str]:
+    """The names of attributes that `absorb` of a user's own algorithm uses, its helpers in the same module and class included.
+
+    It shows before anything runs whether the algorithm asks its inbox for `each` or `sum`. Built-in algorithms, which declare what they need, give none.
+    """
+    own = type(algorithm.made if isinstance(algorithm, PythonAlgorithm) else algorithm)
+    names: set[str] = set()
+    waiting: list[Any] = [getattr(own, "absorb", None)]
+    seen: set[int] = set()
+    while waiting:
+        code = getattr(waiting[-1], "__code__", None)
+        function = waiting.pop()
+        if code is None or id(code) in seen or str(getattr(function, "__module__", "")).split(".")[0] == "epidemic":
+            continue
+        seen.add(id(code))
+        used: set[str] = set()
+        parts: list[CodeType] = [code]
+        while parts:  # with what is written inside of it: generators, lambdas
+            part = parts.pop()
+            used.update(part.co_names)
+            parts += [one for one in part.co_consts if isinstance(one, CodeType)]
+        names |= used
+        waiting += [found for name in used for found in (getattr(own, name, None), function.__globals__.get(name))]
+    return frozenset(names)
 
 
 def free_running(algorithm: Any) -> FreeRunning | None:

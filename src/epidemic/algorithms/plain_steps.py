@@ -11,7 +11,7 @@ from torch import Tensor
 
 from epidemic.algorithms.base import LocalTraining, Rows, Turn
 from epidemic.errors import BadInput
-from epidemic.learner import SGD, Learner, Optimiser
+from epidemic.learner import Learner, Optimiser, SGDUpdate
 
 
 class PlainSteps(LocalTraining, frozen=True):
@@ -47,7 +47,7 @@ class PlainSteps(LocalTraining, frozen=True):
     @property
     def step(self) -> Optimiser:
         """Plain SGD."""
-        return SGD(self.lr, 0.0, self.weight_decay, clip=float("inf") if self.clip is None else self.clip)
+        return SGDUpdate(self.lr, 0.0, self.weight_decay, clip=float("inf") if self.clip is None else self.clip)
 
     def gradient(self, x: Tensor, state: Rows, learner: Learner, turn: Turn) -> tuple[Tensor, Tensor]:
         """What the local steps move x by, divided by minus the learning rate, and the loss; x stays.   # (k, d), (k,)"""

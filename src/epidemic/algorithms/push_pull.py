@@ -7,28 +7,20 @@ optimum of everybody's data where gradient tracking with means agrees on a wrong
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from epidemic.algorithms.base import Inbox, Rows, Turn
 from epidemic.algorithms.gradient_tracking import GradientTracking
-from epidemic.errors import BadInput
 
 
 class PushPull(GradientTracking, frozen=True, tag="push-pull"):
     """Means of models, sums of split gradients; on every graph. The sender keeps the share of what does not arrive."""
 
     balanced = False
+    own_weights: ClassVar[bool] = True  # receivers average, senders split evenly
     natural_mixing: ClassVar[str | None] = "uniform"  # sums count every letter whole, also one that was redirected
-
-    def check(self, topology: Any, mixing: str) -> None:
-        """Refuse weights that nobody would use."""
-        if mixing != "auto":
-            raise BadInput(
-                f'mixing = "{mixing}" has no meaning for algorithm.kind = "push-pull", where receivers average and senders split evenly;'
-                " leave it out"
-            )
 
     def shared(self, y: Tensor, turn: Turn) -> Tensor:
         """An even part of y, for sums.   # (k, d)"""

@@ -31,14 +31,11 @@ class PushSum(LocalTraining, frozen=True, tag="push-sum"):
     """Local SGD on the de-biased model; sums instead of means, with a weight that travels along."""
 
     exact_exchange = True  # a letter that is lost takes its mass with it
+    own_weights: ClassVar[bool] = True  # senders split evenly
     natural_mixing: ClassVar[str | None] = "uniform"  # sums count every letter whole, also one that was redirected
 
     def check(self, topology: Any, mixing: str) -> None:
-        """Refuse what cannot work (E[1/w^2] is infinite over EL-Local with s <= 2) or has no meaning here."""
-        if mixing != "auto":
-            raise BadInput(
-                f'mixing = "{mixing}" has no meaning for algorithm.kind = "push-sum", where senders split evenly; leave it out'
-            )
+        """Refuse what cannot work: E[1/w^2] is infinite over EL-Local with s <= 2."""
         s, held = _el_local(topology)
         if s and _growth(s, held) >= 0:
             enough = next(more for more in itertools.count(s) if _growth(more, held) < SAFE)

@@ -23,6 +23,8 @@ from epidemic.learner import Learner
 class QGMomentum(PlainSteps, frozen=True, tag="qg-momentum"):
     """Local steps along the gradient and a momentum that is common to the neighbourhood. `nesterov` looks ahead."""
 
+    aggregates = True
+
     b: float = 0.9
     """How much of the buffer goes into a step."""
     mu: float = 0.9
@@ -64,6 +66,6 @@ class QGMomentum(PlainSteps, frozen=True, tag="qg-momentum"):
 
     def absorb(self, state: Rows, inbox: Inbox) -> Rows:
         """The buffer follows what the model moved by."""
-        x = inbox.mean("x")
+        x = inbox.aggregate("x")
         moved = (state["x"] - x).div_(state["gamma"][:, None])
         return {"x": x, "m": state["m"].mul_(self.mu).add_(moved, alpha=1 - self.mu)}

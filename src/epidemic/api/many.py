@@ -63,9 +63,9 @@ class Comparison(_Many):
         >>> found.plot(path="comparison.png")
     """
 
-    table: comparing.Comparison
+    table: comparing.ComparisonTable
 
-    def __init__(self, runs: dict[str, Run], table: comparing.Comparison) -> None:
+    def __init__(self, runs: dict[str, Run], table: comparing.ComparisonTable) -> None:
         super().__init__(runs)
         object.__setattr__(self, "table", table)
 

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from epidemic.batch import Job, Watcher
+from epidemic.batch import BatchListener, Job
 from epidemic.callbacks import Callback
 from epidemic.callbacks.notebook import PAUSE, InPlace, NotebookDisplay, in_notebook
 from epidemic.callbacks.progress import Display
@@ -30,10 +30,10 @@ def run_shown(progress: bool | None) -> Iterator[list[Callback]]:
 
 
 @contextmanager
-def batch_shown(jobs: Sequence[Job], progress: bool | None) -> Iterator[Watcher]:
+def batch_shown(jobs: Sequence[Job], progress: bool | None) -> Iterator[BatchListener]:
     """What shows the progress of a batch, if it is wanted."""
     if not _wanted(progress):
-        yield Watcher()
+        yield BatchListener()
         return
     with NotebookBatchDisplay(jobs) if in_notebook() else BatchDisplay(jobs) as display:
         yield display
@@ -48,7 +48,7 @@ def _wanted(progress: bool | None) -> bool:
     return progress
 
 
-class NotebookBatchDisplay(Watcher):
+class NotebookBatchDisplay(BatchListener):
     """The progress of many runs in a notebook: one bar for all, what runs now, and what failed."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
@@ -95,7 +95,7 @@ class NotebookBatchDisplay(Watcher):
         return f"<div>{bar} {self._ended} of {self._count} runs</div>{now}{failed}"
 
 
-class BatchDisplay(Watcher):
+class BatchDisplay(BatchListener):
     """The progress of many runs on standard error: one bar for all and one for each that runs, or a line for each that ends."""
 
     def __init__(self, jobs: Sequence[Job], *, quiet: bool = False) -> None:

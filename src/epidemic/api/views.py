@@ -12,7 +12,7 @@ from epidemic.data.images import need
 from epidemic.engine import Run, SeedRun
 from epidemic.errors import BadInput, require_choice
 from epidemic.record import Record
-from epidemic.report.curves import AXES, CLOCKED, Line, axis_figure, learning_figure, lines_of
+from epidemic.report.curves import AXES, CLOCKED, MethodCurve, axis_figure, learning_figure, lines_of
 from epidemic.report.nodes import nodes_figure
 from epidemic.report.results import Result, Results, RunInfo, SeedResult
 from epidemic.report.style import check_picture, save
@@ -107,7 +107,7 @@ def node_figure_of(
     return figure
 
 
-def _colour(lines: Sequence[Line], colours: Mapping[str, str]) -> None:
+def _colour(lines: Sequence[MethodCurve], colours: Mapping[str, str]) -> None:
     """Give lines the colours that the user has chosen."""
     from matplotlib.colors import is_color_like
 
@@ -122,7 +122,7 @@ def _colour(lines: Sequence[Line], colours: Mapping[str, str]) -> None:
             line.style = {**line.style, "color": colours[line.name]}
 
 
-def _ordered(lines: Sequence[Line], order: Sequence[str]) -> list[Line]:
+def _ordered(lines: Sequence[MethodCurve], order: Sequence[str]) -> list[MethodCurve]:
     """Those that the user names first, in that order, then the others."""
     names = [order] if isinstance(order, str) else list(order)
     for name in names:
@@ -133,6 +133,6 @@ def _ordered(lines: Sequence[Line], order: Sequence[str]) -> list[Line]:
     return [*first, *(line for line in lines if line.name not in names)]
 
 
-def _lines(runs: Mapping[str, Run]) -> list[Line]:
+def _lines(runs: Mapping[str, Run]) -> list[MethodCurve]:
     """Each run in the colour of its method or, where settings differ, of their values."""
     return lines_of([(name, run.experiment.table(), [s.records for s in run.seeds]) for name, run in runs.items()])

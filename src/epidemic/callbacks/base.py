@@ -69,7 +69,7 @@ class Callback:
 
         Args:
             seconds: Simulated time since the start.
-            events: So many were played since the start: letters that came, trainings that ended, and the like.
+            events: So many were played since the start: messages that came, trainings that ended, and the like.
         """
 
     def recorded(self, record: Record) -> None:
@@ -83,10 +83,10 @@ class Callback:
         return None
 
     def evaluating(self, what: str) -> None:
-        """Something long without rounds begins."""
+        """Called when something long without rounds begins; `what` names it."""
 
     def finished(self, summary: Summary) -> None:
-        """A seed is done."""
+        """Called when a seed is done, with what stands in its `summary.json`."""
 
 
 class Callbacks(Callback):
@@ -102,7 +102,7 @@ class Callbacks(Callback):
                 one.started(setup, learner, rounds_done)
 
     def resumed(self, records: Sequence[Record]) -> None:
-        """The seed goes on."""
+        """Tell every callback that a seed resumes, and what it had recorded before."""
         for one in self.those:
             with _blamed(one, "resumed"):
                 one.resumed(records)
@@ -114,19 +114,19 @@ class Callbacks(Callback):
                 one.planned(plan, index)
 
     def advanced(self, rounds_done: int, x: Tensor) -> None:
-        """A round is done."""
+        """Tell every callback that a round is done."""
         for one in self.those:
             with _blamed(one, "advanced"):
                 one.advanced(rounds_done, x)
 
     def passed(self, seconds: float, events: int) -> None:
-        """Simulated time went on."""
+        """Tell every callback how far the simulated time is."""
         for one in self.those:
             with _blamed(one, "passed"):
                 one.passed(seconds, events)
 
     def recorded(self, record: Record) -> None:
-        """The models were evaluated."""
+        """Tell every callback that the models were evaluated."""
         for one in self.those:
             with _blamed(one, "recorded"):
                 one.recorded(record)
@@ -143,13 +143,13 @@ class Callbacks(Callback):
         return next((" ".join(reason.split()) for reason in reasons if reason), None)
 
     def evaluating(self, what: str) -> None:
-        """Something long without rounds begins."""
+        """Tell every callback that something long without rounds begins."""
         for one in self.those:
             with _blamed(one, "evaluating"):
                 one.evaluating(what)
 
     def finished(self, summary: Summary) -> None:
-        """A seed is done."""
+        """Tell every callback that a seed is done."""
         for one in self.those:
             with _blamed(one, "finished"):
                 one.finished(summary)

@@ -37,7 +37,7 @@ class InPlace:
         self._handle: Any = None
 
     def show(self, html: str) -> None:
-        """Show it."""
+        """Display the HTML, or replace what this object displayed before."""
         ipython: Any = importlib.import_module("IPython.display")
         page = ipython.HTML(html)
         self.shown = time.monotonic()
@@ -65,7 +65,7 @@ class NotebookDisplay(Callback):
             self._show()
 
     def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
-        """A new row."""
+        """Add a row for the seed that begins or resumes."""
         name = f"{setup.experiment.name}, seed {setup.seed}"
         self._rows.append(
             {"name": name, "done": rounds_done, "rounds": setup.experiment.rounds, "found": "", "time": ""}
@@ -75,13 +75,13 @@ class NotebookDisplay(Callback):
         self._show()
 
     def advanced(self, rounds_done: int, x: Any) -> None:
-        """Move the bar."""
+        """Move the seed's bar to the rounds that are done."""
         self._rows[-1]["done"] = rounds_done
         if time.monotonic() - self._place.shown >= PAUSE:
             self._show()
 
     def recorded(self, record: Record) -> None:
-        """Say what was found."""
+        """Show the accuracy or loss of the last evaluation."""
         found = score(record.accuracy, record.loss)
         clock = "" if record.time is None else f"{simulated(record.time.seconds)}, "
         self._rows[-1]["found"] = f"{clock}{found}, sent {size(record.bytes.total.mean)}"

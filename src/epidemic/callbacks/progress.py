@@ -62,7 +62,7 @@ class Display(Callback):
             self._bar.stop()
 
     def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
-        """A new bar."""
+        """Begin a new bar for the seed that begins or resumes."""
         self._name = f"{setup.experiment.name}, seed {setup.seed}"
         self._rounds = setup.experiment.rounds
         planned, clock = rounds_planned(setup.experiment.table()), setup.experiment.clock
@@ -99,7 +99,7 @@ class Display(Callback):
             self._say(text)
 
     def advanced(self, rounds_done: int, x: Any) -> None:
-        """Move the bar."""
+        """Move the bar to the rounds that are done."""
         self._done = rounds_done
         if self._bar is not None:
             self._bar.update(self._task, completed=self._share(), count=self._aligned(), rate=self._rate(rounds_done))
@@ -112,7 +112,7 @@ class Display(Callback):
             self._bar.update(self._task, completed=self._share(), rate=self._rate(self._done))
 
     def recorded(self, record: Record) -> None:
-        """Say what was found."""
+        """Show the accuracy or loss of the last evaluation beside the bar."""
         apart = "" if record.disagreement is None else f"D {record.disagreement:.2e}  "
         state = f"{apart}sent {size(record.bytes.total.mean)}"
         found = score(record.accuracy, record.loss)

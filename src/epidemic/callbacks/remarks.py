@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
+from epidemic.aggregation import made
 from epidemic.algorithms import cautions
 from epidemic.errors import plain
+from epidemic.experiment import said_of
 from epidemic.host.describe import disconnection
+from epidemic.host.plan import share_of_few
 from epidemic.host.setup import Setup
 from epidemic.host.sizes import small_shares
 from epidemic.models import unused_methods
+from epidemic.shown import percent
 from epidemic.topology import topology_cautions
 
 Kind = Literal["warning", "note"]
@@ -31,6 +35,15 @@ def remarks(setup: Setup, said: set[str]) -> list[tuple[Kind, str]]:
         found.append(("warning", unused))
     found += [("warning", line) for line in cautions(experiment.algorithm, experiment.topology)]
     found += [("warning", line) for line in topology_cautions(experiment.topology, experiment.nodes)]
+    share, most = share_of_few(experiment, setup.seed)
+    if share:
+        found.append(
+            (
+                "warning",
+                f"{said_of(experiment)}: about {percent(share)} of aggregates have fewer than {made(experiment.aggregation).fewest} models"
+                f" ({most} at most), and these nodes keep their own; let each hear more (topology.s), or leave fewer out",
+            )
+        )
     if few is not None and "small shares" not in said:  # its numbers differ between seeds; once is enough
         said.add("small shares")
         found.append(("note", few))

@@ -30,14 +30,14 @@ SHARES = ("accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy")
 
 
 LATE = ("staleness", "staleness_95", "uplink")
-"""What a record under the clock may not know: before the first letter is used, or where uplinks have no limit. Likewise nobody has
+"""What a record under the clock may not know: before the first message is used, or where uplinks have no limit. Likewise nobody has
 trained before the first round."""
 
 
 def scalars(record: Record) -> dict[str, float | None]:
     """What a record knows, by name: accuracy and loss are means over nodes, bytes what a node has sent since the start.
 
-    Under the simulated clock there are `Moment.numbers`, too: seconds, steps, letters, staleness, how busy nodes were.
+    Under the simulated clock there are `Moment.numbers`, too: seconds, steps, messages, staleness, how busy nodes were.
 
     A metric of the user's own has its own name, or metric.NAME where that is taken. None is a number that is not finite.
     """

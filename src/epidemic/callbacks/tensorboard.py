@@ -1,4 +1,4 @@
-"""Curves for TensorBoard."""
+"""A callback that writes curves for TensorBoard, each seed in a directory of its own."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class TensorBoard(Callback):
         writer.flush()
 
     def finished(self, summary: Summary) -> None:
-        """The seed's file is complete."""
+        """Close the seed's event file, so that it can be read whole."""
         self._close()
 
     def _writer(self, purge: int) -> Any:

@@ -1,4 +1,4 @@
-"""Curves for Weights & Biases."""
+"""A callback that logs curves to Weights & Biases, each seed as a run."""
 
 from __future__ import annotations
 

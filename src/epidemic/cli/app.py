@@ -14,6 +14,7 @@ import typer
 from epidemic import __version__
 from epidemic.cli import (
     clusters,
+    compatibility,
     datasets,
     devices,
     experiments,
@@ -46,6 +47,7 @@ app = typer.Typer(
 )
 theory.register(app)
 topology.register(app)
+compatibility.register(app)
 experiments.register(app)
 studies.register(app)
 plan.register(app)
@@ -153,7 +155,7 @@ def _usage(problem: Any, arguments: list[str]) -> str:
 
 
 def entry() -> None:
-    """The console script."""
+    """Run the command line and exit with its code; the console script calls this."""
     code = main()
     if code and _among_ranks():
         with suppress(OSError):  # nobody reads it any more

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from epidemic.experiment import Experiment
-    from epidemic.net.processes import Cluster
+    from epidemic.net.processes import LocalCluster
     from epidemic.net.status import Status
 
 cluster_app = typer.Typer(
@@ -37,7 +37,7 @@ MOST_NODES_HERE = 4096
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add the commands of `epidemic cluster` to the application."""
     later.register(cluster_app)
     app.add_typer(cluster_app, name="cluster")
 
@@ -123,7 +123,7 @@ def cluster_up_command(
       epidemic cluster up --nodes 24 --processes 2 --out runs/many
 
       epidemic cluster up experiment.toml --nodes 8 --out runs/eight \
-          --set network.close=barrier
+          --set network.close.kind=barrier
 
       epidemic cluster up --resume runs/eight --set rounds=200
     """
@@ -132,7 +132,7 @@ def cluster_up_command(
         from epidemic.net.addresses import free_addresses
         from epidemic.net.extending import extend_cluster
         from epidemic.net.folders import make_cluster
-        from epidemic.net.processes import Cluster, blocks
+        from epidemic.net.processes import LocalCluster, blocks
         from epidemic.net.terms import check_hosting
 
         if resume is not None:
@@ -156,12 +156,12 @@ def cluster_up_command(
             if settings:
                 extend_cluster(where, experiment.rounds)
     with stop_by_signal():
-        cluster: Cluster | None = None
+        cluster: LocalCluster | None = None
         try:
             if not quiet and not as_json:
                 many = f"{len(shares)} process{'es' * (len(shares) > 1)}"
                 print(f"starting {len(folders)} nodes in {many}", file=sys.stderr, flush=True)
-            cluster = Cluster(folders, len(shares), insecure=insecure)
+            cluster = LocalCluster(folders, len(shares), insecure=insecure)
             _attend(cluster, where, quiet=quiet or as_json, insecure=insecure)
         except KeyboardInterrupt:
             if cluster is not None:
@@ -174,7 +174,7 @@ def cluster_up_command(
             if cluster is not None:
                 cluster.stop(5)
             raise
-    _report(cluster, where, experiment.network.deadline, as_json=as_json)
+    _report(cluster, where, experiment.network.longest, as_json=as_json)
 
 
 def _experiment_here(file: Path | None, nodes: int | None, settings: list[str] | None) -> Experiment:
@@ -207,19 +207,19 @@ def _directory_of(experiment: Experiment) -> Path:
     return Path("runs") / f"cluster-{directory_name(experiment.name)}"
 
 
-def _attend(cluster: Cluster, where: Path, *, quiet: bool, insecure: bool) -> None:
+def _attend(cluster: LocalCluster, where: Path, *, quiet: bool, insecure: bool) -> None:
     """Show how the nodes are until all have ended."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
 
     from epidemic.cli.statuses import status_line, status_table
-    from epidemic.net.watching import Watcher
+    from epidemic.net.watching import StatusWatcher
 
     if quiet:
         cluster.wait()
         return
-    watcher = Watcher(where / "observer", insecure=insecure)
+    watcher = StatusWatcher(where / "observer", insecure=insecure)
     console = Console(stderr=True)
     seen: dict[int, Status] = {}
     try:
@@ -246,7 +246,7 @@ def _attend(cluster: Cluster, where: Path, *, quiet: bool, insecure: bool) -> No
         watcher.close()
 
 
-def _starting(cluster: Cluster, seen: Mapping[int, Status]) -> str:
+def _starting(cluster: LocalCluster, seen: Mapping[int, Status]) -> str:
     """Which nodes have not answered yet, and what the first of them is doing; empty if all have."""
     from epidemic.protocol.rules import listed
 
@@ -259,7 +259,7 @@ def _starting(cluster: Cluster, seen: Mapping[int, Status]) -> str:
     return f"waiting for {len(places)} of {total} nodes to answer: {listed(places)}; node {places[0]}: {doing}"
 
 
-def _report(cluster: Cluster, where: Path, deadline: float, *, as_json: bool) -> None:
+def _report(cluster: LocalCluster, where: Path, deadline: float, *, as_json: bool) -> None:
     """What came out, and whether the nodes learnt together."""
     from rich.markup import escape
 
@@ -346,13 +346,13 @@ def cluster_status_command(
     from rich.live import Live
 
     from epidemic.cli.show import print_json, show
-    from epidemic.net.watching import Watcher
+    from epidemic.net.watching import StatusWatcher
 
     require_real("--patience", patience, 0.1, 3600)
     if watch and as_json:
         raise BadInput("--watch shows a table that changes; leave out --json")
     folder = directory / "observer" if (directory / "observer").is_dir() else directory
-    watcher = Watcher(folder, insecure=insecure)
+    watcher = StatusWatcher(folder, insecure=insecure)
     try:
         found = watcher.wait(patience)
         if not found:
@@ -403,7 +403,7 @@ def cluster_gather_command(
       epidemic cluster gather hospital/node-* --out hospital/together
     """
     from epidemic.cli.statuses import delivery_line
-    from epidemic.experiment import read_toml
+    from epidemic.experiment import network_from, read_toml
     from epidemic.host.replacing import replacing
     from epidemic.net.gather import OWN_DATA, gather
     from epidemic.net.isolation import deliveries_of, said_of_cluster
@@ -417,6 +417,6 @@ def cluster_gather_command(
         )
     if heard := delivery_line([summary.delivery]):
         typer.echo(heard)
-    deadline = read_toml(out / "experiment.toml")["network"]["deadline"]
-    if alone := said_of_cluster(deliveries_of(directories), deadline):
+    network = network_from(read_toml(out / "experiment.toml")["network"])
+    if alone := said_of_cluster(deliveries_of(directories), network.longest):
         print(f"warning: {alone}", file=sys.stderr)

@@ -53,12 +53,12 @@ def topologies(incomplete: str) -> list[str]:
 
 
 def items(incomplete: str) -> list[str]:
-    """What can be reproduced."""
+    """Return the items of the paper that begin with `incomplete`, for the shell's completion."""
     return [item for item in ITEMS if item.startswith(incomplete)]
 
 
 def scales(incomplete: str) -> list[str]:
-    """At which size."""
+    """Return the scales of `reproduce` that begin with `incomplete`, for the shell's completion."""
     return [scale for scale in ("smoke", "laptop", "paper") if scale.startswith(incomplete)]
 
 

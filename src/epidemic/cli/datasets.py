@@ -17,7 +17,7 @@ data_app = typer.Typer(
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add the commands of `epidemic data` to the application."""
     app.add_typer(data_app, name="data")
 
 

@@ -22,7 +22,7 @@ Out = Annotated[Path, typer.Argument(metavar="OUT", help="The file to write (.js
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add the commands of `epidemic devices` to the application."""
     app.add_typer(devices_app, name="devices")
 
 

@@ -1,4 +1,4 @@
-"""`epidemic init`, `run` and `export`."""
+"""`epidemic init`, `run` and `export`: one experiment from its file to its models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add `init`, `run` and `export` to the application."""
     app.command("init")(init_command)
     app.command("run")(run_command)
     app.command("compare")(compare_command)

@@ -17,12 +17,12 @@ Root = Annotated[Path, typer.Argument(metavar="DIR", help="The directory with th
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add the commands of `epidemic keys` to the application."""
     app.add_typer(keys_app, name="keys")
 
 
 def hosts_in(text: str) -> list[str]:
-    """HOST,HOST,... as a list."""
+    """Split HOST,HOST,... as given on the command line into a list of addresses."""
     return [host.strip() for host in text.split(",") if host.strip()]
 
 

@@ -23,7 +23,7 @@ LONGEST_LINE = 2000
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add the commands that run a node or a relay to the application."""
     app.command("node")(node_command)
     app.command("relay")(relay_command)
 
@@ -42,7 +42,7 @@ def node_command(
     Ctrl-C (or SIGTERM) saves; the same command goes on. A node that was away asks the others where they are and joins them again.
     --set takes what may differ between nodes: data.path, runtime, checkpoint, network.patience, name; and data and partition where
     network.data = "own". --set rounds=N lets a run go on with more rounds, finished or not: tell all nodes the same. Of several nodes, the first
-    listens and carries the letters of all.
+    listens and carries the messages of all.
 
     [bold]Examples[/bold]
 
@@ -57,7 +57,7 @@ def node_command(
     with stop_by_signal():
         with Waiting(str(directories[0]), doing="loading PyTorch", at_once=True, quiet=quiet):
             from epidemic.net.node import run_node
-            from epidemic.net.scheduling import compute_in_stretches
+            from epidemic.net.runtime import compute_in_stretches
 
         compute_in_stretches()
         summaries = run_node(directories, settings, insecure=insecure, say=speaker(quiet))
@@ -82,7 +82,7 @@ def relay_command(
     insecure: Insecure = False,
     quiet: Quiet = False,
 ) -> None:
-    """Pass letters on between nodes that cannot reach each other. It sees the models that go through it; it cannot change them.
+    """Pass messages on between nodes that cannot reach each other. It sees the models that go through it; it cannot change them.
 
     [bold]Example[/bold]
 

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share, defined once with their help texts."""
 
 from __future__ import annotations
 

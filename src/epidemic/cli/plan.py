@@ -12,11 +12,11 @@ from epidemic.cli.options import Json, NoCode, Seeds, Settings
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from epidemic.estimate import Gpus, Plan
+    from epidemic.estimate import Gpus, RunEstimate
 
 
 def register(app: typer.Typer) -> None:
-    """Add this command."""
+    """Add `epidemic plan` to the application."""
     app.command("plan")(plan_command)
 
 
@@ -84,7 +84,7 @@ WORDS = {
 """The parts of a memory, in the order in which they are shown."""
 
 
-def _print(found: Plan) -> None:
+def _print(found: RunEstimate) -> None:
     from rich.markup import escape
 
     from epidemic.cli.show import duration, show, size
@@ -109,7 +109,7 @@ def _print(found: Plan) -> None:
     show(_table(found), *map(escape, [*lines, *found.notes]))
 
 
-def _table(found: Plan) -> Table:
+def _table(found: RunEstimate) -> Table:
     """Where memory goes: of a process, or of a GPU and of the process that drives it."""
     from epidemic.cli.show import plain_table, size
 

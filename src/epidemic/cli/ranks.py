@@ -182,7 +182,7 @@ def _conclude(endings: Sequence[Ending | None], codes: Sequence[int], signalled:
 
 
 def _rank(mouth: Any, words: list[str], place: dict[str, str]) -> None:
-    """The life of a rank."""
+    """Run one rank to its end; the function that each process of `--ranks` executes."""
     with suppress(AttributeError, PermissionError):
         os.setsid()  # Ctrl-C is for the parent, which tells all
     threading.Thread(target=_end_with_parent, daemon=True).start()

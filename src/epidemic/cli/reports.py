@@ -29,7 +29,7 @@ Directories = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add the commands that read results to the application."""
     app.command("report")(report_command)
     app.command("watch")(watch_command)
 

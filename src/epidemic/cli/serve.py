@@ -11,7 +11,7 @@ from epidemic.cli.nodes import Insecure
 
 
 def register(app: typer.Typer) -> None:
-    """Add this command."""
+    """Add `epidemic serve` to the application."""
     app.command("serve")(serve_command)
 
 

@@ -38,7 +38,7 @@ def status_line(statuses: list[Status]) -> str:
     heard = delivery_line(s.delivery for s in statuses)
     return (
         f"{where}{accuracy}, {len(statuses)} nodes, {sent} sent per node,"
-        f" letters late {sum(s.late for s in statuses)}, lost {sum(s.lost for s in statuses)}{', ' * bool(heard)}{heard}"
+        f" messages late {sum(s.late for s in statuses)}, lost {sum(s.lost for s in statuses)}{', ' * bool(heard)}{heard}"
     )
 
 

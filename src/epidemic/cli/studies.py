@@ -23,7 +23,7 @@ MAX_JOBS = 256
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add the commands that run many experiments to the application."""
     app.command("sweep")(sweep_command)
     app.command("reproduce")(reproduce_command)
 

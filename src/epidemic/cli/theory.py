@@ -1,4 +1,4 @@
-"""`epidemic theory`."""
+"""`epidemic theory`: what the mathematics predicts for a number of nodes and messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 
 
 def register(app: typer.Typer) -> None:
-    """Add this command."""
+    """Add `epidemic theory` to the application."""
     app.command("theory")(theory_command)
 
 
@@ -27,9 +27,9 @@ def theory_command(
     initial_gap: Annotated[float, typer.Option(help="F(x0) - min F.")] = 1.0,
     noise: Annotated[float, typer.Option(help="Gradient noise, sigma squared.")] = 1.0,
     heterogeneity: Annotated[float, typer.Option(help="Heterogeneity of the data, H squared.")] = 1.0,
-    loss: Annotated[float, typer.Option(help="Share of letters that get lost or come too late.")] = 0.0,
+    loss: Annotated[float, typer.Option(help="Share of messages that get lost or come too late.")] = 0.0,
     participation: Annotated[float, typer.Option(help="Share of the nodes that take part in a round.")] = 1.0,
-    mask: Annotated[float, typer.Option(help="Share of its coordinates that a letter carries.")] = 1.0,
+    mask: Annotated[float, typer.Option(help="Share of its coordinates that a message carries.")] = 1.0,
     memory: Annotated[
         float, typer.Option(help="How long noise is remembered, for the effective number of neighbours: g in [0, 1).")
     ] = 0.99,
@@ -113,7 +113,7 @@ def _participation(nodes: int, s: int, share: float) -> dict[str, Any]:
 
 
 def _masks(nodes: int, s: int, share: float, *, oracle: bool) -> dict[str, Any]:
-    """Factors where letters carry a share of the coordinates."""
+    """Factors where messages carry a share of the coordinates."""
     from epidemic import theory
     from epidemic.errors import require_real
 
@@ -155,12 +155,12 @@ def _print_theory(r: dict[str, Any], note: str | None) -> None:
 
     row("contraction of disagreement (alpha, beta)", r["alpha"], r["beta"])
     if r["loss"]:
-        row(f"the same where {r['loss']:.3g} of the letters are lost", r["alpha_with_loss"], r["beta_with_loss"])
+        row(f"the same where {r['loss']:.3g} of the messages are lost", r["alpha_with_loss"], r["beta_with_loss"])
     if r["participation"] < 1:
         row(f"the same among {r['active']:,} nodes a round, links among them", r["alpha_aware"], r["beta_aware"])
-        row(f"the same, links among all: {r['blind_lost']:.3g} of letters lost", r["alpha_blind"], r["beta_blind"])
+        row(f"the same, links among all: {r['blind_lost']:.3g} of messages lost", r["alpha_blind"], r["beta_blind"])
     if r["mask"] < 1:
-        row(f"the same, letters with {r['mask']:.3g} of the model, by sender", r["alpha_masked"], r["beta_masked"])
+        row(f"the same, messages with {r['mask']:.3g} of the model, by sender", r["alpha_masked"], r["beta_masked"])
         row("the same, filled up with the receiver's own", r["alpha_masked_own"], r["beta_masked_own"])
         row("the same, one mask for all", r["alpha_common_mask"], r["beta_common_mask"])
     row("what stays of noise (noise floor)", r["noise_floor_oracle"], r["noise_floor_local"])

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 FIRST_LOOK, WIDER = 1.0, 4.0
 """Simulated seconds of the first dry run, and by how much the next one is longer, until enough has happened."""
 BEYOND = 1.25
-"""A dry run goes on for so much longer than is shown, so that letters are seen that are on their way at the end."""
+"""A dry run goes on for so much longer than is shown, so that messages are seen that are on their way at the end."""
 
 
 def register(app: typer.Typer) -> None:
-    """Add this command."""
+    """Add `epidemic timeline` to the application."""
     app.command("timeline")(timeline_command)
 
 
@@ -56,7 +56,7 @@ def timeline_command(
     """
     from epidemic.cli.show import print_json, show, simulated
     from epidemic.report.style import check_picture, save
-    from epidemic.report.timeline import LANES, Timeline, timeline_figure
+    from epidemic.report.timeline import LANES, TimelineChart, timeline_figure
 
     check_picture(output)
     if seconds is not None:
@@ -68,7 +68,7 @@ def timeline_command(
         require_int("--nodes", nodes, 1, experiment.nodes)
     lanes = min(experiment.nodes, LANES) if nodes is None else nodes
     spans, trips, shown = _log(experiment, number, seconds, lanes)
-    line = Timeline.of(spans, trips, nodes=lanes, seconds=shown)
+    line = TimelineChart.of(spans, trips, nodes=lanes, seconds=shown)
     those = (
         f"{experiment.nodes} nodes" if lanes == experiment.nodes else f"the first {lanes} of {experiment.nodes} nodes"
     )
@@ -80,7 +80,7 @@ def timeline_command(
             {"file": str(output), "nodes": lanes, "seconds": shown, "letters": len(line.trips), "shares": shares}
         )
     said = ", ".join(f"{kind} {100 * share:.1f} %" for kind, share in shares.items())
-    show(f"wrote {output}: {those}, the first {simulated(shown)}, {len(line.trips):,} letters; of their time: {said}")
+    show(f"wrote {output}: {those}, the first {simulated(shown)}, {len(line.trips):,} messages; of their time: {said}")
 
 
 def _experiment(source: Path, seed: int | None) -> tuple[Experiment, int]:

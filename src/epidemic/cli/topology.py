@@ -1,4 +1,4 @@
-"""`epidemic topology`."""
+"""`epidemic topology`: what topologies look like, and how they compare."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add this command."""
+    """Add the commands of `epidemic topology` to the application."""
     app.command("topology")(topology_command)
 
 

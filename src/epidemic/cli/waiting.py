@@ -48,7 +48,7 @@ class Waiting:
             self._stream.flush()
 
     def tell(self, doing: str) -> None:
-        """What is being done now."""
+        """Show what the program is doing now, once it has taken long enough for somebody to wonder."""
         self._doing = doing
 
     def _speak(self) -> None:

@@ -11,16 +11,6 @@ from epidemic.clock.churn import (
     ExponentialChurn,
     LognormalChurn,
 )
-from epidemic.clock.close import (
-    CLOSES,
-    Close,
-    CloseDeadline,
-    CloseGlobal,
-    CloseNeighbours,
-    CloseQuorum,
-    CloseSchedule,
-    LateLetters,
-)
 from epidemic.clock.compute import (
     COMPUTES,
     Compute,
@@ -35,6 +25,17 @@ from epidemic.clock.draws import SECOND, microseconds
 from epidemic.clock.links import LATENCIES, Links, LognormalLatency, MatrixLatency
 from epidemic.clock.spec import Clock, clock_from
 from epidemic.clock.world import World
+from epidemic.close import (
+    CLOSES,
+    Close,
+    CloseAdaptive,
+    CloseBarrier,
+    CloseDeadline,
+    CloseGlobal,
+    CloseQuorum,
+    CloseSchedule,
+    LateMessages,
+)
 
 __all__ = [
     "CHURNS",
@@ -46,9 +47,10 @@ __all__ = [
     "Churn",
     "Clock",
     "Close",
+    "CloseAdaptive",
+    "CloseBarrier",
     "CloseDeadline",
     "CloseGlobal",
-    "CloseNeighbours",
     "CloseQuorum",
     "CloseSchedule",
     "Compute",
@@ -59,7 +61,7 @@ __all__ = [
     "DeviceCompute",
     "DiurnalChurn",
     "ExponentialChurn",
-    "LateLetters",
+    "LateMessages",
     "Links",
     "LognormalChurn",
     "LognormalLatency",

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from epidemic.clock.churn import CHURNS, Comings
-from epidemic.clock.close import CLOSES, CloseNeighbours, Closing
 from epidemic.clock.compute import COMPUTES, ConstantCompute, SlowedCompute, Unslowed
 from epidemic.clock.devices import SHIPPED, assigned, find_devices, read_devices
 from epidemic.clock.draws import MOST_SECONDS
 from epidemic.clock.links import LATENCIES, Links, MatrixLatency
 from epidemic.clock.world import World
+from epidemic.close import CloseBarrier, Closing, check_spelling, close_from
 from epidemic.config import build, build_kind
-from epidemic.errors import BadInput, require_int, require_real
+from epidemic.errors import BadInput, require_choice, require_int, require_real
 from epidemic.rng import Streams
 
 
@@ -36,8 +36,11 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A file of devices, or the name of one that comes with the package: stragglers-60, ten-regions."""
     reuse: bool = False
     """Whether several nodes may be the same device, where there are fewer devices than nodes."""
-    close: Closing = msgspec.field(default_factory=CloseNeighbours)
-    """When a node ends a round."""
+    close: Closing = msgspec.field(default_factory=CloseBarrier)
+    """When a node closes a round."""
+    protocol: Literal["plain", "deployed"] = "plain"
+    """What nodes in rounds do besides. plain: nothing; they close rounds as `close` says. deployed: all that deployed nodes do: they adapt
+    their waits, catch up, ask again for messages, offer them where there is a cap, and give up silent peers."""
     stop: float = 0.0
     """Seconds of simulated time after which it is over; 0: never."""
     megabytes: float = 0.0
@@ -46,6 +49,7 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Simulated seconds between evaluations; 0: every eval.every rounds."""
 
     def __post_init__(self) -> None:
+        check_spelling(self.close, "clock.close")
         for name, kinds in (
             ("compute", Unslowed | SlowedCompute),
             ("links", Links),
@@ -58,6 +62,7 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 )
         if not isinstance(self.devices, str):
             raise BadInput(f"clock.devices = {self.devices!r} must name a file")
+        require_choice("clock.protocol", self.protocol, ["plain", "deployed"])
         require_real("clock.stop", self.stop, 0, MOST_SECONDS)
         require_real("clock.megabytes", self.megabytes, 0)
         require_real("clock.evaluate", self.evaluate, 0, MOST_SECONDS)
@@ -65,6 +70,14 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             for name, part in (("compute", self.compute), ("churn", self.churn)):
                 if part is not None and part.needs_devices:
                     raise BadInput(f'clock.{name}.kind = "devices" needs clock.devices, the name of a device file')
+            if not (self.links.uplink or self.links.downlink):
+                for name in ("model", "order"):
+                    value = getattr(self.links, name)
+                    if value != getattr(Links(), name):
+                        raise BadInput(
+                            f'clock.links.{name} = "{value}" has no effect on links that are unlimited; give clock.links.uplink in Mbit/s, or'
+                            " leave it out"
+                        )
             if self.reuse:
                 raise BadInput("clock.reuse = true needs clock.devices, the name of a device file")
 
@@ -108,9 +121,10 @@ def clock_from(table: object, where: str = "clock") -> Clock:
         values["compute"] = _compute(values["compute"], f"{where}.compute")
     if "links" in values:
         values["links"] = _links(values["links"], f"{where}.links")
-    for name, kinds in (("churn", CHURNS), ("close", CLOSES)):
-        if name in values:
-            values[name] = build_kind(values[name], kinds, f"{where}.{name}")
+    if "churn" in values:
+        values["churn"] = build_kind(values["churn"], CHURNS, f"{where}.churn")
+    if "close" in values:
+        values["close"] = close_from(values["close"], f"{where}.close", "barrier")
     return build(values, Clock, where)
 
 

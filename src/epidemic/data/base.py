@@ -27,7 +27,7 @@ LARGEST_WHOLE = int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """N inputs and their targets."""
+    """N inputs with their targets, and optionally the group (such as the writer) of each."""
 
     inputs: Array  # (N, ...) bytes or floats
     targets: Array  # (N,) class numbers, (N, ...) floats, or (N, ...) whole numbers (masks, token ids)
@@ -37,7 +37,7 @@ class Samples:
         return len(self.inputs)
 
     def take(self, index: Array) -> Samples:
-        """Only these samples."""
+        """Return the samples at the given positions, with their groups."""
         groups = None if self.groups is None else self.groups[index]
         return Samples(self.inputs[index], self.targets[index], groups)
 
@@ -57,7 +57,7 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
+        """Return the shape of one input, without the axis of samples."""
         return tuple(self.train.inputs.shape[1:])
 
     @property
@@ -91,7 +91,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid
         return self._remembered(lambda: prepared(whole.load(), self.validation))
 
     def read(self) -> Dataset:
-        """Read what is stored."""
+        """Read and decode what is stored, without the cache. Each kind of data implements this."""
         raise NotImplementedError
 
     def differs_by_place(self) -> str | None:
@@ -129,7 +129,7 @@ def prepared(data: Dataset, validation: float) -> Dataset:
 
 
 def _pack(data: Dataset, about: dict[str, Any]) -> Stored:
-    """As the cache keeps it."""
+    """Return the data as named arrays with a description, which is the form that the cache stores."""
     parts = {"train": data.train, "test": data.test, "validation": data.validation}
     arrays = {
         f"{part}.{name}": array

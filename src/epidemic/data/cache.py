@@ -58,7 +58,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Origin:
-    """What is decoded, and how."""
+    """What an entry of the cache was decoded from: settings, place and source files."""
 
     settings: dict[str, Any]  # the kind of data and everything else that is set, apart from where it is
     place: str
@@ -260,8 +260,8 @@ def _locked(file: int, place: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One entry, for people."""
+class CacheEntry:
+    """An entry of the cache as `epidemic data cache` lists it."""
 
     path: Path
     bytes: int
@@ -270,7 +270,7 @@ class Entry:
     place: str
 
 
-def entries(home: Path) -> list[Entry]:
+def entries(home: Path) -> list[CacheEntry]:
     """What is in the cache, by name; the content is not checked."""
     found = []
     for path in sorted(home.glob("*" + SUFFIX)):
@@ -279,11 +279,11 @@ def entries(home: Path) -> list[Entry]:
             header, _ = _read(path)
             about = msgspec.json.decode(header["__metadata__"]["about"])
             samples = sum(v["shape"][0] for k, v in header.items() if k.endswith("inputs"))
-            found.append(Entry(path, size, about["kind"], samples, about["place"]))
+            found.append(CacheEntry(path, size, about["kind"], samples, about["place"]))
         except OSError:
             continue  # it is gone
         except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-            found.append(Entry(path, size, "damaged", 0, ""))
+            found.append(CacheEntry(path, size, "damaged", 0, ""))
     return found
 
 

@@ -18,7 +18,7 @@ BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class Download:
-    """One file to fetch."""
+    """A file to fetch: its name, its address and the digest that it must have."""
 
     name: str
     url: str

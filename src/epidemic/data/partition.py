@@ -23,7 +23,7 @@ ATTEMPTS = 500
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
-    """Base of the partitions."""
+    """Base of the partitions: how the training samples are divided among the nodes."""
 
     min_samples: int = 1
     """The fewest samples that a node may end up with."""
@@ -49,7 +49,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
         return parts
 
     def divide(self, samples: Samples, n: int, stream: Stream) -> Parts:
-        """The split itself."""
+        """Return the positions of each node's samples. Each kind of partition implements this; `split` checks the result."""
         raise NotImplementedError
 
 

@@ -23,7 +23,7 @@ class SampleSet(Protocol):
     """A map-style data set, torch.utils.data.Dataset for instance."""
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Return the number of samples of the set."""
         ...
 
     def __getitem__(self, index: int, /) -> Any:
@@ -33,7 +33,7 @@ class SampleSet(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Read:
-    """All samples of a set."""
+    """All samples of a data set of PyTorch, as arrays."""
 
     inputs: Array  # (N, ...)
     labels: Array  # (N,) or (N, ...)

@@ -121,7 +121,7 @@ class Table(Labelled, frozen=True, tag="table"):
         )
 
     def _features(self, frame: Any, path: Path) -> tuple[str, ...]:
-        """The columns to learn from."""
+        """Return the names of the columns to learn from; a missing column is refused by name."""
         there = [str(column) for column in frame.columns]
         wanted = [self.target, *(self.features or ()), *((self.group,) if self.group is not None else ())]
         for column in wanted:

@@ -6,17 +6,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
+from epidemic.aggregation import made
 from epidemic.algorithms.free import SECOND, Node
-from epidemic.clock import Clock, CloseDeadline, CloseGlobal, CloseQuorum, CloseSchedule, LateLetters, World
+from epidemic.clock import Clock, CloseGlobal, CloseSchedule, World
 from epidemic.engine.clockwork import Clockwork, Terms
+from epidemic.engine.deployed import DeployedNode
 from epidemic.engine.in_rounds import Plans, RoundPerson, Together
+from epidemic.engine.membership import Presence
 from epidemic.engine.person import Person
 from epidemic.engine.telling import Log
 from epidemic.experiment import Experiment, found_in
+from epidemic.faults import Faults
 from epidemic.host.parts import parts_of
 from epidemic.host.peers import Chances, Peers
 from epidemic.host.promises import Promises
-from epidemic.protocol.closing import Deadline, Global, Neighbours, Quorum, Schedule
+from epidemic.protocol.closing import ClosingNode, GlobalNode, ScheduledNode
+from epidemic.protocol.rules import Rules
 from epidemic.rng import Streams
 from epidemic.topology import is_static
 
@@ -38,6 +45,15 @@ class Seed(Protocol):
     def sizes(self) -> Any:
         """How many training samples each node has, if that is known."""
         ...
+
+
+@dataclass(frozen=True)
+class WithoutCap:
+    """A seed whose experiment has no cap."""
+
+    experiment: Experiment
+    streams: Streams
+    sizes: Any
 
 
 @dataclass(frozen=True)
@@ -97,6 +113,7 @@ def assemble(
         stop=microseconds(clock.stop),
         bytes=clock.megabytes * 1e6,
         evaluate=microseconds(clock.evaluate),
+        rule=made(experiment.aggregation),
         at_once=float("inf") if promises.dry else experiment.nodes,
         **({} if header_bytes is None else {"header_bytes": header_bytes}),
     )
@@ -104,33 +121,55 @@ def assemble(
     if method is not None:
         peers = Peers(experiment.topology, experiment.nodes, streams)
         return Clockwork(terms, world, promises, model, method.node, peers, chances, person=Person, log=log)
-    exact = isinstance(clock.close, CloseGlobal) or not isinstance(clock.close, LateLetters)
-    plans = Plans(seed, exact=exact, ordered=clock.links.order == "ascending")
+    deployed = clock.protocol == "deployed"
+    if deployed:  # nodes offer messages to each other; nothing is turned away beforehand
+        seed = WithoutCap(
+            replace(experiment, faults=replace(experiment.faults, cap=None, max_retries=Faults().max_retries)),
+            streams,
+            seed.sizes,
+        )
+    plans = Plans(seed, exact=clock.close.waits_for_all and not deployed, ordered=clock.links.order == "ascending")
+    together = Together(plans, experiment.nodes)
     return Clockwork(
         terms,
         world,
         promises,
         model,
-        partial(_in_rounds, clock, experiment.rounds),
+        partial(_deployed, experiment, together.presence)
+        if deployed
+        else partial(_in_rounds, clock, experiment.rounds),
         lambda node, count: (),
         chances,
         person=RoundPerson,
-        together=Together(plans, experiment.nodes),
+        together=together,
         log=log,
     )
+
+
+def _deployed(experiment: Experiment, presence: Presence, me: Any) -> Node:
+    """A node that runs the protocol of deployed nodes."""
+    assert experiment.clock is not None
+    network, faults, n = experiment.network, experiment.faults, experiment.nodes
+    rules = Rules(
+        me.id,
+        n,
+        experiment.rounds,
+        close=experiment.clock.close,
+        patience=microseconds(network.patience),
+        cap=faults.cap_of(n),
+        retries=n if faults.max_retries == "unlimited" else faults.max_retries,
+        blind=network.blind,
+        partial=True,
+        witnesses=network.witnesses,
+    )
+    return DeployedNode(me, rules, presence, faults.loss)
 
 
 def _in_rounds(clock: Clock, rounds: int, me: Any) -> Node:
     """A node that closes rounds as the clock says."""
     close = clock.close
     if isinstance(close, CloseGlobal):
-        return Global(me, rounds)
-    if not isinstance(close, LateLetters):
-        return Neighbours(me, rounds)
-    how: dict[str, Any] = {"carry": close.late == "carry", "catch_up": close.catch_up}
-    if isinstance(close, CloseQuorum):
-        return Quorum(me, rounds, share=close.q, limit=microseconds(close.deadline), **how)
-    if isinstance(close, CloseDeadline):
-        return Deadline(me, rounds, limit=max(1, microseconds(close.seconds)), **how)
-    assert isinstance(close, CloseSchedule)
-    return Schedule(me, rounds, every=microseconds(close.seconds), **how)
+        return GlobalNode(me, rounds, close)
+    if isinstance(close, CloseSchedule):
+        return ScheduledNode(me, rounds, close)
+    return ClosingNode(me, rounds, close)

@@ -15,7 +15,6 @@ import torch
 from epidemic.algorithms import Turn
 from epidemic.algorithms.free import SECOND
 from epidemic.callbacks import Callback
-from epidemic.clock import LateLetters
 from epidemic.engine.assembly import Sizes, assemble
 from epidemic.engine.in_rounds import Steps, Together
 from epidemic.engine.keeping import fill, keep
@@ -65,9 +64,7 @@ class TimedRun:
         self._promises.computes(Training, self._train)
         together = self._work.together
         if isinstance(together, Together):
-            close = experiment.clock.close
-            by_age = isinstance(close, LateLetters) and close.weight == "age"
-            Steps(host, self._promises, together.plans, by_age=by_age)
+            Steps(host, self._promises, together.plans, experiment.clock.close)
 
     # -- from start to end --------------------------------------------------------------------------------------------
 

@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from epidemic.aggregation import Aggregator
 from epidemic.algorithms.free import SECOND, Node
 from epidemic.engine.links import ARRIVED, LINKS, LOST, Flight
 from epidemic.engine.person import ARRIVAL, EVALUATE, OFFLINE, ONLINE, TRAINED, WAKE, Person
 from epidemic.engine.telling import Log, Tally, Trip
 from epidemic.errors import RunFailed
+from epidemic.host.aggregating import MEAN
 from epidemic.host.promises import Promises
 from epidemic.record import HEADER_BYTES, Letters, Moment
 
@@ -51,6 +53,15 @@ class World(Protocol):
         ...
 
 
+@runtime_checkable
+class Watches(Protocol):
+    """What nodes share that looks at the clockwork itself."""
+
+    def watch(self, work: Any) -> None:
+        """Here it is, with all its nodes."""
+        ...
+
+
 @dataclass(frozen=True)
 class Terms:
     """What a clockwork goes by. Times in microseconds; 0: never."""
@@ -74,6 +85,7 @@ class Terms:
     bytes: float = 0.0  # it ends when a node has sent so many on average
     evaluate: int = 0  # time between evaluations
     at_once: float = float("inf")  # trainings that may wait to be computed
+    rule: Aggregator = MEAN  # what nodes without rounds make of the models that they received
 
 
 class Clockwork:
@@ -99,7 +111,7 @@ class Clockwork:
         self.n, self.steps, self.free = terms.n, terms.steps, terms.free
         self.letter_bytes, self.part_bytes, self.header_bytes = terms.letter_bytes, terms.part_bytes, terms.header_bytes
         self.loss, self.remembers, self.static, self.ordered = terms.loss, terms.remembers, terms.static, terms.ordered
-        self.when_off, self.transfers = terms.when_off, terms.transfers
+        self.when_off, self.transfers, self.rule = terms.when_off, terms.transfers, terms.rule
         self.world, self.promises, self.peers, self.chances, self.log = world, promises, peers, chances, log
         self.now = self.seq = self.events = self.digest = 0
         self.heap: list[tuple[int, int, int, int, Any]] = []
@@ -109,9 +121,12 @@ class Clockwork:
         self.total = 0  # rounds, or trainings, of all nodes
         self._next = terms.every * terms.n  # how many of them there are at the next evaluation
         self._ending = False
+        self.comings = 0  # how often somebody came or went
         self.people = [person(self, i, model) for i in range(terms.n)]
         for one in self.people:
             one.node = node(one)
+        if isinstance(together, Watches):
+            together.watch(self)
         self._begin()
 
     def _begin(self) -> None:
@@ -233,6 +248,7 @@ class Clockwork:
         change = self.world.next_change(one.id, self.now)
         if change is not None:
             heappush(self.heap, (change, ONLINE if kind == OFFLINE else OFFLINE, one.id, 0, None))
+        self.comings += 1
         if kind == OFFLINE:
             one.leaves()
         else:

@@ -14,14 +14,17 @@ import numpy as np
 import torch
 
 from epidemic.algorithms import Inbox, Rows
-from epidemic.algorithms.free import Letter
+from epidemic.algorithms.free import SECOND, Letter
+from epidemic.close import Close
+from epidemic.engine.membership import Presence
 from epidemic.engine.person import Person
+from epidemic.engine.telling import Closing
 from epidemic.graph import Graph
 from epidemic.host.coding import letter_in
 from epidemic.host.counters import control_bytes
 from epidemic.host.inbox import Exchange, Post, Received
 from epidemic.host.journal import Host
-from epidemic.host.plan import Plan, View, plan_round, shares
+from epidemic.host.plan import Plan, View, plan_round, shares, weights_by_age
 from epidemic.host.promises import Promise, Promises
 from epidemic.rng import Streams
 
@@ -119,6 +122,10 @@ class Letters:
             found = [found[i] for i in order.tolist()]
         return found
 
+    def senders(self, node: int) -> frozenset[int]:
+        """Who sends to a node."""
+        return frozenset(self._intended.into(node).tolist())
+
     def lost(self, node: int, to: Sequence[int]) -> list[int]:
         """Those of them whom the letter does not reach."""
         return [place for place in to if (node, place) in self._lost] if self._lost else []
@@ -171,6 +178,29 @@ class RoundPerson(Person):
             self.control += int(control_bytes(plan.control)[self.id])
         self.begin(Emission(self.id, round, self.model, degree))
 
+    def neighbours(self, round: int) -> tuple[list[int], frozenset[int]]:
+        """Whom it sends to in a round, in the order in which messages leave, and who sends to it."""
+        letters = self._rounds.plans(round)[1]
+        return letters.targets(self.id), letters.senders(self.id)
+
+    def post_to(self, round: int, row: Any, to: Sequence[int]) -> None:
+        """Send the message of a round to some nodes for the first time."""
+        self.send(to, row, note=(round,), lost=self._rounds.plans(round)[1].lost(self.id, to))
+
+    def post_again(self, round: int, row: Any, to: int, *, lost: bool) -> None:
+        """Send the message of a round to a node that asks for it."""
+        self.send([to], row, note=(round,), lost=[to] if lost else ())
+
+    def tell(self, place: int, what: Any) -> None:
+        """Have another node woken with this when it can know it."""
+        work = self.work
+        work.people[place].wake_at(work.now + work.world.latency(self.id, place), what)
+
+    def tell_back(self, place: int, what: Any) -> None:
+        """Be woken with what another node answers, after the time there and back."""
+        world = self.work.world
+        self.wake_at(self.now + world.latency(self.id, place) + world.latency(place, self.id), what)
+
     def post(self, round: int) -> None:
         """Send what was trained."""
         letters = self._rounds.plans(round)[1]
@@ -183,6 +213,8 @@ class RoundPerson(Person):
         whole = len(senders) == self._rounds.plans(round)[1].coming[self.id] and not any(ages)
         rows: list[Any] = [letter.row for letter in letters]
         self.model = self.work.promises.new(Absorption(self.result, round, senders, rows, list(ages), whole=whole))
+        if self.work.log is not None:
+            self.work.log.closings.append(Closing(self.id, round, self.now / SECOND, tuple(senders), tuple(ages)))
 
     def wait_for_all(self, round: int) -> None:
         """Be woken when everybody waits."""
@@ -196,8 +228,13 @@ class Together:
 
     def __init__(self, plans: Plans, nodes: int) -> None:
         self.plans = plans
+        self.presence = Presence(nodes)
         self._nodes = nodes
         self._waiting = 0
+
+    def watch(self, work: Any) -> None:
+        """Let who is there be known, now that there are nodes."""
+        self.presence.work = work
 
     def meet(self) -> bool:
         """One more waits; whether all do."""
@@ -208,11 +245,11 @@ class Together:
 class Steps:
     """Computes the two steps of rounds, those of a round in one batch."""
 
-    def __init__(self, host: Host, promises: Promises, plans: Plans, *, by_age: bool) -> None:
-        """`by_age`: letters of earlier rounds count 1 / (1 + age)."""
+    def __init__(self, host: Host, promises: Promises, plans: Plans, close: Close) -> None:
+        """`close`: says how much messages of earlier rounds count."""
         self._host = host
         self._plans = plans
-        self._by_age = by_age
+        self._close = close
         promises.computes(Emission, self._emit)
         promises.computes(Absorption, self._absorb)
 
@@ -237,10 +274,18 @@ class Steps:
         inbox: Inbox
         if len(those) == len(host.population) and all(one.whole for one in those):
             population = host.population
-            inbox = Exchange(message, plan.weights, population.ids, host.workers, population.memory, population.coder)
+            inbox = Exchange(
+                message,
+                plan.weights,
+                population.ids,
+                host.workers,
+                population.memory,
+                population.coder,
+                population.rule,
+            )
         else:
             received = [self._received(one, plan) for one in those]
-            inbox = Post(message, received, host.workers, host.population.coder)
+            inbox = Post(message, received, host.workers, host.population.coder, host.population.rule)
         state = host.population.absorb_into(state, inbox)
         for i, one in enumerate(those):
             one.value = _row(state, i)
@@ -252,8 +297,7 @@ class Steps:
         graph = plan.delivery.intended
         rows = [letter_in(letter.value[1]) for letter in one.letters]
         if any(one.ages):
-            counts = np.array([1.0, *(1 / (1 + age) if self._by_age else 1.0 for age in one.ages)])
-            return Received(senders, rows, counts / counts.sum())
+            return Received(senders, rows, weights_by_age(self._close, one.ages), ages=one.ages)
         view = View(one.round, graph, b"", (), None)
         samples = [] if sizes is None else sizes[[node, *senders]].tolist()
         if one.whole and plan.weights.matrix is not None:

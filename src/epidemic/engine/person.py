@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from epidemic.algorithms.free import Letter, Node, Row, Term
 from epidemic.engine.links import LEAVING, LOST, WITHDRAWN, Flight
-from epidemic.host.promises import Cut, Mixture, Patch, Training
+from epidemic.host.promises import Cut, Mixture, Patch, Training, aggregate_of
 
 if TYPE_CHECKING:
     from epidemic.engine.clockwork import Clockwork
@@ -237,6 +237,10 @@ class Person:
     def mix(self, terms: Sequence[Term]) -> Any:
         """The weighted sum."""
         return self.work.promises.new(Mixture(terms))  # type: ignore[arg-type]  # handles are promises here
+
+    def aggregate(self, own: Any, letters: Sequence[Letter], weights: Sequence[float] = ()) -> Any:
+        """What the experiment's [aggregation] makes of a model and of these letters."""
+        return self.work.promises.new(aggregate_of(self.work.rule, own, letters, weights, self.now))
 
     def patch(self, base: Row, parts: Mapping[int, Sequence[Term]]) -> Any:
         """The base with some parts replaced."""

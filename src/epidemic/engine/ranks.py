@@ -22,6 +22,7 @@ from epidemic.engine.results import Run, SeedRun
 from epidemic.engine.round import InRounds, elsewhere, way_on
 from epidemic.errors import BadInput, Interrupted, spoken
 from epidemic.experiment import Experiment, same_experiment
+from epidemic.experiment.compatibility import require_compatible
 from epidemic.host.interrupt import Stop, agreed_stop
 from epidemic.host.joining import ranks_here
 from epidemic.host.journal import Host
@@ -32,7 +33,6 @@ from epidemic.host.shards import Shards
 from epidemic.host.store import Store
 from epidemic.learner import Choice, Task
 from epidemic.record import Record, Summary
-from epidemic.topology import fragments_of
 from epidemic.workers import Workers, available_threads, blocks
 
 
@@ -71,30 +71,13 @@ def on_ranks(
 
 def refuse(experiment: Experiment, callbacks: Callbacks, count: int) -> None:
     """Say what cannot be had on several ranks, and what to do instead."""
-    shown = f"on {count} ranks"
-    instead = "run it in one process"
-    if experiment.network.data == "own":
-        raise BadInput(f'network.data = "own" is for deployed nodes; {instead}, or use "partition"')
-    if experiment.free is not None:
-        raise BadInput(f'algorithm.kind = "{experiment.free.called}" has no rounds and cannot run {shown}; {instead}')
-    if experiment.clock is not None:
-        raise BadInput(
-            f"[clock]: an experiment under the simulated clock cannot run {shown}; {instead}, or leave [clock] out"
-        )
-    codec = getattr(experiment.algorithm, "compressor", None) or experiment.compression
-    if codec is not None and not codec.exact:
-        said = "[compression]" if codec is experiment.compression else "algorithm.compressor"
-        raise BadInput(f"{said}: compressed letters cannot be mixed {shown}; {instead}, or do not compress")
-    if fragments_of(experiment.topology) > 1:
-        raise BadInput(f'topology.kind = "fragments" cannot run {shown}; {instead}, or use its inner topology')
-    if experiment.participation.live_only:
-        raise BadInput(f'participation.kind = "teleportation" cannot run {shown}; {instead}')
+    require_compatible(experiment, "ranks", ranks=count)
     for one in callbacks.those:
         told = [name for name in ("planned", "advanced") if getattr(type(one), name) is not getattr(Callback, name)]
         if told and not type(one).__module__.startswith("epidemic."):
             raise BadInput(
-                f"callback {type(one).__name__} wants to be told of all nodes' models ({told[0]}), which no process has {shown};"
-                f" {instead}, or use `recorded`"
+                f"callback {type(one).__name__} wants to be told of all nodes' models ({told[0]}), which no process has on {count} ranks;"
+                " run it in one process, or use `recorded`"
             )
 
 

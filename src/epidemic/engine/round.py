@@ -109,11 +109,11 @@ class InRounds:
         population, workers = self.host.population, self.host.workers
         weights = [one.weights if who is None else one.weights.among(who) for one in plan.passages]
         if len(weights) > 1:
-            return Mosaic(message, weights, population.parts, workers, population.memory)
+            return Mosaic(message, weights, population.parts, workers, population.memory, population.rule)
         here = self.journal.ranks.own(who)
         ids = population.ids if here is None else population.ids[here]
         coder, memory = population.coder, population.memory
-        return self.journal.ranks.inbox(message, weights[0], ids, who, workers, memory, coder)
+        return self.journal.ranks.inbox(message, weights[0], ids, who, workers, memory, coder, population.rule)
 
     def _count(self, plan: Plan) -> None:
         population = self.host.population

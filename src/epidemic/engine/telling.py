@@ -44,6 +44,17 @@ class Trip:
     fate: str  # arrived, lost
 
 
+@dataclass(frozen=True)
+class Closing:
+    """A node closed a round with these messages; seconds."""
+
+    node: int
+    round: int
+    at: float
+    senders: tuple[int, ...]
+    ages: tuple[int, ...]  # rounds, of each message
+
+
 @dataclass
 class Log:
     """What happened when, for pictures and tests."""
@@ -51,6 +62,7 @@ class Log:
     spans: list[Span] = field(default_factory=list)
     trips: list[Trip] = field(default_factory=list)
     events: list[tuple[int, int, int]] = field(default_factory=list)  # time, kind, node
+    closings: list[Closing] = field(default_factory=list)  # of methods with rounds
 
     def span(self, node: int, kind: str, start: int, end: int) -> None:
         """A node did something."""

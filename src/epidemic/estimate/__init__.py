@@ -1,12 +1,14 @@
-"""What runs would cost, before any of it runs: time by timing a few rounds of some nodes, memory and bytes by counting.
+"""What a run will cost, before any of it runs: time by timing a few rounds of some nodes, memory and bytes by counting.
 
-`epidemic plan` and `reproduce --dry-run` both ask here.
+`epidemic plan` and `reproduce --dry-run` both ask here. `memory.py` counts, `measuring.py` times, `planning.py` and `pricing.py` put both together.
+May be imported by: `reproduce/` and `cli/`. Numbers that were never measured are said to be assumed.
+To add a cost: a field of `MemoryEstimate` or `RunEstimate` with its unit, and a test that compares it with a real run.
 """
 
 from __future__ import annotations
 
 from epidemic.estimate.gpus import Gpus, Wanted, parse_gpus
-from epidemic.estimate.planning import Plan, plan
-from epidemic.estimate.pricing import Cost, costs
+from epidemic.estimate.planning import RunEstimate, plan
+from epidemic.estimate.pricing import RunCost, costs
 
-__all__ = ["Cost", "Gpus", "Plan", "Wanted", "costs", "parse_gpus", "plan"]
+__all__ = ["Gpus", "RunCost", "RunEstimate", "Wanted", "costs", "parse_gpus", "plan"]

@@ -19,7 +19,7 @@ _FORM = "must have the form [COUNTx]MEMORY, for example 8x80GB or 24GB"
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What was asked for."""
+    """The GPUs that `--gpus` asks for: how many, with how much memory."""
 
     text: str
     memory: int  # bytes of each

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import torch
 
+from epidemic.aggregation import made
 from epidemic.algorithms import LocalSGD
 from epidemic.algorithms.free import FreeRunning
 from epidemic.data import Dataset
@@ -18,6 +19,7 @@ from epidemic.estimate.footprint import Footprint, footprint_of
 from epidemic.estimate.standing_in import PROBE_TESTS, bytes_of
 from epidemic.experiment import Experiment
 from epidemic.host import ways
+from epidemic.host.inbox import aggregate_by
 from epidemic.host.mixture import mix
 from epidemic.host.plan import plan_round
 from epidemic.host.population import Population
@@ -32,15 +34,15 @@ PROBE_SECONDS = 2.0  # of training; at least two rounds
 PROBE_NUMBERS = 1 << 22  # of the models that are mixed to measure mixing
 
 
-class Learning(msgspec.Struct, frozen=True):
+class TrainingCost(msgspec.Struct, frozen=True):
     """What was measured of training here, and what a node takes."""
 
     train: float  # seconds of one node's training in a round
     evaluate: float  # seconds of one model's test sample
     parameters: int
     row_bytes: int  # of all columns of a node's state
-    letter_bytes: int  # of the numbers that a letter carries
-    letter_sizes: tuple[int, ...]  # the same, of the letters of each part of the models
+    letter_bytes: int  # of the numbers that a message carries
+    letter_sizes: tuple[int, ...]  # the same, of the messages of each part of the models
     model_bytes: int  # of a model that a node is given
     program: int  # bytes of everything else: Python, PyTorch, and what training and evaluating take for a moment
     device: str = "cpu"  # the type of device that was measured
@@ -54,7 +56,7 @@ class Exchanging(msgspec.Struct, frozen=True):
     between_ranks: int = 0  # bytes that the busiest rank sends or receives in the first round
 
 
-def learning_of(experiment: Experiment, data: Dataset, *, for_gpus: bool = False) -> Learning:
+def learning_of(experiment: Experiment, data: Dataset, *, for_gpus: bool = False) -> TrainingCost:
     """Measure: some of the nodes are set up and trained, and their models evaluated."""
     probe = in_rounds(experiment)
     small = _parameters(probe, data) < SMALL_MODEL
@@ -79,7 +81,7 @@ def learning_of(experiment: Experiment, data: Dataset, *, for_gpus: bool = False
         footprint = footprint_of(setup, workers) if for_gpus else None
     finally:
         workers.close()
-    return Learning(
+    return TrainingCost(
         train=min(times[1:]) / hosted,  # the first one is slower
         evaluate=evaluation / (len(inputs) * hosted),
         parameters=len(setup.initial),
@@ -93,10 +95,11 @@ def learning_of(experiment: Experiment, data: Dataset, *, for_gpus: bool = False
     )
 
 
-def exchange_of(experiment: Experiment, learning: Learning, ranks: int = 1) -> Exchanging | None:
+def exchange_of(experiment: Experiment, learning: TrainingCost, ranks: int = 1) -> Exchanging | None:
     """Measure: a round's graph is drawn, and some numbers of every model are mixed; None where there are no rounds."""
     if isinstance(experiment.algorithm, FreeRunning):
         return None
+    rule = made(experiment.aggregation)
     n, numbers = experiment.nodes, math.ceil(learning.letter_bytes / 4)
     columns = min(numbers, max(1, PROBE_NUMBERS // n))
     begin = time.perf_counter()
@@ -106,7 +109,10 @@ def exchange_of(experiment: Experiment, learning: Learning, ranks: int = 1) -> E
     out = torch.empty_like(x)
     workers = Workers(experiment.runtime.threads)
     try:
-        mixing = _fastest(lambda: mix(planned.weights, x, workers, out))
+        if rule.linear:
+            mixing = _fastest(lambda: mix(planned.weights, x, workers, out))
+        else:
+            mixing = _fastest(lambda: aggregate_by(rule, planned.weights, np.arange(n), x, x, workers, out))
     finally:
         workers.close()
     between = 0 if ranks == 1 else 4 * ways.moved(planned.weights, n, ranks, numbers)
@@ -116,9 +122,12 @@ def exchange_of(experiment: Experiment, learning: Learning, ranks: int = 1) -> E
 def in_rounds(experiment: Experiment) -> Experiment:
     """The same without a clock; a method without rounds trains as local SGD does."""
     algorithm = experiment.algorithm
+    mixing = experiment.mixing
     if isinstance(algorithm, FreeRunning):
         algorithm = LocalSGD(local_steps=algorithm.local_steps, batch_size=algorithm.batch_size)
-    return msgspec.structs.replace(experiment, clock=None, algorithm=algorithm)
+        if not made(experiment.aggregation).weighted:
+            mixing = "uniform"  # as the method has it
+    return msgspec.structs.replace(experiment, clock=None, algorithm=algorithm, mixing=mixing)
 
 
 def _fastest(work: Callable[[], object]) -> float:

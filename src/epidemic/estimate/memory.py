@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from epidemic.estimate.measuring import Learning
-from epidemic.estimate.standing_in import Sizes
+from epidemic.estimate.measuring import TrainingCost
+from epidemic.estimate.standing_in import SampleSizes
 from epidemic.experiment import Experiment
 from epidemic.host.mixture import columns_for
 from epidemic.host.passing import LIMIT
@@ -26,7 +26,7 @@ ASSUMED_ON_HOST = 2 << 30
 """Bytes of the process that drives it, for the libraries of CUDA beyond what PyTorch takes without a GPU. Assumed; never measured here."""
 
 
-class Memory(msgspec.Struct, frozen=True):
+class MemoryEstimate(msgspec.Struct, frozen=True):
     """Bytes that a process needs: its share of the nodes, and what every process has.
 
     Evaluation, exchange and saving take theirs in turn, and all samples are there only before any model is.
@@ -89,7 +89,7 @@ class HostMemory(msgspec.Struct, frozen=True):
         return self.assumed + self.program + self.data + max(self.loading, self.going_on, self.saving)
 
 
-def memory_of(experiment: Experiment, learning: Learning, samples: Sizes, ranks: int) -> Memory:
+def memory_of(experiment: Experiment, learning: TrainingCost, samples: SampleSizes, ranks: int) -> MemoryEstimate:
     """Of each of so many ranks on processors: a share of the nodes and of the training samples, and what every process has."""
     n = experiment.nodes
     rows = math.ceil(n / ranks)
@@ -97,7 +97,7 @@ def memory_of(experiment: Experiment, learning: Learning, samples: Sizes, ranks:
     # One process has them already, and each thread a block in double precision. A rank has one block, which it receives in pieces.
     alone = 8 * block * threads_of(experiment)
     mixed, every = rows * learning.letter_bytes, n * learning.letter_bytes
-    return Memory(
+    return MemoryEstimate(
         state=rows * learning.row_bytes,
         mixtures=mixed,
         data=math.ceil(samples.train / ranks) + samples.test,
@@ -109,7 +109,7 @@ def memory_of(experiment: Experiment, learning: Learning, samples: Sizes, ranks:
     )
 
 
-def gpu_memory_of(experiment: Experiment, learning: Learning, samples: Sizes, ranks: int) -> GpuMemory:
+def gpu_memory_of(experiment: Experiment, learning: TrainingCost, samples: SampleSizes, ranks: int) -> GpuMemory:
     """Of each of so many GPUs with a rank each."""
     assert learning.footprint is not None
     rows, threads = math.ceil(experiment.nodes / ranks), threads_of(experiment)
@@ -127,7 +127,7 @@ def gpu_memory_of(experiment: Experiment, learning: Learning, samples: Sizes, ra
     )
 
 
-def host_memory_of(experiment: Experiment, learning: Learning, samples: Sizes, ranks: int) -> HostMemory:
+def host_memory_of(experiment: Experiment, learning: TrainingCost, samples: SampleSizes, ranks: int) -> HostMemory:
     """Of the process of each of so many ranks, each with a GPU."""
     process = memory_of(experiment, learning, samples, ranks)
     every = experiment.nodes * learning.row_bytes

@@ -12,18 +12,18 @@ from epidemic.engine.sharing import check_sharing, check_strategy
 from epidemic.errors import BadInput, argument, require_int
 from epidemic.estimate.footprint import GPU
 from epidemic.estimate.gpus import MOST, Gpus, Wanted, asked_for
-from epidemic.estimate.measuring import Exchanging, Learning, exchange_of, in_rounds, learning_of
+from epidemic.estimate.measuring import Exchanging, TrainingCost, exchange_of, in_rounds, learning_of
 from epidemic.estimate.memory import (
     ASSUMED_ON_GPU,
     ASSUMED_ON_HOST,
-    Memory,
+    MemoryEstimate,
     fewest_ranks,
     gpu_memory_of,
     host_memory_of,
     memory_of,
     threads_of,
 )
-from epidemic.estimate.standing_in import Sizes, source_of, stand_in, watched_of
+from epidemic.estimate.standing_in import SampleSizes, source_of, stand_in, watched_of
 from epidemic.experiment import Experiment
 from epidemic.host.devices import choose_device
 from epidemic.host.setup import prepare
@@ -33,15 +33,15 @@ from epidemic.shown import size
 from epidemic.workload import sent_in_rounds
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What an experiment would take."""
+class RunEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What an experiment will cost: time, memory, bytes sent and disk, as `epidemic plan` prints it."""
 
     nodes: int
     rounds: int
     seeds: int
     parameters: int
     ranks: int
-    memory: Memory  # of each rank, on processors
+    memory: MemoryEstimate  # of each rank, on processors
     memory_in_all: int  # of each rank
     machine_memory: int | None
     ranks_to_fit: int | None  # on machines like this one, a rank on each; None: not with any number of them
@@ -58,7 +58,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-def plan(experiment: Experiment, ranks: int | None = None, gpus: Wanted | None = None) -> Plan:
+def plan(experiment: Experiment, ranks: int | None = None, gpus: Wanted | None = None) -> RunEstimate:
     """What an experiment would take in so many processes, or on such GPUs; times are those of one process on this machine."""
     require_int(argument("ranks"), 1 if ranks is None else ranks, 1)
     n = experiment.nodes
@@ -83,7 +83,7 @@ def plan(experiment: Experiment, ranks: int | None = None, gpus: Wanted | None =
     count = (asked or 1) if found is None else found.count
     exchange = exchange_of(experiment, learning, count)
     if exchange is None:
-        notes.append("a method without rounds: letters, and models under way, are not counted; see epidemic timeline")
+        notes.append("a method without rounds: messages, and models under way, are not counted; see epidemic timeline")
     memory = memory_of(experiment, learning, source.sizes, count)
     available = machine_memory()
     takes = partial(_total, experiment, learning, source.sizes)
@@ -91,7 +91,7 @@ def plan(experiment: Experiment, ranks: int | None = None, gpus: Wanted | None =
     if exchange is not None:
         sent = sent_in_rounds(in_rounds(experiment), learning.letter_sizes, learning.model_bytes)
     per_round, per_evaluation, in_all = seconds_of(experiment, learning, exchange, source.evaluated, source.tests)
-    return Plan(
+    return RunEstimate(
         nodes=n,
         rounds=experiment.rounds,
         seeds=len(experiment.seeds),
@@ -115,7 +115,7 @@ def plan(experiment: Experiment, ranks: int | None = None, gpus: Wanted | None =
 
 
 def seconds_of(
-    experiment: Experiment, learning: Learning, exchange: Exchanging | None, evaluated: int, tests: int
+    experiment: Experiment, learning: TrainingCost, exchange: Exchanging | None, evaluated: int, tests: int
 ) -> tuple[float, float, float]:
     """Of a round, of an evaluation while training, and of all seeds."""
     n, watched = experiment.nodes, watched_of(experiment, evaluated)
@@ -126,7 +126,7 @@ def seconds_of(
     return per_round, per_sample * watched, len(experiment.seeds) * whole
 
 
-def _total(experiment: Experiment, learning: Learning, samples: Sizes, ranks: int) -> int:
+def _total(experiment: Experiment, learning: TrainingCost, samples: SampleSizes, ranks: int) -> int:
     return memory_of(experiment, learning, samples, ranks).total
 
 
@@ -145,8 +145,8 @@ def _measurable(experiment: Experiment, notes: list[str]) -> Experiment:
 def _on_gpus(
     experiment: Experiment,
     data: Dataset,
-    learning: Learning,
-    samples: Sizes,
+    learning: TrainingCost,
+    samples: SampleSizes,
     wanted: Wanted,
     asked: int | None,
     notes: list[str],
@@ -195,7 +195,7 @@ def _called(device: str) -> str:
     return "the CPU" if device == "cpu" else "the GPU"
 
 
-def _why_not_shared(experiment: Experiment, data: Dataset, learning: Learning) -> BadInput | None:
+def _why_not_shared(experiment: Experiment, data: Dataset, learning: TrainingCost) -> BadInput | None:
     """Why several GPUs could not share it; None if they could."""
     assert learning.footprint is not None
     strategy = "stacked" if learning.footprint.stacked else "per-node"

@@ -9,14 +9,14 @@ import msgspec
 
 from epidemic.batch import Job
 from epidemic.data import IID
-from epidemic.estimate.measuring import Learning, exchange_of, in_rounds, learning_of
+from epidemic.estimate.measuring import TrainingCost, exchange_of, in_rounds, learning_of
 from epidemic.estimate.planning import seconds_of
 from epidemic.estimate.standing_in import SHAPES, kind_of, stand_in, watched_of
 from epidemic.topology import fragments_of
 from epidemic.workload import Workload, what_decides_times, workload_in_rounds, workload_in_time
 
 
-class Cost(msgspec.Struct, frozen=True):
+class RunCost(msgspec.Struct, frozen=True):
     """Of one run, all its seeds."""
 
     seconds: float
@@ -24,9 +24,9 @@ class Cost(msgspec.Struct, frozen=True):
     disk: float  # bytes of its directory
 
 
-def costs(jobs: Sequence[Job]) -> dict[Path, Cost]:
+def costs(jobs: Sequence[Job]) -> dict[Path, RunCost]:
     """The cost of every job, whose data need not be there; rates are measured once for what takes the same time."""
-    known: dict[str, Learning] = {}
+    known: dict[str, TrainingCost] = {}
     timed: dict[bytes, Workload] = {}
     found = {}
     for job in jobs:
@@ -35,7 +35,7 @@ def costs(jobs: Sequence[Job]) -> dict[Path, Cost]:
         experiment = msgspec.structs.replace(given, data=data, partition=IID())
         # A rate takes no time, and methods without rounds are measured alike.
         algorithm = {**in_rounds(given).table()["algorithm"], "lr": None}
-        key = f"{kind_of(given)} {given.model} {given.nodes} {algorithm} {given.compression} {fragments_of(given.topology)}"
+        key = f"{kind_of(given)} {given.model} {given.nodes} {algorithm} {given.compression} {given.aggregation} {fragments_of(given.topology)}"
         if key not in known:
             known[key] = learning_of(experiment, data)
         learning = known[key]
@@ -51,5 +51,5 @@ def costs(jobs: Sequence[Job]) -> dict[Path, Cost]:
             training = given.nodes * learning.train * work.trainings
             seconds = len(given.seeds) * (training + evaluating + work.overhead)
         disk = len(given.seeds) * given.nodes * 4 * learning.parameters * 2.0
-        found[job.path] = Cost(seconds, work.sent, disk)
+        found[job.path] = RunCost(seconds, work.sent, disk)
     return found

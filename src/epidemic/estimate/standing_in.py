@@ -24,24 +24,24 @@ SHAPES: dict[str, tuple[tuple[int, ...], int, int, int]] = {
 """Data that need not be there, by its kind: input shape, classes, and about how many samples for training and testing."""
 
 
-class Sizes(NamedTuple):
-    """Bytes of samples."""
+class SampleSizes(NamedTuple):
+    """How many bytes the training, test and evaluated samples take."""
 
     train: int
     test: int
     evaluated: int = 0  # those that are evaluated while training
 
 
-class Source(NamedTuple):
+class SampleSource(NamedTuple):
     """The data of an experiment, or what stands in for it."""
 
     data: Dataset | None  # None: it is not there, but known
-    sizes: Sizes
+    sizes: SampleSizes
     evaluated: int  # samples that may be evaluated while training
     tests: int
 
 
-def source_of(experiment: Experiment) -> Source:
+def source_of(experiment: Experiment) -> SampleSource:
     """The data, and how much of it there is."""
     try:
         data = experiment.load_data()
@@ -51,10 +51,10 @@ def source_of(experiment: Experiment) -> Source:
         shape, _, train, tests = SHAPES[kind_of(experiment)]
         each = math.prod(shape) + 8
         watched = watched_of(experiment, tests)
-        return Source(None, Sizes(train * each, tests * each, watched * each), tests, tests)
+        return SampleSource(None, SampleSizes(train * each, tests * each, watched * each), tests, tests)
     evaluated, tests = len(data.evaluated), len(data.test)
     watched = math.ceil(bytes_of(data.evaluated) * watched_of(experiment, evaluated) / max(1, evaluated))
-    return Source(data, Sizes(bytes_of(data.train), bytes_of(data.test), watched), evaluated, tests)
+    return SampleSource(data, SampleSizes(bytes_of(data.train), bytes_of(data.test), watched), evaluated, tests)
 
 
 def watched_of(experiment: Experiment, evaluated: int) -> int:
@@ -64,7 +64,7 @@ def watched_of(experiment: Experiment, evaluated: int) -> int:
 
 
 def bytes_of(samples: Samples) -> int:
-    """Of inputs and targets."""
+    """Return how many bytes the inputs and targets take."""
     return int(samples.inputs.nbytes + samples.targets.nbytes)
 
 

@@ -6,6 +6,7 @@ user's own objects are told apart, `modules.py` which modules of a user's own it
 
 from __future__ import annotations
 
+from epidemic.experiment.compatibility import said_of
 from epidemic.experiment.differences import (
     changed_settings,
     check_node_setting,
@@ -31,7 +32,7 @@ from epidemic.experiment.files import (
 from epidemic.experiment.fingerprint import fingerprint
 from epidemic.experiment.modules import OwnModule, installed, own_modules, python_files, references
 from epidemic.experiment.places import found_in, note_places
-from epidemic.experiment.spec import FORMAT, CallbackName, Checkpoint, Eval, Experiment, Network, Runtime
+from epidemic.experiment.spec import FORMAT, CallbackName, Checkpoint, Eval, Experiment, Network, Runtime, network_from
 from epidemic.files import directory_name
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "installed",
     "load",
     "merged",
+    "network_from",
     "node_terms",
     "note_places",
     "numbered_seeds",
@@ -66,6 +68,7 @@ __all__ = [
     "read_table",
     "read_toml",
     "references",
+    "said_of",
     "same_experiment",
     "to_toml",
     "with_settings",

@@ -54,6 +54,7 @@ MEANT = {
     "algorithm.sampling": "replacement",
     "algorithm.optimizer": "sgd",
     "algorithm.nesterov": False,
+    "clock.protocol": "plain",
     "network.most_samples": 1_000_000,
     "network.witnesses": 0,
 }

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from epidemic.aggregation import aggregator_from
 from epidemic.algorithms import UNSAID_KIND, algorithm_from
 from epidemic.clock import clock_from
 from epidemic.compression import codec_from
@@ -20,7 +21,7 @@ from epidemic.data import PARTITIONS, SOURCES, Partition
 from epidemic.errors import BadInput, argument, require_int, spoken, suggestion
 from epidemic.experiment.modules import references
 from epidemic.experiment.places import as_remembered
-from epidemic.experiment.spec import Checkpoint, Eval, Experiment, Network, Runtime
+from epidemic.experiment.spec import Checkpoint, Eval, Experiment, Runtime, network_from
 from epidemic.faults import Faults
 from epidemic.metrics import named_metrics
 from epidemic.models import MODELS
@@ -29,6 +30,8 @@ from epidemic.topology import topology_from
 
 MAX_SEEDS = 10_000
 """More seeds than anybody has time for are a slip."""
+LARGEST_TOML = 2**26
+"""Bytes of a file of settings; explicit graphs are the largest part of one."""
 
 
 def experiment_from(table: Mapping[str, Any]) -> Experiment:
@@ -50,8 +53,9 @@ def experiment_from(table: Mapping[str, Any]) -> Experiment:
         "eval": lambda t: build(t, Eval, "eval"),
         "checkpoint": lambda t: build(t, Checkpoint, "checkpoint"),
         "runtime": lambda t: build(t, Runtime, "runtime"),
-        "network": lambda t: build(t, Network, "network"),
+        "network": lambda t: network_from(t),
         "clock": lambda t: clock_from(t),
+        "aggregation": lambda t: aggregator_from(t),
         "compression": lambda t: codec_from(t),
     }
     values = {key: parts[key](value) if key in parts else value for key, value in table.items()}
@@ -80,7 +84,13 @@ def read_table(path: str | Path) -> dict[str, Any]:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file that is only looked at: nothing beside it is ever imported."""
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
+        with Path(path).open("rb") as file:
+            raw = file.read(LARGEST_TOML + 1)  # a device has no end
+        if len(raw) > LARGEST_TOML:
+            raise BadInput(
+                f"{path} has more than {LARGEST_TOML >> 20} MiB, more than any file of settings; give another one"
+            )
+        text = raw.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
         way = spoken(

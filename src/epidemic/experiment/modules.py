@@ -27,6 +27,7 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "data": ("function",),
     "topology": ("factory",),
     "algorithm": ("factory",),
+    "aggregation": ("factory",),
 }
 """Where an experiment's table names objects as "module:name": the keys that hold them, at any depth; none: every text is looked at."""
 

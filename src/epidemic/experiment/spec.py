@@ -13,8 +13,11 @@ import msgspec
 from numpy.typing import ArrayLike
 from torch import nn
 
+from epidemic.aggregation import AGGREGATORS, Aggregator, Mean
+from epidemic.aggregation import MISSING as NO_AGGREGATOR
 from epidemic.algorithms import ALGORITHMS, MISSING, Algorithm, FreeRunning, LocalSGD, check_algorithm, free_running
-from epidemic.clock import Clock
+from epidemic.clock import Clock, CloseAdaptive
+from epidemic.close import Closing, check_spelling, close_from
 from epidemic.compression import CODECS, Codec
 from epidemic.config import build, call_own, import_object, to_table
 from epidemic.data import (
@@ -30,18 +33,17 @@ from epidemic.data import (
     prepared,
 )
 from epidemic.errors import BadInput, plain, require_choice, require_int, require_real, suggestion
-from epidemic.experiment.balance import check_balance
+from epidemic.experiment.compatibility import require_compatible
 from epidemic.experiment.fingerprint import fingerprint
-from epidemic.experiment.smaller import check_compression, check_fragments
-from epidemic.experiment.timing import check_clock
 from epidemic.faults import Faults
 from epidemic.learner import CHOICES, LOSSES, Loss, Metric
 from epidemic.metrics import metric_from, named_metrics
-from epidemic.mixing import OF_WHAT_ARRIVED, RULES
+from epidemic.mixing import RULES
 from epidemic.models import MLP, MODELS, Model
 from epidemic.participation import PARTICIPATIONS, Everybody, Participation
+from epidemic.rng import Streams
 from epidemic.shown import count, html_table
-from epidemic.topology import TOPOLOGIES, ELLocal, GivesGraphs, Wrapper, check_topology, exchange_of, natural_mixing
+from epidemic.topology import TOPOLOGIES, ELLocal, GivesGraphs, Wrapper, check_topology, natural_mixing
 
 FORMAT = 1
 """The version of the file format; files of another version are refused."""
@@ -103,11 +105,8 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     coin: Literal["shared", "committed", "private"] = "shared"
     """shared: every node computes each round's graph from the seed. committed (EL-Local): a node's targets are its secret until it sends, and
     receivers check them. private (EL-Local): they are its secret for good, and nobody can check them; use it with views only."""
-    close: Literal["deadline", "quorum", "barrier"] = "deadline"
-    """When a round ends. deadline: everyone expected and alive was heard, or time is up. quorum: as many letters came as a node
-    sends, or time is up. barrier: everyone was heard, however long it takes."""
-    deadline: float = 30.0
-    """The longest wait for letters, in seconds; how long is really waited adapts to what rounds take."""
+    close: Closing = msgspec.field(default_factory=CloseAdaptive)
+    """When a node closes a round: barrier, quorum, deadline or adaptive, with the same settings as clock.close."""
     patience: float = 60.0
     """Seconds to look for the others at the start."""
     largest: float = 1e6
@@ -122,22 +121,38 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         require_choice("network.coin", self.coin, ["shared", "committed", "private"])
-        require_choice("network.close", self.close, ["deadline", "quorum", "barrier"])
+        check_spelling(self.close, "network.close")
+        if not isinstance(self.close, Closing):
+            raise BadInput(f"network.close = {self.close!r} must be of one of its kinds; see epidemic.clock")
         require_choice("network.data", self.data, ["partition", "own"])
-        require_real("network.deadline", self.deadline, above=0)
         require_real("network.patience", self.patience, above=0)
         require_real("network.largest", self.largest, above=0)
         require_int("network.most_samples", self.most_samples, 1, 10**9)
         require_int("network.witnesses", self.witnesses, 0, 10**6)
-        if self.blind and self.close == "barrier":
+        if self.blind and self.close.waits_for_all:
             raise BadInput(
-                f'network.close = "barrier" needs coin = "shared": with "{self.coin}" nobody knows whom to wait for'
+                f'network.close.kind = "{self.close.kind}" needs coin = "shared": with "{self.coin}" nobody knows whom to wait for'
             )
 
     @property
     def blind(self) -> bool:
         """Whether each node draws its targets by itself, so that nobody knows whom to expect."""
         return self.coin != "shared"
+
+    @property
+    def longest(self) -> float:
+        """The longest wait for messages that the closing rule allows, in seconds."""
+        return self.close.longest / 1e6
+
+
+def network_from(table: object) -> Network:
+    """The settings that a file's table describes; a table of closing without a kind is of kind "adaptive"."""
+    if isinstance(table, Mapping):
+        if "deadline" in table:
+            raise BadInput("network.deadline is called network.close.deadline; use network.close.deadline = 30.0")
+        if "close" in table:
+            table = {**table, "close": close_from(table["close"], "network.close", "adaptive")}
+    return build(table, Network, "network")
 
 
 class CallbackName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -192,6 +207,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         runtime: How it is computed.
         network: How deployed nodes talk to each other.
         clock: What takes how long; then the run has a simulated time. None: rounds only.
+        aggregation: What a node makes of its own model and those that it received: `Mean` by default, `TrimmedMean`, `Median`, or your own.
         compression: How the models in letters are made smaller: `Float16`, `Int8`, `RandomK`, `TopK`, ... None: they are sent as they are.
 
     Example:
@@ -220,6 +236,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     runtime: Runtime = msgspec.field(default_factory=Runtime)
     network: Network = msgspec.field(default_factory=Network)
     clock: Clock | None = None
+    aggregation: Aggregator = msgspec.field(default_factory=Mean)
     compression: Codec | None = None
     metrics: Mapping[str, str | Metric] | Sequence[str] = msgspec.field(default_factory=dict)
     """What else is measured, by name: one of `epidemic.metrics.SHIPPED`, "module:name" or a function; a list names them by themselves."""
@@ -265,25 +282,17 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         check_topology(self.topology, self.nodes)
         check_algorithm(self.algorithm, self.topology, self.mixing)
         self.faults.check(self.nodes)
-        self.faults.check_exchange(self.nodes, exchange_of(self.topology))
         self.participation.check(self.nodes, self.topology)
-        self.participation.check_algorithm(self.algorithm)
-        rule = self.mixing_rule
-        redirects = self.faults.cap_of(self.nodes) is not None and self.faults.max_retries != 0
-        if redirects and rule not in OF_WHAT_ARRIVED:
-            raise BadInput(
-                f'mixing = "{rule}" has no weight for the messages that faults.cap redirects;'
-                ' use faults.max_retries = 0 or mixing = "uniform"'
-            )
-        needed = getattr(self.algorithm, "natural_mixing", None)
-        check_clock(self)
-        check_balance(self)
-        check_compression(self)
-        check_fragments(self)
-        if self.mixing == "samples" and needed is not None:
-            raise BadInput(
-                f'mixing = "samples" does not fit this algorithm, which needs "{needed}" weights; leave it out'
-            )
+        if self.clock is not None and not isinstance(self.clock, Clock):
+            raise BadInput(f"clock = {self.clock!r} must be Clock(...)")
+        if self.compression is not None and not isinstance(self.compression, Codec):
+            raise BadInput(f"compression = {self.compression!r} must be a codec, for example Float16()")
+        if not isinstance(self.aggregation, Aggregator):
+            raise BadInput(f"aggregation = {self.aggregation!r} is not an aggregator: {NO_AGGREGATOR}")
+        require_compatible(self)
+        if self.free is not None:
+            for seed in self.seeds:
+                self.free.check_run(self.topology, self.nodes, Streams(seed))
 
     @property
     def mixing_rule(self) -> str:
@@ -338,7 +347,15 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def portable(self) -> bool:
         """Whether the experiment consists of named kinds only, so that a file can hold it."""
-        parts = (self.topology, self.algorithm, self.data, self.partition, self.model, self.participation)
+        parts = (
+            self.topology,
+            self.algorithm,
+            self.aggregation,
+            self.data,
+            self.partition,
+            self.model,
+            self.participation,
+        )
         assert isinstance(self.metrics, Mapping)
         named = all(isinstance(part, str) for part in (self.loss, *self.metrics.values()))
         return named and all(map(_named_kind, parts))
@@ -350,8 +367,12 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         for key in ("clock", "compression"):
             if fields[key] is None:
                 del fields[key]
-        if fields["participation"] == Everybody():  # as it was before there was anything else
-            del fields["participation"]
+        for key, usual in (
+            ("participation", Everybody()),
+            ("aggregation", Mean()),
+        ):  # as it was before there was anything else
+            if fields[key] == usual:
+                del fields[key]
         table = {key: _described(value) for key, value in fields.items() if key != "seeds"}
         if not self.eval.per_node:  # the same
             del table["eval"]["per_node"]
@@ -376,6 +397,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             *(["faults"] if self.faults != Faults() else []),
             *(["participation"] if self.participation.partial else []),
             *(["clock"] if self.clock else []),
+            *(["aggregation"] if self.aggregation != Mean() else []),
             *(["compression"] if self.compression else []),
             "eval",
         ):
@@ -403,6 +425,7 @@ def _named_kind(value: Any) -> bool:
         *MODELS.values(),
         *PARTICIPATIONS.values(),
         *CODECS.values(),
+        *AGGREGATORS.values(),
         *_SETTINGS,
     )
     return type(value) in kinds

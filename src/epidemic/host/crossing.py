@@ -9,12 +9,13 @@ Shapes: n nodes of a round, k of them on this rank, m that it needs of others, d
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from epidemic.host.mixture import added, column_blocks, mix, shared_row, taken
+from epidemic.host.mixture import column_blocks, shared_row, taken
 from epidemic.host.passing import Passing
 from epidemic.host.ways import UNIT, Needs, cuts_of, members_of
 from epidemic.mixing import Weights
@@ -22,6 +23,10 @@ from epidemic.workers import Workers
 
 SLAB = 24 << 20
 """Bytes of the rows that are mixed at once. Memory of more than 32 MiB comes from the system anew each time, which takes longer than to fill it."""
+
+
+Use = Callable[[Tensor, Tensor], object]
+"""Makes new rows of given ones, into the second tensor; every column must follow from the same column only."""
 
 
 class Crossing:
@@ -32,23 +37,24 @@ class Crossing:
         self.ways: Counter[str] = Counter()  # how many mixtures have come by each way
         self._passing = passing
 
-    def by_rows(self, weights: Weights, x: Tensor, needs: Needs, workers: Workers, out: Tensor) -> None:
-        """W @ X of all rows, for those of this rank, into `out`: from the rows that its nodes hear.   # (k, d) -> (k, d)"""
-        matrix = needs.matrix(weights, self.rank)
+    def by_rows(self, x: Tensor, needs: Needs, use: Use, out: Tensor) -> None:
+        """The new rows of this rank, into `out`: from its own and those that its nodes hear.   # (k, d) -> (k, d); use: (k + m, w) -> (k, w)"""
         for slab in self._slabs(x, needs.largest):
-            added(matrix, self._with_others(x[:, slab], needs), workers, out[:, slab])
+            use(self._with_others(x[:, slab], needs), out[:, slab])
 
-    def by_columns(self, weights: Weights, x: Tensor, counts: list[int], workers: Workers, out: Tensor) -> None:
-        """The same, by the whole matrix on each rank's columns.   # (k, d) -> (k, d)"""
+    def by_columns(self, x: Tensor, counts: list[int], use: Use, out: Tensor) -> None:
+        """The same, of all rows on each rank's columns.   # (k, d) -> (k, d); use: (n, w) -> (n, w)"""
         for slab in self._slabs(x, max(*counts, 1)):
             cuts = cuts_of(slab.stop - slab.start, self.count, UNIT)
             columns = self._passing.to_columns(x[:, slab], cuts, counts)
             if columns.numel():
-                columns = mix(weights, columns, workers, torch.empty_like(columns))
+                mixed = torch.empty_like(columns)
+                use(columns, mixed)
+                columns = mixed
             self._passing.to_rows(columns, cuts, counts, out[:, slab])
 
     def by_sum(self, weights: Weights, x: Tensor, counts: list[int], workers: Workers, out: Tensor) -> None:
-        """The same for a complete graph: its members' columns are added up where they are, and one row comes back.   # (k, d) -> (k, d)"""
+        """W @ X for a complete graph: its members' columns are added up where they are, and one row comes back.   # (k, d) -> (k, d)"""
         assert weights.clique is not None
         members, first = members_of(weights, counts), sum(counts[: self.rank])
         own = weights.clique[(weights.clique >= first) & (weights.clique < first + len(x))] - first

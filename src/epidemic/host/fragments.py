@@ -5,16 +5,19 @@ Shapes: k hosted nodes, d numbers of a model, d' of a part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from epidemic.algorithms import Heard, Rows
+from epidemic.aggregation import Aggregator, Heard
+from epidemic.algorithms import Rows
 from epidemic.errors import RunFailed
+from epidemic.host.aggregating import MEAN
 from epidemic.host.coding import Memory
+from epidemic.host.inbox import Held, aggregate_by
 from epidemic.host.mixture import mix_parts
 from epidemic.mixing import Weights
 from epidemic.workers import Workers, blocks
@@ -25,25 +28,39 @@ PIECE = 1 << 17
 """Numbers that are put into another order at a time."""
 
 
-class Mosaic:
+class Mosaic(Held):
     """The inboxes of all nodes of a message whose parts came by different ways."""
 
     def __init__(
-        self, message: Rows, weights: Sequence[Weights], parts: Sequence[Tensor], workers: Workers, memory: Memory
+        self,
+        message: Rows,
+        weights: Sequence[Weights],
+        parts: Sequence[Tensor],
+        workers: Workers,
+        memory: Memory,
+        rule: Aggregator = MEAN,
     ) -> None:
         """`parts`: which coordinates belong to each of the weights.   # (d',) each"""
-        self._message = message
+        super().__init__(message, workers, rule)
         self._weights = weights
         self._parts = parts
-        self._workers = workers
         self._memory = memory
-
-    def own(self, column: str) -> Tensor:
-        """Everybody's own part.   # (k, d)"""
-        return self._message[column]
 
     def mean(self, column: str) -> Tensor:
         """The average by the round's weights, part by part.   # (k, d)"""
+        return self._part_by_part(column, lambda cuts, x, out: mix_parts(self._weights, cuts, x, self._workers, out))
+
+    def _aggregated(self, column: str) -> Tensor:
+        def use(cuts: Sequence[slice], x: Tensor, out: Tensor) -> None:
+            ids = np.arange(len(x))  # which no coordinatewise rule looks at
+            for weights, cut in zip(self._weights, cuts, strict=True):
+                block = x[:, cut]
+                aggregate_by(self._rule, weights, ids, block, block, self._workers, out[:, cut])
+
+        return self._part_by_part(column, use)
+
+    def _part_by_part(self, column: str, use: Callable[[Sequence[slice], Tensor, Tensor], object]) -> Tensor:
+        """New rows of all parts, where `use` has each of them as a block of columns.   # (k, d)"""
         rows = self._message[column]
         order = torch.cat(list(self._parts))  # (d,) one part after the other
         back = torch.empty_like(order)
@@ -54,7 +71,7 @@ class Mosaic:
         self._message[column + PARTS] = mixed  # so that this memory is used again
         some, size = blocks(len(rows), max(1, PIECE // max(1, rows.shape[1]))), rows.numel() * 8
         self._workers.map(partial(_reordered, rows, order, out), some, size=size)
-        mix_parts(self._weights, cuts, out, self._workers, mixed)
+        use(cuts, out, mixed)
         self._workers.map(partial(_reordered, mixed, back, out), some, size=size)
         return out
 

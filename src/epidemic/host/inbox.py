@@ -1,25 +1,31 @@
 """The exchange as a value: what receivers hold when a round's letters have come.
 
-`Exchange` is that of a host of all (or many) nodes: one tensor a column with a row for each sender, and a matrix of weights.
-`Post` is that of a few nodes to whom letters came one by one.
-Both add up in the same order, the own row first and then by ascending sender, so they agree to the last bit. Over complete graphs both
-add up all rows by ascending node, in double precision.
+One noun, `Held`, in three forms:
+
+  Exchange   of a host of all (or many) nodes: a row for each sender, and a matrix of weights; `Sharded` (sharded.py) fetches rows of other ranks first
+  Post       of a few nodes to whom letters came one by one
+  Mosaic     of parts of models that go separate ways (fragments.py)
+
+All add up in the same order, the own row first and then by ascending sender, so they agree to the last bit. Over complete graphs
+they add up all rows by ascending node, in double precision.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from epidemic.algorithms import Heard, Rows
+from epidemic.aggregation import Aggregator, Coordinatewise, Heard
+from epidemic.algorithms import Rows
 from epidemic.compression import Said
 from epidemic.errors import RunFailed
-from epidemic.graph import FloatArray
+from epidemic.graph import FloatArray, IntArray
+from epidemic.host.aggregating import MEAN, Receiver, aggregate_all, aggregate_everybody, aggregate_one
 from epidemic.host.coding import HEARD, SAID, SENT, Coder, Memory
 from epidemic.host.mixture import add, mix, mix_member, mix_portions, mix_said, with_own
 from epidemic.mixing import Weights
@@ -31,39 +37,65 @@ def no_sums() -> RunFailed:
     return RunFailed("algorithm: letters that are compressed can be averaged, not added up; leave [compression] out")
 
 
-class Exchange:
+class Held(ABC):
+    """What receivers hold of a message. What is not asked for is never computed."""
+
+    def __init__(self, message: Rows, workers: Workers, rule: Aggregator) -> None:
+        """`rule`: what the experiment has as [aggregation]."""
+        self._message = message  # (k, ...) each
+        self._workers = workers
+        self._rule = rule
+
+    def own(self, column: str) -> Tensor:
+        """Everybody's own part.   # (k, d)"""
+        return self._message[column]
+
+    def aggregate(self, column: str) -> Tensor:
+        """What the rule makes of the own part and the letters.   # (k, d)"""
+        return self.mean(column) if self._rule.linear else self._aggregated(column)
+
+    @abstractmethod
+    def mean(self, column: str) -> Tensor:
+        """The average by the round's weights.   # (k, d)"""
+
+    @abstractmethod
+    def sum(self, column: str) -> Tensor:
+        """The own part plus the letters.   # (k, d)"""
+
+    @abstractmethod
+    def each(self, column: str) -> Iterator[Heard]:
+        """The letters themselves, receiver by receiver."""
+
+    @abstractmethod
+    def _aggregated(self, column: str) -> Tensor:
+        """What a rule makes of it that is no average.   # (k, d)"""
+
+
+class Exchange(Held):
     """The inboxes of all nodes of a message, by one matrix; complete graphs stay implicit."""
 
     def __init__(
         self,
         message: Rows,
         weights: Weights,
-        ids: NDArray[np.int64],
+        ids: IntArray,
         workers: Workers,
         memory: Memory,
         coder: Coder | None = None,
+        rule: Aggregator = MEAN,
     ) -> None:
         """`weights` are those of these rows, whose nodes are `ids`. `coder`: reads letters that are compressed."""
-        self._message = message
+        super().__init__(message, workers, rule)
         self._weights = weights
         self._ids = ids
-        self._workers = workers
         self._memory = memory
         self._coder = coder
-
-    def own(self, column: str) -> Tensor:
-        """Everybody's own part.   # (k, d)"""
-        return self._message[column]
 
     def mean(self, column: str) -> Tensor:
         """The average by the round's weights.   # (k, d)"""
         if self._coder is None:
             return self._apply(self._weights, column)
-        own = self._message[column]
-        said = self._coder.decode_all(self._message[column + SENT], self._workers, self._memory)
-        self._message[column + SAID] = said.rows  # so that this memory is used again
-        if said.mask is not None:
-            self._message[column + HEARD] = said.mask
+        own, said = self._message[column], self._said(column, self._coder)
         return mix_said(self._weights, own, said, self._coder.fill, self._workers, self._memory(column, own))
 
     def sum(self, column: str) -> Tensor:
@@ -72,23 +104,57 @@ class Exchange:
             raise no_sums()
         return self._apply(self._weights.ones, column)
 
-    def _apply(self, weights: Weights, column: str) -> Tensor:
-        rows = self._message[column]
-        return mix(weights, rows, self._workers, self._memory(column, rows))
-
     def each(self, column: str) -> Iterator[Heard]:
         """The letters themselves, receiver by receiver."""
         rows = self._message[column]
         said = (
             Said(rows) if self._coder is None else self._coder.decode_all(self._message[column + SENT], self._workers)
         )
-        for i, (at, share) in enumerate(self._weights.by_row()):
-            senders = self._ids[at[1:]]
-            which = torch.from_numpy(at[1:]).to(rows.device)
+        for own, one in zip(rows, receivers_of(self._weights, self._ids), strict=True):
+            which = torch.from_numpy(one.at).to(rows.device)
             letters = said.rows[which]
             if said.mask is not None:
-                letters = torch.where(said.mask[which] > 0, letters, rows[i])
-            yield Heard(rows[i], letters, senders, share, np.zeros(len(senders), dtype=np.int64))
+                letters = torch.where(said.mask[which] > 0, letters, own)
+            yield Heard(own, letters, one.senders.astype(np.int64), one.weights, np.zeros(len(one.at), dtype=np.int64))
+
+    def _apply(self, weights: Weights, column: str) -> Tensor:
+        rows = self._message[column]
+        return mix(weights, rows, self._workers, self._memory(column, rows))
+
+    def _aggregated(self, column: str) -> Tensor:
+        rows, rule = self._message[column], self._rule
+        out = self._memory(column, rows)
+        letters = rows if self._coder is None else self._said(column, self._coder).rows
+        return aggregate_by(rule, self._weights, self._ids, rows, letters, self._workers, out)
+
+    def _said(self, column: str, coder: Coder) -> Said:
+        """What compressed letters say."""
+        said = coder.decode_all(self._message[column + SENT], self._workers, self._memory)
+        self._message[column + SAID] = said.rows  # so that this memory is used again
+        if said.mask is not None:
+            self._message[column + HEARD] = said.mask
+        return said
+
+
+def receivers_of(weights: Weights, ids: IntArray, some: range | None = None) -> Iterator[Receiver]:
+    """What all nodes of a matrix hear, or some of them; `ids`: who they are."""
+    for at, share in weights.by_row(some):
+        yield Receiver(at[1:], ids[at[1:]].astype(np.int64), share)
+
+
+def aggregate_by(
+    rule: Aggregator, weights: Weights, ids: IntArray, own: Tensor, letters: Tensor, workers: Workers, out: Tensor
+) -> Tensor:
+    """What a rule makes of the rows of all nodes of a matrix, into `out`; `letters` are the same rows as others see them.   # (n, d) -> (n, d)"""
+    if isinstance(rule, Coordinatewise) and weights.clique is not None and letters is own:
+        if len(weights.clique) == weights.n:
+            return aggregate_everybody(rule, own, workers, out)
+        who = torch.from_numpy(weights.clique).to(own.device)
+        members = own[who]
+        out.copy_(own)
+        out[who] = aggregate_everybody(rule, members, workers, torch.empty_like(members))
+        return out
+    return aggregate_all(rule, list(receivers_of(weights, ids)), own, letters, workers, out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,23 +168,30 @@ class Received:
     """Of a complete graph: how many of the senders come before the receiver itself."""
     by_portions: bool = False
     """Of a complete graph: each voice has a portion of its own; otherwise all letters have the same share."""
+    ages: Sequence[int] = ()
+    """How many rounds ago each letter was sent; none: all in this round."""
+
+    def heard(self, own: Tensor, letters: Tensor) -> Heard:
+        """The same with these rows.   # (d,), (h, d)"""
+        ages = np.array(self.ages or [0] * len(self.senders), dtype=np.int64)
+        return Heard(own, letters, np.array(self.senders, dtype=np.int64), self.shares, ages)
 
 
-class Post:
+class Post(Held):
     """The inboxes of a few nodes to whom letters came one by one."""
 
     def __init__(
-        self, message: Rows, received: Sequence[Received], workers: Workers, coder: Coder | None = None
+        self,
+        message: Rows,
+        received: Sequence[Received],
+        workers: Workers,
+        coder: Coder | None = None,
+        rule: Aggregator = MEAN,
     ) -> None:
         """`coder`: reads letters that are compressed."""
-        self._message = message  # (k, ...) each
+        super().__init__(message, workers, rule)
         self._received = received
-        self._workers = workers
         self._coder = coder
-
-    def own(self, column: str) -> Tensor:
-        """Everybody's own part.   # (k, d)"""
-        return self._message[column]
 
     def mean(self, column: str) -> Tensor:
         """The average by the round's weights.   # (k, d)"""
@@ -131,6 +204,23 @@ class Post:
         if self._coder is not None:
             raise no_sums()
         return self._added(column, lambda i: [1.0] * len(self._received[i].shares), 0.0)
+
+    def each(self, column: str) -> Iterator[Heard]:
+        """The letters themselves, receiver by receiver."""
+        for own, one in zip(self._message[column], self._received, strict=True):
+            letters = self._letters(column, own, one)
+            yield one.heard(own, torch.stack(letters) if letters else own.new_empty((0, *own.shape)))
+
+    def _aggregated(self, column: str) -> Tensor:
+        rows = self._message[column]
+        out = torch.empty_like(rows)
+
+        def one(i: int) -> None:
+            letters = self._letters(column, rows[i], self._received[i])
+            aggregate_one(self._rule, rows[i], letters, self._received[i].heard(rows[i], rows[:0]), out[i])
+
+        self._workers.map(one, range(len(rows)))
+        return out
 
     def _added(self, column: str, shares: Callable[[int], list[float]], besides: float | None = None) -> Tensor:
         """The rows by their shares. `besides`: what `Weights.own` gives to the own row of a complete graph; None: what is left to 1."""
@@ -183,11 +273,3 @@ class Post:
         said = [self._coder.decode(raw[None]) for raw in found]
         whole = self._coder.differences
         return [s.rows[0] if whole or s.mask is None else torch.where(s.mask[0], s.rows[0], own) for s in said]
-
-    def each(self, column: str) -> Iterator[Heard]:
-        """The letters themselves, receiver by receiver."""
-        for own, one in zip(self._message[column], self._received, strict=True):
-            letters = self._letters(column, own, one)
-            stacked = torch.stack(letters) if letters else own.new_empty((0, *own.shape))
-            senders = np.array(one.senders, dtype=np.int64)
-            yield Heard(own, stacked, senders, one.shares, np.zeros(len(senders), dtype=np.int64))

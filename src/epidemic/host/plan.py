@@ -10,14 +10,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from epidemic.experiment import Experiment
+from epidemic.aggregation import made
+from epidemic.close import Close
+from epidemic.errors import BadInput
+from epidemic.experiment import Experiment, said_of
 from epidemic.faults import Delivery, Reach
 from epidemic.graph import FloatArray, Graph, IntArray
 from epidemic.mixing import Weights, weights
 from epidemic.protocol.commitment import draw_key
 from epidemic.rng import Stream, Streams
 from epidemic.sampling import Control
-from epidemic.topology import ELLocal, control, fragments_of, require_keyed
+from epidemic.topology import ELLocal, control, fragments_of, is_static, require_keyed
+
+LOOKED_AT = 4
+"""Rounds that are looked at to see how many models nodes have to aggregate."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +79,33 @@ def check_first_round(experiment: Experiment) -> None:
     require_keyed(experiment.topology, lambda: intended_graph(experiment, streams, 0))
     if experiment.free is None:
         plan_round(experiment, streams, 0, np.ones(experiment.nodes, dtype=np.int64))
+    _check_inputs(experiment)
+
+
+def share_of_few(experiment: Experiment, seed: int) -> tuple[float, int]:
+    """Of the first rounds, the share of aggregates for which a node has too few models, and the most that any has; (0, 0) where that is not known."""
+    rule = made(experiment.aggregation)
+    if rule.linear or rule.fewest <= 1 or (experiment.free is not None and not is_static(experiment.topology)):
+        return 0.0, 0
+    found, streams = [], Streams(seed)
+    for round in range(1 if is_static(experiment.topology) else LOOKED_AT):
+        if experiment.free is not None:
+            found.append(1 + intended_graph(experiment, streams, round).in_degree)
+            continue
+        plan = plan_round(experiment, streams, round, np.ones(experiment.nodes, dtype=np.int64))
+        found += [1 + one.delivery.graph.in_degree[one.delivery.alive] for one in plan.passages]
+    inputs = np.concatenate(found)
+    return float((inputs < rule.fewest).mean()), int(inputs.max(initial=0))
+
+
+def _check_inputs(experiment: Experiment) -> None:
+    """Refuse an aggregator for which no node ever has enough models."""
+    share, most = share_of_few(experiment, experiment.seeds[0])
+    if share == 1:
+        raise BadInput(
+            f"{said_of(experiment)} needs {made(experiment.aggregation).fewest} models, and no node has more than {most} here, its own included:"
+            " all would keep their own; let each hear more (topology.s), or leave fewer out"
+        )
 
 
 def _passage(experiment: Experiment, streams: Streams, round: int, samples: IntArray | None, part: int) -> Passage:
@@ -111,6 +144,17 @@ def committed_targets(experiment: Experiment, node: int, round: int, link: bytes
     topology = experiment.topology
     assert isinstance(topology, ELLocal)
     return topology.targets_of(experiment.nodes, node, Stream(draw_key(link, experiment.seeds[0], round)))
+
+
+def weights_by_age(close: Close, ages: Sequence[int]) -> FloatArray:
+    """How much each message counts where some are of earlier rounds, the node's own first.   # (1 + h,)
+
+    Args:
+        close: The closing rule, which says what a message of an earlier round counts.
+        ages: How many rounds old each message is.
+    """
+    counts = np.array([1.0, *map(close.weight_at, ages)])
+    return np.asarray(counts / counts.sum())
 
 
 def shares(

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from epidemic.aggregation import made
 from epidemic.algorithms import Algorithm, Column, Inbox, Rows, Turn
 from epidemic.errors import NOT_FINITE, Diverged, EpidemicError, RunFailed
 from epidemic.graph import IntArray
@@ -36,6 +37,7 @@ class Population:
         self.ids = setup.hosted  # (k,)
         self._learner = learner
         self._algorithm: Algorithm = setup.experiment.algorithm
+        self.rule = made(setup.experiment.aggregation)  # what it makes of received models
         self._device = setup.task.device
         self._round = 0  # the last one that was begun
         dtype = str(setup.initial.dtype).removeprefix("torch.")

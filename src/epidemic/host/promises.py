@@ -6,6 +6,7 @@ at once.
 
   Given        known from the start
   Mixture      a weighted sum of promises, added in the order of its terms
+  Aggregate    what an aggregator that is no average makes of promises
   Patch        a promise with some of its parts replaced by weighted sums
   Cut          one part of a promise
   Training     what the local steps of a node make of a promise
@@ -19,10 +20,14 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from epidemic.aggregation import Aggregator, Heard
+from epidemic.host.aggregating import aggregate_one
 from epidemic.host.mixture import add
+from epidemic.protocol.node import Letter
 from epidemic.workers import Workers, blocks
 
 AT_A_TIME = 250_000
@@ -79,6 +84,66 @@ class Mixture(Promise):
     def forget_needs(self) -> None:
         """The terms are not needed any more."""
         self.terms = ()
+
+
+class Aggregate(Promise):
+    """What a node's aggregator makes of its own model and those that it received.   # (d,)"""
+
+    __slots__ = ("ages", "own", "rows", "rule", "senders", "weights")
+
+    def __init__(
+        self,
+        rule: Aggregator,
+        own: Promise,
+        rows: Sequence[Promise],
+        senders: Sequence[int],
+        weights: Sequence[float],
+        ages: Sequence[int],
+    ) -> None:
+        """Rows, senders and ages (microseconds) by message; `weights`: the own one first."""
+        super().__init__()
+        self.rule = rule
+        self.own: Promise | None = own
+        self.rows, self.senders, self.weights, self.ages = rows, senders, weights, ages
+
+    def needs(self) -> Iterable[Promise]:
+        """The own model and those received."""
+        return () if self.own is None else (self.own, *self.rows)
+
+    def forget_needs(self) -> None:
+        """The models are not needed any more."""
+        self.own, self.rows = None, ()
+
+    def computed(self) -> Tensor:
+        """The numbers, of models that are known.   # (d,)"""
+        assert self.own is not None
+        own: Tensor = self.own.value
+        out = torch.empty_like(own)
+        senders, ages = (np.array(one, dtype=np.int64) for one in (self.senders, self.ages))
+        heard = Heard(own, own, senders, np.array(self.weights, dtype=np.float64), ages)
+        aggregate_one(self.rule, own, [row.value for row in self.rows], heard, out)
+        return out
+
+
+def aggregate_of(
+    rule: Aggregator, own: Promise, letters: Sequence[Letter], weights: Sequence[float], now: int
+) -> Mixture | Aggregate:
+    """What a node without rounds makes of its own model and of letters that carry whole ones.
+
+    Args:
+        rule: The experiment's aggregator.
+        own: Its own model.
+        letters: By ascending sender.
+        weights: How much each counts, its own first; none: all alike.
+        now: Microseconds since the start of the run.
+    """
+    with_rows = [letter for letter in letters if letter.row is not None]
+    rows: list[Any] = [letter.row for letter in with_rows]
+    by = list(weights) or [1 / (1 + len(rows))] * (1 + len(rows))
+    if rule.linear:
+        return Mixture([(share, row) for share, row in zip(by, [own, *rows], strict=True) if share])
+    ages = [max(0, now - letter.sent_at) for letter in with_rows]
+    return Aggregate(rule, own, rows, [letter.sender for letter in with_rows], by, ages)
 
 
 class Patch(Promise):
@@ -208,6 +273,7 @@ class Arithmetic:
         self._workers = workers
         self._parts = parts
         promises.computes(Mixture, self._mixtures)
+        promises.computes(Aggregate, self._aggregates)
         promises.computes(Patch, self._patches)
         promises.computes(Cut, self._cuts)
 
@@ -225,6 +291,13 @@ class Arithmetic:
             mixture.value = weighted_sum(mixture.terms)
 
         self._each(one, those, sum(row.value.numel() for _, row in those[0].terms))
+
+    def _aggregates(self, those: list[Aggregate]) -> None:
+        def one(aggregate: Aggregate) -> None:
+            aggregate.value = aggregate.computed()
+
+        sizes = [row.value.numel() for row in those[0].needs()]
+        self._each(one, those, len(sizes) * sum(sizes))
 
     def _patches(self, those: list[Patch]) -> None:
         def one(patch: Patch) -> None:

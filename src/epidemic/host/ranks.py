@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from epidemic.aggregation import Aggregator
 from epidemic.algorithms import Inbox, Rows
 from epidemic.graph import IntArray
 from epidemic.host import mixture
@@ -109,6 +110,7 @@ class Ranks(Protocol):
         workers: Workers,
         memory: Memory,
         coder: Coder | None,
+        rule: Aggregator,
     ) -> Inbox:
         """What the hosted ones of the nodes `who` hold; `weights` are those of all of them, `ids` the hosted ones."""
         ...
@@ -198,6 +200,7 @@ class Alone:
         workers: Workers,
         memory: Memory,
         coder: Coder | None,
+        rule: Aggregator,
     ) -> Inbox:
         """By one matrix over the rows of all."""
-        return Exchange(message, weights, ids, workers, memory, coder)
+        return Exchange(message, weights, ids, workers, memory, coder, rule)

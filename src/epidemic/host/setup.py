@@ -22,13 +22,13 @@ from epidemic.host.sizes import check_model_size, check_sizes, outputs_of
 from epidemic.host.start import Weights
 from epidemic.learner import (
     LOSSES,
-    SGD,
-    Adam,
+    AdamUpdate,
     Choice,
     Learner,
     Loss,
     Metric,
     PerPosition,
+    SGDUpdate,
     Task,
     accuracy_measure,
     choose,
@@ -174,7 +174,7 @@ def make_learner(setup: Setup, workers: Workers, known: Choice | None = None) ->
         experiment = setup.experiment
         index = torch.from_numpy(setup.batches.index(setup.streams, 0)).to(setup.task.device)
         own = getattr(experiment.algorithm, "step", None)
-        step = own if isinstance(own, SGD | Adam) else SGD(0.01)
+        step = own if isinstance(own, SGDUpdate | AdamUpdate) else SGDUpdate(0.01)
         try:
             known, prepared = choose(
                 setup.task, workers, experiment.runtime.strategy, setup.initial, index, step, experiment.nodes

@@ -16,9 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from epidemic.algorithms import Heard, Rows
+from epidemic.aggregation import Aggregator, Coordinatewise, Heard
+from epidemic.algorithms import Rows
 from epidemic.graph import IntArray
+from epidemic.host.aggregating import MEAN, Receiver, aggregate_all
 from epidemic.host.coding import Memory
+from epidemic.host.inbox import Exchange, aggregate_by, receivers_of
+from epidemic.host.mixture import added, mix
 from epidemic.host.ways import COLUMNS, LETTERS, ROWS, Needs, choose
 from epidemic.mixing import Weights
 from epidemic.workers import Workers
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from epidemic.host.crossing import Crossing
 
 
-class Sharded:
+class Sharded(Exchange):
     """The inboxes of the hosted nodes, as one of several ranks has them."""
 
     def __init__(
@@ -39,42 +43,42 @@ class Sharded:
         who: IntArray | None,
         workers: Workers,
         memory: Memory,
+        rule: Aggregator = MEAN,
     ) -> None:
         """`weights` are those of all nodes of the round, who are `who` (None: everybody); `counts`: how many of them each rank has."""
+        super().__init__(message, weights, np.arange(weights.n) if who is None else who, workers, memory, rule=rule)
         self._crossing = crossing
-        self._message = message
-        self._weights = weights
         self._counts = counts
-        self._who = who
-        self._workers = workers
-        self._memory = memory
-
-    def own(self, column: str) -> Tensor:
-        """Everybody's own part.   # (k, d)"""
-        return self._message[column]
-
-    def mean(self, column: str) -> Tensor:
-        """The average by the round's weights.   # (k, d)"""
-        return self._apply(self._weights, column)
-
-    def sum(self, column: str) -> Tensor:
-        """The own part plus the letters.   # (k, d)"""
-        return self._apply(self._weights.ones, column)
 
     def each(self, column: str) -> Iterator[Heard]:
         """The letters themselves, receiver by receiver; they are fetched now, not when somebody looks."""
         rows = self._message[column]
-        needs = self._needs
-        found = self._crossing.with_others(_flat(rows), needs)
-        self._crossing.ways[LETTERS] += 1
-        return self._heard(rows, found.view(len(found), *rows.shape[1:]), needs.places(self._crossing.rank))
+        found = self._letters(rows)
+        return (
+            Heard(
+                own,
+                found[torch.from_numpy(one.at).to(rows.device)],
+                one.senders.astype(np.int64),
+                one.weights,
+                np.zeros(len(one.at), dtype=np.int64),
+            )
+            for own, one in zip(rows, self._receivers, strict=True)
+        )
 
-    def _heard(self, rows: Tensor, found: Tensor, places: IntArray) -> Iterator[Heard]:
-        first = sum(self._counts[: self._crossing.rank])
-        for own, (at, share) in zip(rows, self._weights.by_row(range(first, first + len(rows))), strict=True):
-            letters = found[torch.from_numpy(places[at[1:]]).to(rows.device)]
-            senders = at[1:] if self._who is None else self._who[at[1:]]
-            yield Heard(own, letters, senders.astype(np.int64), share, np.zeros(len(senders), dtype=np.int64))
+    def _letters(self, rows: Tensor) -> Tensor:
+        """The rows of this rank, and those that its nodes hear.   # (k, ...) -> (k + m, ...)"""
+        found = self._crossing.with_others(_flat(rows), self._needs)
+        self._crossing.ways[LETTERS] += 1
+        return found.view(len(found), *rows.shape[1:])
+
+    @cached_property
+    def _receivers(self) -> list[Receiver]:
+        """What the nodes of this rank hear, by the places of rows in `_letters`."""
+        first, places = sum(self._counts[: self._crossing.rank]), self._needs.places(self._crossing.rank)
+        here = range(first, first + self._counts[self._crossing.rank])
+        return [
+            Receiver(places[one.at], one.senders, one.weights) for one in receivers_of(self._weights, self._ids, here)
+        ]
 
     @cached_property
     def _needs(self) -> Needs:
@@ -87,11 +91,33 @@ class Sharded:
         way = choose(None if weights.matrix is None else self._needs, self._counts, x.shape[1])
         self._crossing.ways[way] += 1
         if way == ROWS:
-            self._crossing.by_rows(weights, x, self._needs, workers, into)
+            matrix = self._needs.matrix(weights, self._crossing.rank)
+            self._crossing.by_rows(x, self._needs, lambda found, to: added(matrix, found, workers, to), into)
         elif way == COLUMNS:
-            self._crossing.by_columns(weights, x, self._counts, workers, into)
+            self._crossing.by_columns(x, self._counts, lambda found, to: mix(weights, found, workers, to), into)
         else:
             self._crossing.by_sum(weights, x, self._counts, workers, into)
+        return out
+
+    def _aggregated(self, column: str) -> Tensor:
+        rows, rule, workers = self._message[column], self._rule, self._workers
+        out = self._memory(column, rows)
+        if not isinstance(rule, Coordinatewise):
+            return aggregate_all(rule, self._receivers, rows, self._letters(rows), workers, out)
+        x, into = _flat(rows), _flat(out)
+        way = choose(self._needs, self._counts, x.shape[1])
+        self._crossing.ways[way] += 1
+
+        def of_rows(found: Tensor, to: Tensor) -> None:
+            aggregate_all(rule, self._receivers, found[: len(x)], found, workers, to)
+
+        def of_columns(found: Tensor, to: Tensor) -> None:
+            aggregate_by(rule, self._weights, self._ids, found, found, workers, to)
+
+        if way == ROWS:
+            self._crossing.by_rows(x, self._needs, of_rows, into)
+        else:
+            self._crossing.by_columns(x, self._counts, of_columns, into)
         return out
 
 

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from epidemic.aggregation import Aggregator
 from epidemic.algorithms import Inbox, Rows
 from epidemic.errors import BadInput
 from epidemic.graph import IntArray
@@ -252,10 +253,11 @@ class Shards:
         workers: Workers,
         memory: Memory,
         coder: Coder | None,
+        rule: Aggregator,
     ) -> Inbox:
         """What the hosted ones of the nodes `who` hold."""
         assert coder is None  # refused before
-        return Sharded(self._crossing, message, weights, self._counts(who), who, workers, memory)
+        return Sharded(self._crossing, message, weights, self._counts(who), who, workers, memory, rule)
 
 
 def _as_bytes(x: Tensor) -> Tensor:

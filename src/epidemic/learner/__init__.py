@@ -9,6 +9,9 @@ Two strategies do the same arithmetic:
 Neither wins everywhere; `choice.py` has the rule that chooses. Neither depends on the number of threads.
 
 Shapes: k hosted nodes, d row length, r local steps, b batch size.
+
+May be imported by: `algorithms/`, `host/` and everything above them. It knows nodes as rows only: no graph, no message.
+To add an optimiser: its arithmetic in `optimisers.py` (`remembers`, `memory`, `update`), its settings in `algorithms/optimisers.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from torch import Tensor
 from epidemic.learner.accuracies import Loss, PerPosition, accuracy, accuracy_measure
 from epidemic.learner.choice import CHOICES, STRATEGIES, Choice, choose, obstacle_to_stacking, rule
 from epidemic.learner.nature import Nature
-from epidemic.learner.optimisers import SGD, Adam, Memory, Optimiser, Rate, with_rate
+from epidemic.learner.optimisers import AdamUpdate, Memory, Optimiser, Rate, SGDUpdate, with_rate
 from epidemic.learner.per_node import PerNode
 from epidemic.learner.rows import Layout
 from epidemic.learner.stacked import Stacked
@@ -88,9 +91,8 @@ class Learner:
 __all__ = [
     "CHOICES",
     "LOSSES",
-    "SGD",
     "STRATEGIES",
-    "Adam",
+    "AdamUpdate",
     "Choice",
     "Evaluation",
     "Layout",
@@ -103,6 +105,7 @@ __all__ = [
     "PerNode",
     "PerPosition",
     "Rate",
+    "SGDUpdate",
     "Stacked",
     "Strategy",
     "Task",

@@ -48,7 +48,7 @@ FEWEST = 4
 
 @dataclass(frozen=True)
 class Choice:
-    """Which strategy, and why."""
+    """The training strategy that was chosen, and the reason for it."""
 
     strategy: str
     reason: str

@@ -35,7 +35,7 @@ class Optimiser(Protocol):
 
     @property
     def lr(self) -> Rate:
-        """The learning rate."""
+        """The learning rate: one number, or one for each row."""
         ...
 
     @property
@@ -53,7 +53,7 @@ class Optimiser(Protocol):
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGDUpdate:
     """Stochastic gradient descent; with momentum the velocity is v = momentum * v + g, and Nesterov's looks ahead by g + momentum * v."""
 
     lr: Rate
@@ -68,11 +68,11 @@ class SGD:
         return ("velocity",) if self.momentum else ()
 
     def memory(self, x: Tensor) -> dict[str, Tensor]:
-        """No velocity yet."""
+        """Return what new rows remember: a velocity of zeros, if there is momentum.   # x: (k, d)"""
         return {name: torch.zeros_like(x) for name in self.remembers}
 
     def update(self, pieces: Sequence[Piece]) -> None:
-        """x -= lr * v."""
+        """Take a step in place: x -= lr * v, where v is the velocity, or the gradient without momentum."""
         shrink = shrinking(self.clip, pieces)
         for x, memory, gradient in pieces:
             if shrink is not None:
@@ -90,7 +90,7 @@ class SGD:
 
 
 @dataclass(frozen=True)
-class Adam:
+class AdamUpdate:
     """Adam (Kingma and Ba, 2015); `decoupled` weight decay makes it AdamW (Loshchilov and Hutter, 2019)."""
 
     lr: Rate
@@ -106,7 +106,7 @@ class Adam:
         return "moment", "square", "steps"
 
     def memory(self, x: Tensor) -> dict[str, Tensor]:
-        """No step yet."""
+        """Return what new rows remember: both moments at zero, and no steps taken.   # x: (k, d)"""
         steps = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         return {"moment": torch.zeros_like(x), "square": torch.zeros_like(x), "steps": steps}
 

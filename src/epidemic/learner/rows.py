@@ -11,7 +11,7 @@ from epidemic.errors import BadInput
 
 
 @dataclass(frozen=True)
-class Entry:
+class RowTensor:
     """One tensor of the model within a row."""
 
     name: str
@@ -37,11 +37,11 @@ class Layout:
         if len(types) > 1:
             raise BadInput(f"the model mixes {', '.join(sorted(map(str, types)))}; all parameters must be of one type")
         self.dtype = types.pop()
-        self.entries: list[Entry] = []
+        self.entries: list[RowTensor] = []
         start = 0
         for i, (name, tensor) in enumerate([*trainable, *buffers]):
             stop = start + tensor.numel()
-            self.entries.append(Entry(name, tensor.shape, start, stop, i < len(trainable)))
+            self.entries.append(RowTensor(name, tensor.shape, start, stop, i < len(trainable)))
             start = stop
         self.size = start
         self.trainable = sum(e.stop - e.start for e in self.entries if e.trainable)
@@ -65,7 +65,7 @@ class Layout:
         return {e.name: rows[..., e.start : e.stop].view((*lead, *e.shape)) for e in chosen}
 
     def state_dict(self, row: Tensor) -> dict[str, Tensor]:
-        """What `module.load_state_dict` takes."""
+        """Return a row as the state dict that `module.load_state_dict` takes.   # row: (d,)"""
         named = {n: t.clone() for n, t in self.views(row).items()}
         tied = {alias: named[name] for alias, name in self.aliases.items()}
         return {**self.constants, **{n: t for n, t in named.items() if n not in self.transient}, **tied}

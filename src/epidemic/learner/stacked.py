@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
-from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from epidemic.learner.optimisers import Memory, Optimiser, of_rows, parts_of_memory, with_rate
 from epidemic.learner.per_node import PerNode
 from epidemic.learner.task import EVALUATION_BATCH, Evaluation, Task, evaluation
+from epidemic.learner.tracing import flat, trace
 from epidemic.workers import Workers, blocks
 
 Traces = dict[tuple[Any, ...], Callable[..., Any]]
@@ -52,7 +51,7 @@ def most_trained(rows: int, size: int, *, convolved: bool) -> int:
 
 
 def most_evaluated(rows: int, size: int) -> int:
-    """The same of evaluation."""
+    """Return how many rows are evaluated in one chunk, so that the chunk fits into memory."""
     return min(most_trained(rows, size, convolved=True), EVALUATED)
 
 
@@ -177,9 +176,7 @@ class Stacked:
         layout = self.task.layout
         arguments = (layout.views(rows, trainable=True), layout.views(rows, trainable=False), inputs, targets)
         key = ("train", len(rows), inputs.shape[1])
-        found: tuple[dict[str, Tensor], Tensor] = self._trace(key, vmap(grad_and_value(loss)), arguments, True)(
-            *arguments
-        )
+        found: tuple[dict[str, Tensor], Tensor] = self._through_trace(key, vmap(grad_and_value(loss)), arguments, True)
         return found
 
     def _evaluate(self, rows: Tensor, inputs: Tensor, targets: Tensor) -> list[Tensor]:
@@ -193,44 +190,16 @@ class Stacked:
 
         arguments = (self.task.layout.views(rows), inputs, targets)
         key = ("evaluate", len(rows), len(inputs))
-        found: list[Tensor] = self._trace(key, vmap(judge, in_dims=(0, None, None)), arguments, False)(*arguments)
+        found: list[Tensor] = self._through_trace(key, vmap(judge, in_dims=(0, None, None)), arguments, False)
         return found
 
-    def _trace(
-        self, key: tuple[Any, ...], work: Callable[..., Any], arguments: Any, training: bool
-    ) -> Callable[..., Any]:
-        """The plain tensor operations that `work` amounts to for arguments of these shapes, without vmap's own overhead."""
+    def _through_trace(
+        self, key: tuple[Any, ...], work: Callable[..., Any], arguments: tuple[Any, ...], training: bool
+    ) -> Any:
+        """What `work` gives, by the plain tensor operations that it amounts to for arguments of these shapes: without vmap's own overhead."""
         if key not in self._traced:
             with self._tracing:
                 if key not in self._traced:
                     self._module.train(training)
-                    self._traced[key] = _without_idle_steps(make_fx(work)(*arguments))
-        return self._traced[key]
-
-
-_RESHAPING = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default}
-
-
-def _without_idle_steps(traced: GraphModule) -> GraphModule:
-    """The same graph without the steps that give what they are given: a third of those that vmap leaves behind.
-
-    What is left of the views takes any strides: the batches of a later local step do not lie side by side, as those of the first one do.
-    """
-    for node in traced.graph.nodes:
-        before = node.args[0] if node.args else None
-        if node.op != "call_function" or not isinstance(before, Node):
-            continue
-        same_shape = node.target in _RESHAPING and _looks(node) is not None and _looks(node) == _looks(before)
-        if same_shape or node.target == torch.ops.aten.detach.default:
-            node.replace_all_uses_with(before)
-            traced.graph.erase_node(node)
-        elif node.target == torch.ops.aten.view.default:
-            node.target = torch.ops.aten.reshape.default
-    traced.recompile()
-    return traced
-
-
-def _looks(node: Node) -> tuple[Any, ...] | None:
-    """Shape and strides."""
-    value = node.meta.get("tensor_meta")
-    return None if value is None else (tuple(value.shape), tuple(value.stride))
+                    self._traced[key] = trace(work, arguments)
+        return self._traced[key](*flat(arguments))

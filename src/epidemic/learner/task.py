@@ -69,7 +69,7 @@ class Strategy(Protocol):
         ...
 
     def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor, first: int = 0) -> Evaluation:
-        """Every row on all samples."""
+        """Evaluate every row on all samples.   # x: (k, d), inputs: (N, ...)"""
         ...
 
 

@@ -10,10 +10,10 @@ from epidemic.errors import BadInput
 from epidemic.experiment import Experiment
 from epidemic.net.addresses import Addresses, elsewhere
 from epidemic.net.contacts import LARGEST_EXCHANGE, Book, seal_contact
-from epidemic.net.desk import Desk
+from epidemic.net.event_loop import EventLoop
+from epidemic.net.hosted import SynchronousNode
 from epidemic.net.keyring import Keyring
 from epidemic.net.keys import Identity
-from epidemic.net.seat import RoundSeat
 from epidemic.net.transport import Transport
 from epidemic.net.wire import Refused
 from epidemic.protocol import events as e
@@ -47,11 +47,13 @@ def meeting_of(experiment: Experiment, identity: Identity, addresses: Addresses)
 class Acquaintances:
     """Whom the one node of a process knows."""
 
-    def __init__(self, seat: RoundSeat, meeting: Meeting, keyring: Keyring, desk: Desk, transport: Transport) -> None:
-        self._seat = seat
+    def __init__(
+        self, node: SynchronousNode, meeting: Meeting, keyring: Keyring, loop: EventLoop, transport: Transport
+    ) -> None:
+        self._node = node
         self._book = meeting.book
         self._keyring = keyring
-        self._desk = desk
+        self._loop = loop
         self._transport = transport
         self._first = meeting.first
         transport.answer(TOPIC, self._approached)
@@ -96,9 +98,9 @@ class Acquaintances:
         self._transport.let_go(FIRST)
 
     def _sealed(self, to: int, entries: tuple[tuple[int, int], ...]) -> bytes:
-        seat = self._seat
-        found = self._book.seal(self._keyring.run, seat.place, to, entries, seat.identity.key)
-        seat.told(len(found))
+        node = self._node
+        found = self._book.seal(self._keyring.run, node.place, to, entries, node.identity.key)
+        node.told(len(found))
         return found
 
     def _exchange(self, action: e.Exchange) -> None:
@@ -107,7 +109,7 @@ class Acquaintances:
         def answered(raw: bytes | None) -> None:
             opened = self._opened(raw) if raw else None
             entries = opened[1] if opened is not None and opened[0] == partner else None
-            self._desk.put(self._seat.place, e.EntriesCame(partner, entries, refused=raw == b""))
+            self._loop.put(self._node.place, e.EntriesCame(partner, entries, refused=raw == b""))
 
         question = self._sealed(partner, action.entries)
         self._transport.ask(TOPIC, partner, question, action.patience / e.SECOND, answered, LARGEST_EXCHANGE)
@@ -117,11 +119,11 @@ class Acquaintances:
         if opened is None:
             respond(b"")
         else:
-            self._desk.put(self._seat.place, e.Approached(*opened, respond))
+            self._loop.put(self._node.place, e.Approached(*opened, respond))
 
     def _opened(self, raw: bytes) -> tuple[int, tuple[tuple[int, int], ...]] | None:
         try:
-            return self._book.open(raw, self._keyring.run, self._seat.place, self._keyring.key_of)
+            return self._book.open(raw, self._keyring.run, self._node.place, self._keyring.key_of)
         except Refused as refusal:
             self._book.refuse(refusal.reason)
             return None

@@ -69,7 +69,7 @@ def split_address(address: str) -> tuple[str, int]:
     digits = port.isascii() and port.isdigit() and len(port) <= 5
     if not host or not digits or not 1 <= int(port) <= 65535 or (":" in host) != (host[:1] == "["):
         raise BadInput(f"{address!r} is not an address; use host:port, for example 10.0.0.5:7447 or [fd00::5]:7447")
-    if any(c in host for c in " /?#,") or not host.strip("[]"):
+    if any(c in host for c in " /?#,") or not host.strip("[]") or not host.isprintable():
         raise BadInput(f"{address!r} is not an address; {host!r} is not the name of a host")
     return host.strip("[]"), int(port)
 

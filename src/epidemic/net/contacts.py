@@ -55,14 +55,14 @@ class _Exchange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     contacts: Annotated[tuple[bytes, ...], Meta(max_length=MOST_ENTRIES)]  # of the entries, in their order
 
 
-class _Signed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _SignedContact(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     content: bytes
     signature: bytes
 
 
 # Made here, in one thread: see `hello`.
 _CONTACTS, _EXCHANGES = msgspec.msgpack.Decoder(_Contact), msgspec.msgpack.Decoder(_Exchange)
-_SIGNED = msgspec.msgpack.Decoder(_Signed)
+_SIGNED = msgspec.msgpack.Decoder(_SignedContact)
 _SAVED = msgspec.msgpack.Decoder(list[tuple[tuple[int, int], bytes]])
 _SAMPLES = msgspec.msgpack.Decoder(list[tuple[Saved, bytes]])
 _PLACE, _VIEW = b"epidemic contact\0", b"epidemic exchange\0"
@@ -83,7 +83,7 @@ class Contact:
 def seal_contact(identity: Identity, address: str, since: int) -> bytes:
     """What a node says of where it is."""
     content = msgspec.msgpack.encode(_Contact(identity.place, address, since, identity.encoded))
-    return msgspec.msgpack.encode(_Signed(content, identity.key.sign(_PLACE + content)))
+    return msgspec.msgpack.encode(_SignedContact(content, identity.key.sign(_PLACE + content)))
 
 
 class Book:
@@ -224,7 +224,7 @@ class Book:
                 told.append(((place, age), raw))
         said = _Exchange(run, sender, receiver, tuple(e for e, _ in told), tuple(raw for _, raw in told))
         content = msgspec.msgpack.encode(said)
-        return msgspec.msgpack.encode(_Signed(content, key.sign(_VIEW + content)))
+        return msgspec.msgpack.encode(_SignedContact(content, key.sign(_VIEW + content)))
 
     def open(self, raw: bytes, run: bytes, receiver: int, key_of: KeyOf) -> tuple[int, Entries]:
         """Who sends an exchange to this receiver, and which entries; those whose contacts are not in order are left out and counted."""

@@ -84,9 +84,9 @@ def _check(experiment: Experiment, hosts: Sequence[str], root: Path, days: int, 
         raise BadInput(
             "--relay: topology.view is for nodes that connect to each other; leave out the view where everything goes through a relay"
         )
-    if experiment.network.close == "barrier" and len(hosts) < experiment.nodes:
+    if experiment.network.close.waits_for_all and len(hosts) < experiment.nodes:
         raise BadInput(
-            f'network.close = "barrier" needs all {experiment.nodes} nodes from the start; --hosts names {len(hosts)}'
+            f'network.close.kind = "barrier" needs all {experiment.nodes} nodes from the start; --hosts names {len(hosts)}'
         )
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise BadInput(f"{root} exists already; choose another directory")

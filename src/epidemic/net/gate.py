@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from epidemic.net.desk import Desk, now
+from epidemic.net.event_loop import EventLoop, now
 from epidemic.net.limits import BAD, CLOSED, COSTS, Limits, Verdict
 from epidemic.net.transport import ANYBODY, OBSERVER, Transport
 
@@ -12,9 +12,9 @@ from epidemic.net.transport import ANYBODY, OBSERVER, Transport
 class Gate:
     """Drops what comes over a link that carries too much, before anything is read."""
 
-    def __init__(self, transport: Transport, desk: Desk, say: Callable[[str], None], each: int) -> None:
+    def __init__(self, transport: Transport, loop: EventLoop, say: Callable[[str], None], each: int) -> None:
         """`each`: how many messages a node sends to this process in a round."""
-        self._transport, self._desk, self._say = transport, desk, say
+        self._transport, self._loop, self._say = transport, loop, say
         self._limits = Limits(each)
         self._told: set[int] = set()  # whose links carried too much
 
@@ -31,13 +31,13 @@ class Gate:
         if link not in self._told:
             self._told.add(link)
             who = {OBSERVER: "an observer", ANYBODY: "somebody who was revoked"}.get(link, f"node {link}")
-            self._desk.tell(
+            self._loop.tell(
                 self._say,
                 f"{who} sends more than any honest node: what comes over its connection is dropped (counted as flood), and the"
                 f" connection is closed for {CLOSED} s whenever that goes on",
             )
         if verdict is Verdict.CLOSE:
-            self._desk.tell(self._transport.shut, link)
+            self._loop.tell(self._transport.shut, link)
         return False
 
     def forged(self, link: int) -> None:

@@ -71,4 +71,4 @@ def _share(delivery: Delivery) -> str:
 
 
 def _advice(deadline: float) -> str:
-    return f"raise network.deadline (now {deadline:g} s), or look at the network and at what else these machines do"
+    return f"let nodes wait longer by network.close (now at most {deadline:g} s), or look at the network and at what else these machines do"

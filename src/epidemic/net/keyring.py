@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from epidemic.errors import plain
 from epidemic.net.contacts import Book
-from epidemic.net.hello import Hello, Known, open_hellos
+from epidemic.net.handshake import Handshake, OpenedHandshake, open_handshakes
 from epidemic.net.keys import Identity
 from epidemic.net.terms import Terms, differences
 from epidemic.net.wire import Refused
@@ -32,7 +32,7 @@ class Keyring:
         self._terms = terms
         self.run = terms.run
         self._nodes = nodes
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, OpenedHandshake] = {}
         self._tokens: dict[int, set[str]] = {}  # the starts that the network shows, by carrier
         self._lock = threading.Lock()
         self._refused: Counter[str] = Counter()
@@ -53,7 +53,7 @@ class Keyring:
 
     def introduce(self, raw: bytes) -> list[Introduced]:
         """Listen to the hellos of a process."""
-        found, refused = open_hellos(raw, self._identity, self._nodes)
+        found, refused = open_handshakes(raw, self._identity, self._nodes)
         heard = []
         with self._lock:
             self._refused.update(refused)
@@ -68,7 +68,7 @@ class Keyring:
                 heard.append(known.hello.introduced(differs))
         return heard
 
-    def _placed(self, hello: Hello) -> bool:
+    def _placed(self, hello: Handshake) -> bool:
         """Whether a hello says where its node is, if that must be known."""
         if self._book is None:
             return True
@@ -80,17 +80,17 @@ class Keyring:
             self._refused[refusal.reason] += 1
         return False
 
-    def _counts(self, hello: Hello) -> bool:
+    def _counts(self, hello: Handshake) -> bool:
         """Whether a hello may take the place of what is known: not an old one, while the other start is there."""
         before = self._known.get(hello.place)
         if before is None or before.hello.token == hello.token:
             return True
         return self._is_shown(hello) or not self._is_shown(before.hello)
 
-    def _is_shown(self, hello: Hello) -> bool:
+    def _is_shown(self, hello: Handshake) -> bool:
         return hello.token in self._tokens.get(hello.carrier, ())
 
-    def _differs(self, known: Known) -> tuple[str, ...]:
+    def _differs(self, known: OpenedHandshake) -> tuple[str, ...]:
         if known.hello.run == self.run:
             return ()
         told = differences(self._terms, known.terms) if known.terms is not None else []
@@ -122,7 +122,7 @@ class Keyring:
         with self._lock:
             return sum(known.hello.carrier == carrier for known in self._known.values())
 
-    def _is_void(self, known: Known, now: dt.datetime) -> bool:
+    def _is_void(self, known: OpenedHandshake, now: dt.datetime) -> bool:
         return known.name in self._identity.revoked.names or known.expires < now
 
     def void(self, now: dt.datetime) -> frozenset[int]:

@@ -1,18 +1,140 @@
-"""Lines: all sessions of a process, and what is declared on every one of them. One listens; who meets others as it goes has further ones."""
+"""Lines: the sessions of Zenoh that a process has, what is declared on them, and who is in sight over which.
+
+A process has one line that listens and, unless it knows a part of the others only, connects to all of them. Zenoh cannot change whom an open session
+connects to; who goes on meeting others (topology.view) has a further line for each of those it connects to. A further one costs about 4 MB at
+each end and a thread (20 encrypted ones, measured).
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import Any
 
 import zenoh
 
 from epidemic.errors import EpidemicError
 from epidemic.net.addresses import Addresses
-from epidemic.net.hearing import Watch
-from epidemic.net.line import Declare, Line
+
+Declare = Callable[[int, zenoh.Session], Any]
+"""Declares something on the session of the line of this number; what it gives must be held, or Zenoh drops it."""
+
+_numbers = itertools.count()
+
+
+class ZenohSession:
+    """One session of Zenoh, and what was declared on it."""
+
+    def __init__(self, session: zenoh.Session) -> None:
+        self.session = session
+        self.number = next(_numbers)  # no two lines of a process ever have the same
+        self.seen = time.monotonic()  # when somebody was last in sight at its end, or it was opened
+        self._declared: list[Any] = []
+        self._publishers: dict[str, zenoh.Publisher] = {}
+        self._matched: dict[str, float] = {}  # when somebody was there to take what is put under a key
+        self._lock = threading.Lock()
+
+    def declare(self, declare: Declare) -> None:
+        """Have something declared here."""
+        self._declared.append(declare(self.number, self.session))
+
+    def put(self, key: str, payload: zenoh.ZBytes, attachment: str | None) -> bool:
+        """Send something; False if nobody is there to take it. Blocks while the link is busy."""
+        try:
+            with self._lock:
+                publisher = self._publishers.get(key)
+                if publisher is None:
+                    publisher = self.session.declare_publisher(key, congestion_control=zenoh.CongestionControl.BLOCK)
+                    self._publishers[key] = publisher
+            # asking each time would take longer than sending
+            if time.monotonic() - self._matched.get(key, -math.inf) > 1.0:
+                status: Any = publisher.matching_status  # an object where the stubs say bool
+                if not getattr(status, "matching", status):
+                    return False
+                self._matched[key] = time.monotonic()
+            publisher.put(payload, attachment=attachment)
+        except zenoh.ZError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the session."""
+        with suppress(zenoh.ZError):  # a link that is stuck; it ends with the process
+            self.session.close()  # type: ignore[no-untyped-call]
+
+
+Presence = Callable[[int, str, bool], None]
+"""A place, the token of one start of it, whether it is there. Called under a lock: it must return at once."""
+
+
+class Once:
+    """Of several threads that want to call back, lets one."""
+
+    def __init__(self, answered: Callable[[bytes | None], None]) -> None:
+        self._answered = answered
+        self._free = threading.Lock()
+
+    def claim(self) -> bool:
+        """Whether the caller is the one."""
+        return self._free.acquire(blocking=False)
+
+    def give_up(self) -> None:
+        """There is no answer, unless there was one."""
+        if self.claim():
+            self._answered(None)
+
+
+class Watch:
+    """Who is in sight, over which line: what the watcher was told, so that it can be taken back.
+
+    Who is in sight over two lines is gone when both no longer show it.
+    """
+
+    def __init__(self, changed: Presence) -> None:
+        self._changed = changed
+        self._seen: dict[tuple[int, str], set[int]] = {}  # over which lines a token is shown
+        self._lock = threading.Lock()
+
+    @property
+    def places(self) -> set[int]:
+        """Who is in sight."""
+        with self._lock:
+            return {place for place, _ in self._seen}
+
+    def lines_to(self, place: int) -> set[int]:
+        """Over which lines a place is in sight."""
+        with self._lock:
+            return {line for (of, _), lines in self._seen.items() if of == place for line in lines}
+
+    def at_end_of(self, line: int) -> set[int]:
+        """Who is in sight over a line."""
+        with self._lock:
+            return {place for (place, _), lines in self._seen.items() if line in lines}
+
+    def noticed(self, line: int, place: int, token: str, there: bool) -> None:
+        """Tell of one who came or went."""
+        with self._lock:
+            lines = self._seen.setdefault((place, token), set())
+            before = bool(lines)
+            (lines.add if there else lines.discard)(line)
+            changed = before != bool(lines)
+            if not lines:
+                del self._seen[place, token]
+            if changed or there:  # under the lock, so that what is told last is how it is
+                self._changed(place, token, there)
+
+    def lost_sight(self, line: int | None = None) -> None:
+        """Nobody is in sight any more over this line, or over any."""
+        with self._lock:
+            seen = sorted((*key, of) for key, lines in self._seen.items() for of in lines if line in (None, of))
+        for place, token, of in seen:
+            self.noticed(of, place, token, False)
+
 
 NOBODY = 30.0
 """Seconds after which a line is closed at whose end nobody is in sight."""
@@ -43,10 +165,10 @@ class Lines:
         self._generation = 0  # how often the network was opened anew
         self._opening = ThreadPoolExecutor(2, "line")
         self._closing = ThreadPoolExecutor(8, "closing")
-        self.main = Line(open(self._first))
-        self._further: dict[str, Line] = {}  # by name
+        self.main = ZenohSession(open(self._first))
+        self._further: dict[str, ZenohSession] = {}  # by name
 
-    def all(self) -> list[Line]:
+    def all(self) -> list[ZenohSession]:
         """Every line, the one that listens first."""
         with self._lock:
             return [self.main, *self._further.values()]
@@ -58,7 +180,7 @@ class Lines:
             for line in self.all():
                 line.declare(declare)
 
-    def to(self, place: int) -> Line:
+    def to(self, place: int) -> ZenohSession:
         """The line that leads to a place: one of its own if there is one."""
         if self._further:
             numbers = self.watches["alive"].lines_to(place)
@@ -86,7 +208,7 @@ class Lines:
                 if self._generation == generation:
                     self._wanted.pop(name, None)
             return
-        line = Line(session)
+        line = ZenohSession(session)
         with self._lock:
             if (
                 self._generation == generation
@@ -108,7 +230,7 @@ class Lines:
         for line in closing:
             self._closing.submit(self._close_line, line)
 
-    def _close_line(self, line: Line) -> None:
+    def _close_line(self, line: ZenohSession) -> None:
         for watch in self.watches.values():
             watch.lost_sight(line.number)
         line.close()  # takes seconds where the other end says nothing
@@ -147,7 +269,7 @@ class Lines:
         for watch in self.watches.values():
             watch.lost_sight()
         closed()
-        main = Line(self._open(self._first))
+        main = ZenohSession(self._open(self._first))
         with self._lock:
             self.main = main
             wanted, self._wanted = self._wanted, {}

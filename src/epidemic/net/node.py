@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -24,15 +23,14 @@ from epidemic.host.store import Store
 from epidemic.models import unused_methods
 from epidemic.net.acquaintances import meeting_of
 from epidemic.net.addresses import Addresses, read_addresses
+from epidemic.net.assembly import assembly_of
 from epidemic.net.extending import check_rounds, write_rounds
-from epidemic.net.in_rounds import InRounds
+from epidemic.net.hosted import HostedNode
 from epidemic.net.keys import Identity
 from epidemic.net.opening import Unreachable
 from epidemic.net.process import Process
-from epidemic.net.seat import Seat
 from epidemic.net.terms import Terms, check_deployable, check_hosting, terms_of
 from epidemic.net.transport import Transport
-from epidemic.net.without_rounds import WithoutRounds
 from epidemic.record import Record, Summary
 from epidemic.shown import score
 from epidemic.workers import Workers, available_threads
@@ -204,31 +202,32 @@ def _run(
 ) -> None:
     """Run these nodes to their end. Where some were stopped in their final evaluation, only that is done; the others come next."""
     experiment = host.population.setup.experiment
-    way = _way(host, terms, [identity.place for identity, _ in nodes])
-    seats, told = [], []
+    assembly = assembly_of(host, terms, [identity.place for identity, _ in nodes])
+    hosted: list[HostedNode] = []
+    told = []
     for position, (identity, store) in enumerate(nodes):
         told.append(Callbacks([_Teller(say, identity.place, len(nodes)), *listeners(experiment)]))
         ear = Ear(told[-1].recorded, told[-1].evaluating, told[-1].finished)
-        seats.append(way.seat(identity, position, Journal(host, store, how, place=position, ear=ear)))
-    restored = [seat.journal.restore() for seat in seats]
-    done = [i for i, seat in enumerate(seats) if way.ended(seat, restored[i])]
+        hosted.append(assembly.node(identity, position, Journal(host, store, how, place=position, ear=ear)))
+    restored = [node.journal.restore() for node in hosted]
+    done = [i for i, node in enumerate(hosted) if node.ended(restored[i])]
     for i in done:
-        _start(told[i], host, seats[i].journal)
-        seats[i].journal.conclude()
+        _start(told[i], host, hosted[i].journal)
+        hosted[i].journal.conclude()
     if done:
         return
-    addresses = read_addresses(seats[0].identity.folder / "node.toml")
-    meeting = meeting_of(experiment, seats[0].identity, addresses)
+    addresses = read_addresses(hosted[0].identity.folder / "node.toml")
+    meeting = meeting_of(experiment, hosted[0].identity, addresses)
     process: Process | None = None
-    for seat in seats:
-        seat.mark("running")
+    for node in hosted:
+        node.mark("running")
     try:
         say("opening the network" + (f" on {addresses.listen}" if addresses.listen else ""))
         transport = _open_transport(
-            seats[0].identity,
+            hosted[0].identity,
             addresses,
             experiment,
-            way.format.frame_bytes,
+            assembly.format.frame_bytes,
             host.stop,
             insecure=insecure,
             here=here,
@@ -237,33 +236,26 @@ def _run(
         )
         if addresses.connect:
             say(f"looking for the others at {', '.join(addresses.connect[:8])}{', ...' * (len(addresses.connect) > 8)}")
-        for seat, callbacks, extra in zip(seats, told, restored, strict=True):
-            _start(callbacks, host, seat.journal)
-            where = way.join(seat, extra, addresses, transport.token, meeting)
-            seat.journal.extra = seat.extra
+        for node, callbacks, extra in zip(hosted, told, restored, strict=True):
+            _start(callbacks, host, node.journal)
+            assembly.join(node, extra, addresses, transport.token, meeting)
+            node.journal.extra = node.extra
             if extra is not None:
-                say(where)
-        process = Process(host, seats, transport, terms, way, say, meeting)
+                say(f"going on after {node.stands}")
+        process = Process(host, hosted, transport, terms, assembly, say, meeting)
         process.run()
     except KeyboardInterrupt:
-        unfinished = [seat for seat, (_, store) in zip(seats, nodes, strict=True) if not (seat.over or store.finished)]
-        stopped = [_interrupted(seat, process, way.stands) for seat in unfinished]
+        unfinished = [node for node, (_, store) in zip(hosted, nodes, strict=True) if not (node.over or store.finished)]
+        stopped = [_interrupted(node, process) for node in unfinished]
         if stopped:  # those who had finished were only waiting for the others
             raise stopped[0] from None
     except BaseException as problem:
         known = isinstance(problem, EpidemicError)
         reason = " ".join(str(problem).split())
-        for seat in seats:
-            if not seat.over:
-                seat.mark("failed", reason if known else f"unexpected {type(problem).__name__}: {reason}")
+        for node in hosted:
+            if not node.over:
+                node.mark("failed", reason if known else f"unexpected {type(problem).__name__}: {reason}")
         raise
-
-
-def _way(host: Host, terms: Terms, places: Sequence[int]) -> Any:
-    """What belongs to the method of these nodes."""
-    if host.population.setup.experiment.free is not None:
-        return WithoutRounds(host, terms, places)
-    return InRounds(host, terms, places)
 
 
 def _start(callbacks: Callbacks, host: Host, journal: Journal) -> None:
@@ -272,12 +264,12 @@ def _start(callbacks: Callbacks, host: Host, journal: Journal) -> None:
         callbacks.resumed(tuple(journal.records))
 
 
-def _interrupted(seat: Seat, process: Process | None, stands: Callable[[Any], str]) -> Interrupted:
+def _interrupted(node: HostedNode, process: Process | None) -> Interrupted:
     """Save a node that was stopped."""
     if process is not None:
-        process.learning.rewind(seat)
-    found = seat.journal.interrupted(stands(seat))
-    seat.mark("stopped", f"interrupted after {stands(seat)}")
+        process.learning.rewind(node)
+    found = node.journal.interrupted(node.stands)
+    node.mark("stopped", f"interrupted after {node.stands}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Outbox: gets letters on their way, in threads of its own. A letter for several places of one process leaves once."""
+"""Outgoing messages, and the outbox that gets them on their way, in threads of its own. One for several nodes of a process leaves once."""
 
 from __future__ import annotations
 
@@ -7,13 +7,49 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from epidemic.net.transport import Transport
+
+if TYPE_CHECKING:
+    from epidemic.net.hosted import HostedNode
 
 MOST_QUEUED = 3
 """Letters of one sender that may wait for a process's link; of further ones it gets none, unless it asks."""
 MOST_THREADS = 16
+
+
+@dataclass
+class Outgoing:
+    """A message of a hosted node: what it says, and its frame once it is sealed."""
+
+    counter: int  # the round, or the number of the message
+    targets: tuple[int, ...]
+    columns: dict[str, Tensor]  # its numbers by column; their bytes where messages are compressed
+    graph: bytes = b""
+    kind: str = ""
+    numbers: tuple[int, ...] = ()
+    part: int | None = None
+    frame: bytearray | None = None
+    payload: Any = None  # the frame as the transport wants it
+
+    def sealed(self, node: HostedNode) -> bytearray:
+        """The signed frame; made once."""
+        if self.frame is None:
+            raw = {name: raw_bytes(numbers) for name, numbers in self.columns.items()}
+            self.frame = node.format.seal(
+                self.counter, node.place, raw, node.identity.key, kind=self.kind, graph=self.graph, numbers=self.numbers, part=self.part
+            )  # fmt: skip
+        return self.frame
+
+
+def raw_bytes(row: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """A row's numbers as bytes, sharing its memory where it is on the CPU."""
+    return row.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Process: drives the protocols of the nodes that it hosts. It decides nothing: events go in, actions are carried out.
 
-Three kinds of threads. The network's own hand over what came in; letters are looked at by the reader. One thread, the desk, gives all events to
+Three kinds of threads. The network's own hand over what came in; messages are looked at by the reader. One thread, the event loop, gives all events to
 the protocols in turn and does what is quick. The main thread computes: training, mixing, evaluating, saving; interrupts reach it there.
-Letters between places of the process never leave it.
+Messages between nodes of the process never leave it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import queue
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -24,21 +24,22 @@ from epidemic.errors import BadInput, CallbackFailed, EpidemicError, RunFailed
 from epidemic.host.journal import Host
 from epidemic.net.access import REVOKED
 from epidemic.net.acquaintances import Acquaintances, Meeting
-from epidemic.net.computing import Calls, Computing
-from epidemic.net.desk import Desk, now
+from epidemic.net.assembly import Assembly
+from epidemic.net.event_loop import EventLoop, now
 from epidemic.net.gate import Gate
-from epidemic.net.hello import LARGEST_BUNDLE, Hello, seal_hellos
+from epidemic.net.handshake import LARGEST_BUNDLE, Handshake, seal_handshakes
+from epidemic.net.hosted import HostedNode, SynchronousNode
 from epidemic.net.keyring import Keyring
+from epidemic.net.learning import Calls, Computation
+from epidemic.net.link_monitor import LinkMonitor
+from epidemic.net.messages import Messages
 from epidemic.net.opening import Unreachable
 from epidemic.net.outbox import Outbox
 from epidemic.net.reader import Reader
-from epidemic.net.replays import Replays
-from epidemic.net.seat import RoundSeat, Seat
-from epidemic.net.sight import Sight
 from epidemic.net.status import seal_statuses
 from epidemic.net.terms import Terms
 from epidemic.net.transport import Transport
-from epidemic.net.wire import NO_LETTER, Letter, Refused
+from epidemic.net.wire import STATE_TRANSFER, Message, Refused
 from epidemic.protocol import events as e
 
 GREETING = 3.0
@@ -55,64 +56,36 @@ _WORDS = (e.ACCEPTED, e.BUSY, e.NOTHING, e.NOT_YET, "sent")
 Say = Callable[[str], None]
 
 
-class Letters(Protocol):
-    """What a process sends to others, and what comes for it."""
-
-    def came(self, letter: Any, places: tuple[int, ...]) -> None:
-        """A letter came that is in order."""
-
-    def carry_out(self, seat: Any, action: e.Action) -> bool:
-        """Do what is about letters; False if it is not."""
-        ...
-
-    def close(self) -> None:
-        """Send nothing any more."""
-
-
-class Way(Protocol):
-    """What belongs to a method: how its letters travel, and what it computes."""
-
-    def letters(
-        self,
-        seats: Mapping[int, Any],
-        desk: Desk,
-        outbox: Outbox,
-        transport: Transport,
-        refuse: Callable[[str], None],
-        failed: Callable[[Exception], None],
-    ) -> Letters:
-        """Its letters; `refuse` counts those that are not in order, `failed` is told of errors of our own."""
-        ...
-
-    def replays(self, seats: Mapping[int, Any]) -> Replays:
-        """Which of its messages are worth a signature."""
-        ...
-
-    def learning(self, host: Host, seats: Mapping[int, Any], calls: Calls) -> Computing[Any]:
-        """Its computing."""
-        ...
-
-
 class Process:
     """The nodes of one process, while they run."""
 
     def __init__(
         self,
         host: Host,
-        seats: Sequence[Seat],
+        nodes: Sequence[HostedNode],
         transport: Transport,
         terms: Terms,
-        way: Way,
+        assembly: Assembly,
         say: Say,
         meeting: Meeting | None = None,
     ) -> None:
-        """`way`: what belongs to the method of these nodes; `meeting`: how the one node of this process meets others that it does not know."""
+        """Connect the parts of a process.
+
+        Args:
+            host: The models of the process and what computes them.
+            nodes: Its nodes; the first one's connections carry the messages of all.
+            transport: The network.
+            terms: What the nodes agree on.
+            assembly: What has made these nodes.
+            say: Told what happens.
+            meeting: How the one node of this process meets others that it does not know.
+        """
         self._host = host
-        self._seats = {seat.place: seat for seat in seats}
+        self._nodes = {node.place: node for node in nodes}
         self._transport = transport
         self._terms = terms
         self._say = say
-        carrier = seats[0]
+        carrier = nodes[0]
         experiment = host.population.setup.experiment
         self._experiment = experiment
         self._carrier = carrier.place
@@ -120,50 +93,58 @@ class Process:
         self._format = carrier.format
         self._book = None if meeting is None else meeting.book
         self._keyring = Keyring(carrier.identity, terms, experiment.nodes, self._book)
-        self._outbox = Outbox(transport, nodes=experiment.nodes, senders=len(seats) * self._format.parts)
-        self._sight = Sight(carrier.place)
+        self._outbox = Outbox(transport, nodes=experiment.nodes, senders=len(nodes) * self._format.parts)
+        self._link_monitor = LinkMonitor(carrier.place)
         self._warned = ""
         self._asked_revoked = 0  # when it was asked last whether this node was revoked, or when all was well
         self._greeting: set[int] = set()  # whose answer is waited for
-        self._work: queue.SimpleQueue[list[tuple[Seat, e.Action]] | EpidemicError] = queue.SimpleQueue()
-        self._desk = Desk(
-            {seat.place: seat.member for seat in seats},
+        self._work: queue.SimpleQueue[list[tuple[HostedNode, e.Action]] | EpidemicError] = queue.SimpleQueue()
+        self._loop = EventLoop(
+            {node.place: node.member for node in nodes},
             self._carry_out,
             self._work_found,
             self._housekeeping,
-            self._desk_failed,
+            self._loop_failed,
         )
-        offers = 0 if experiment.faults.cap_of(experiment.nodes) is None else len(seats)
-        self._gate = Gate(transport, self._desk, say, self._format.parts + offers)
+        offers = 0 if experiment.faults.cap_of(experiment.nodes) is None else len(nodes)
+        self._gate = Gate(transport, self._loop, say, self._format.parts + offers)
         sizes = host.population.setup.sizes
         self._reader = Reader(
             self._format,
             self._keyring,
-            lambda letter, places: self._letters.came(letter, places),
+            lambda message, places: self._messages.came(message, places),
             say,
             nodes=experiment.nodes,
-            hosted=len(seats),
+            hosted=len(nodes),
             samples=dict(enumerate(sizes.tolist())) if self._format.most_samples and sizes is not None else None,
-            replays=way.replays(self._seats),
+            replays=assembly.replays(self._nodes),
             repeated=self._repeated,
             forged=self._gate.forged,
         )
-        self._found: list[tuple[Seat, e.Action]] = []
-        self._letters = way.letters(
-            self._seats, self._desk, self._outbox, transport, self._reader.refuse, self._desk_failed
+        self._found: list[tuple[HostedNode, e.Action]] = []
+        self._messages = Messages(
+            self._nodes,
+            assembly.lazy,
+            self._format.columns[0],
+            host.population.setup.task.device,
+            self._loop,
+            self._outbox,
+            transport,
+            self._reader.refuse,
+            self._loop_failed,
         )
         self._acquaintances: Acquaintances | None = None
         if meeting is not None:
-            assert isinstance(carrier, RoundSeat)
-            self._acquaintances = Acquaintances(carrier, meeting, self._keyring, self._desk, transport)
+            assert isinstance(carrier, SynchronousNode)
+            self._acquaintances = Acquaintances(carrier, meeting, self._keyring, self._loop, transport)
         calls = Calls(
-            done=self._desk.put_many,
-            flush=self._outbox.flush,
+            done=self._loop.put_many,
+            flush=self._messages.flush,
             refused=self._refusals,
-            gave_up=lambda seat: self._desk.tell(self._greet, seat, None),
+            gave_up=lambda node: self._loop.tell(self._greet, node, None),
             say=self._say_of,
         )
-        self.learning = way.learning(host, self._seats, calls)
+        self.learning = Computation(host, self._nodes, assembly.lazy, calls)
 
     def _refusals(self) -> dict[str, int]:
         """What came and was not in order, by reason."""
@@ -173,11 +154,11 @@ class Process:
     # -- from start to end --------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """All rounds of all seats, until nobody needs them any more; raises what ended one before."""
+        """Everything that the nodes have to learn, until nobody needs them any more; raises what ended one before."""
         try:
             with self._host.stop.held():  # an interrupt in the middle of Zenoh's code would get lost
                 self._open()
-            while not all(seat.over for seat in self._seats.values()):
+            while not all(node.over for node in self._nodes.values()):
                 self._host.stop.heed()
                 try:
                     found = self._work.get(timeout=0.5)
@@ -192,20 +173,20 @@ class Process:
                     self.learning.save_all()
                     raise
         finally:
-            self._desk.close()
-            self._letters.close()
+            self._loop.close()
+            self._messages.close()
             self._outbox.close()
             self._transport.close()
             self._reader.close()
-        errors = [seat.error for seat in self._seats.values() if seat.error is not None]
+        errors = [node.error for node in self._nodes.values() if node.error is not None]
         if errors:
             raise errors[0]
 
     def _open(self) -> None:
-        transport, desk = self._transport, self._desk
-        for seat in self._seats.values():
-            desk.put(seat.place, e.Started())
-            desk.put(seat.place, e.Present(self._carrier, transport.token, True))
+        transport, loop = self._transport, self._loop
+        for node in self._nodes.values():
+            loop.put(node.place, e.Started())
+            loop.put(node.place, e.Present(self._carrier, transport.token, True))
         self._introduce_inside()
         self._gate.open()
         limit = self._format.most_bytes
@@ -218,9 +199,9 @@ class Process:
             transport.answer(topic, partial(self._asked, topic))
         transport.watch("alive", self._presence)
         transport.appear("alive", self._carrier)
-        desk.start()
+        loop.start()
 
-    def _desk_failed(self, problem: Exception) -> None:
+    def _loop_failed(self, problem: Exception) -> None:
         """An error of our own: the process ends with it, saved."""
         if "EPIDEMIC_DEBUG" in os.environ:
             traceback.print_exception(problem)
@@ -231,13 +212,13 @@ class Process:
 
     def _repeated(self, places: tuple[int, ...], outcome: str) -> None:
         for place in places:
-            if place in self._seats:
-                self._seats[place].repeated(outcome)
+            if place in self._nodes:
+                self._nodes[place].repeated(outcome)
 
     def _presence(self, place: int, token: str, there: bool) -> None:
         if place != self._carrier or token != self._transport.token:
             self._keyring.shown(place, token, there)
-            self._desk.put_all(e.Present(place, token, there))
+            self._loop.put_all(e.Present(place, token, there))
 
     def _greeted(self, question: bytes, respond: Callable[[bytes], None]) -> None:
         self._introduced(question)
@@ -246,7 +227,7 @@ class Process:
     def _introduced(self, raw: bytes) -> bool:
         heard = self._keyring.introduce(raw)
         for hello in heard:
-            self._desk.put_all(hello)
+            self._loop.put_all(hello)
         for carrier in {hello.carrier for hello in heard}:
             self._gate.carries(carrier, self._keyring.carried(carrier))
         if heard:
@@ -255,21 +236,21 @@ class Process:
 
     def _hellos(self) -> bytes:
         """How the nodes of this process introduce themselves now."""
-        return seal_hellos(((self._hello(seat), seat.identity) for seat in self._seats.values()), self._terms)
+        return seal_handshakes(((self._hello(node), node.identity) for node in self._nodes.values()), self._terms)
 
-    def _hello(self, seat: Seat) -> Hello:
-        round, start, finished, gone = seat.member.hello()
+    def _hello(self, node: HostedNode) -> Handshake:
+        round, start, finished, gone = node.member.hello()
         token, run = self._transport.token, self._keyring.run
-        where, bound = b"" if self._book is None else self._book.own, seat.member.commitment
-        return Hello(
-            seat.place, self._carrier, token, seat.identity.encoded, run, round, start, finished, gone, where, bound
+        where, bound = b"" if self._book is None else self._book.own, node.member.commitment
+        return Handshake(
+            node.place, self._carrier, token, node.identity.encoded, run, round, start, finished, gone, where, bound
         )
 
     def _introduce_inside(self) -> None:
         """Tell the nodes of this process of each other."""
-        for seat in self._seats.values():
-            known = self._hello(seat).introduced()
-            self._desk.put_many((place, known) for place in self._seats if place != seat.place)
+        for node in self._nodes.values():
+            known = self._hello(node).introduced()
+            self._loop.put_many((place, known) for place in self._nodes if place != node.place)
 
     def _asked(self, topic: str, question: bytes, respond: Callable[[bytes], None]) -> None:
         try:
@@ -278,39 +259,39 @@ class Process:
             self._reader.refuse(refusal.reason)
             respond(e.NOTHING.encode())
             return
-        if wish.receiver in self._seats:
-            self._desk.put(wish.receiver, e.Asked(topic, wish.sender, wish.round, respond))
+        if wish.receiver in self._nodes:
+            self._loop.put(wish.receiver, e.Asked(topic, wish.sender, wish.round, respond))
         else:
             respond(e.NOTHING.encode())
 
     def _asked_status(self, _: bytes, respond: Callable[[bytes], None]) -> None:
         refused = self._refusals()
-        seats = self._seats.values()
-        own = ((seat.status(refused if seat.place == self._carrier else {}), seat.identity) for seat in seats)
+        nodes = self._nodes.values()
+        own = ((node.status(refused if node.place == self._carrier else {}), node.identity) for node in nodes)
         respond(seal_statuses(own))
 
-    # -- the desk's thread --------------------------------------------------------------------------------------------
+    # -- the event loop --------------------------------------------------------------------------------------------------
 
     def _carry_out(self, place: int, action: e.Action) -> None:
         """Do what is quick; what computes is left to the main thread."""
-        seat = self._seats[place]
+        node = self._nodes[place]
         match action:
             case e.Ask():
-                self._ask(seat, action)
+                self._ask(node, action)
             case e.Answer():
                 action.reply(action.word.encode())
             case e.Greet():
-                self._greet(seat, action.place)
+                self._greet(node, action.place)
             case e.Say():
-                self._say_of(seat, action.text)
+                self._say_of(node, action.text)
             case _:
                 known = self._acquaintances
-                if not (self._letters.carry_out(seat, action) or (known is not None and known.carry_out(action))):
-                    self._found.append((seat, action))
+                if not (self._messages.carry_out(node, action) or (known is not None and known.carry_out(action))):
+                    self._found.append((node, action))
 
-    def _say_of(self, seat: Seat, text: str) -> None:
+    def _say_of(self, node: HostedNode, text: str) -> None:
         """Tell people of one of the nodes."""
-        self._say(f"node {seat.place}: {text}" if len(self._seats) > 1 else text)
+        self._say(f"node {node.place}: {text}" if len(self._nodes) > 1 else text)
 
     def _work_found(self) -> None:
         """Everything that the last events led to has been carried out: what is to be computed goes to the main thread at once."""
@@ -318,38 +299,38 @@ class Process:
             found, self._found = self._found, []
             self._work.put(found)
 
-    def _ask(self, seat: Seat, action: e.Ask) -> None:
+    def _ask(self, node: HostedNode, action: e.Ask) -> None:
         topic, to, round = action.topic, action.to, action.round
 
         def heard(answer: Any) -> None:
-            self._desk.put(seat.place, e.Answered(topic, to, round, answer))
+            self._loop.put(node.place, e.Answered(topic, to, round, answer))
 
         def answered(raw: bytes | None) -> None:
             word = None if raw is None or len(raw) > 16 else raw.decode("ascii", "replace")
             if raw is None or word in _WORDS:
                 heard(word)
             elif topic == "model":
-                self._reader.put(carrier, raw, (), lambda letter: heard(self._given(letter, to)))
+                self._reader.put(carrier, raw, (), lambda message: heard(self._given(message, to)))
             elif topic == "again":
-                self._reader.put(carrier, raw, (seat.place,), asked_for=True)
+                self._reader.put(carrier, raw, (node.place,), asked_for=True)
                 heard("sent")
             else:
                 heard(None)
 
-        if to in self._seats:
-            self._desk.put(to, e.Asked(topic, seat.place, round, answered))
+        if to in self._nodes:
+            self._loop.put(to, e.Asked(topic, node.place, round, answered))
             return
-        carrier = seat.member.roster.carrier(to)
-        question = self._format.seal_offer(round, seat.place, to, seat.identity.key)
+        carrier = node.member.roster.carrier(to)
+        question = self._format.seal_offer(round, node.place, to, node.identity.key)
         self._transport.ask(topic, carrier, question, action.patience / e.SECOND, answered, self._format.frame_bytes)
 
     @staticmethod
-    def _given(letter: Letter | None, by: int) -> Letter | None:
+    def _given(message: Message | None, by: int) -> Message | None:
         """A model that was asked for, if it is one, of the node that was asked."""
-        return letter if letter is not None and letter.sender == by and letter.graph == NO_LETTER else None
+        return message if message is not None and message.sender == by and message.kind == STATE_TRANSFER else None
 
-    def _greet(self, seat: Seat, place: int | None) -> None:
-        """Introduce the nodes of this process to another process, or to all; several seats that want the same are one."""
+    def _greet(self, node: HostedNode, place: int | None) -> None:
+        """Introduce the nodes of this process to another process, or to all; several nodes that want the same are one."""
         if place is None:
             self._introduce_inside()
         for carrier in self._keyring.present() if place is None else [place]:
@@ -362,7 +343,7 @@ class Process:
         def answered(raw: bytes | None) -> None:
             self._greeting.discard(carrier)
             if raw is None or not self._introduced(raw):
-                self._desk.put_all(e.Ungreeted(carrier))
+                self._loop.put_all(e.Ungreeted(carrier))
 
         return answered
 
@@ -375,21 +356,21 @@ class Process:
         if found.changed:
             self._say(f"the list of revoked certificates has changed: {', '.join(self._identity.revoked.names)}")
             self._renew()  # who may connect is read when the network is opened
-        for seat in self._seats.values():
-            seat.identity.revoked = self._identity.revoked
+        for node in self._nodes.values():
+            node.identity.revoked = self._identity.revoked
             try:
-                seat.identity.still_good()
+                node.identity.still_good()
             except BadInput as problem:
                 self._work.put(problem)
                 return
-        self._desk.put_all(e.Void(self._keyring.void(dt.datetime.now(dt.UTC))))
+        self._loop.put_all(e.Void(self._keyring.void(dt.datetime.now(dt.UTC))))
         if self._acquaintances is not None:
             self._acquaintances.housekeeping()
         for carrier in self._keyring.present():
-            self._sight.saw(carrier, time.monotonic())
+            self._link_monitor.saw(carrier, time.monotonic())
         unseen = self._transport.unseen()
         self._ask_whether_revoked(unseen)
-        if self._sight.lost(unseen, time.monotonic()):
+        if self._link_monitor.lost(unseen, time.monotonic()):
             self._say("a connection is there on which nothing comes: opening the network again")
             self._renew()
 
@@ -414,7 +395,7 @@ class Process:
             self._say(str(problem))
             return
         token = self._transport.token
-        for place in self._seats:
-            self._desk.put(place, e.Renewed(token))
-            self._desk.put(place, e.Present(self._carrier, token, True))
+        for place in self._nodes:
+            self._loop.put(place, e.Renewed(token))
+            self._loop.put(place, e.Present(self._carrier, token, True))
         self._introduce_inside()

@@ -22,10 +22,9 @@ from epidemic.errors import BadInput, EpidemicError, Interrupted, RunFailed, pla
 from epidemic.net.extending import finished_folders
 from epidemic.net.isolation import delivery_in
 from epidemic.net.node import run_node
-from epidemic.net.runtime import enough_threads
-from epidemic.net.scheduling import compute_in_stretches
+from epidemic.net.runtime import compute_in_stretches, enough_threads
 from epidemic.net.status import Status
-from epidemic.workers import available_threads
+from epidemic.workers import available_threads, process_context
 
 LONGEST_LINE = 2000
 """Characters of a line in node.log; words of other nodes may be in it."""
@@ -135,16 +134,14 @@ def _end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-class Cluster:
+class LocalCluster:
     """All nodes of a run in processes of this machine."""
 
     def __init__(self, folders: Sequence[Path], processes: int | None = None, *, insecure: bool = False) -> None:
         """One process for each folder, or so many `processes`, each with a contiguous block of them."""
         parts = blocks(len(folders), len(folders) if processes is None else processes)
         self._insecure = insecure
-        self._context: Any = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
-        if hasattr(os, "fork"):  # PyTorch, with what vmap needs, is imported once for all
-            multiprocessing.set_forkserver_preload(["epidemic.net.node", "torch._dynamo"])
+        self._context = process_context("epidemic.net.node")
         self._here = len(parts)
         self._threads = max(1, available_threads() // max(1, len(parts)))
         self.children: list[Child] = []

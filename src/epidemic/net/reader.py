@@ -12,10 +12,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from epidemic.net.desk import now
+from epidemic.net.event_loop import now
 from epidemic.net.keyring import Keyring
 from epidemic.net.replays import Replays
-from epidemic.net.wire import NO_LETTER, Format, Header, Letter, Refused
+from epidemic.net.wire import STATE_TRANSFER, Header, Message, MessageFormat, Refused
 
 MOST_WAITING = 32
 """Letters of one link that may wait to be looked at, as long as they are not too many bytes; who sends more harms only itself."""
@@ -24,7 +24,7 @@ MOST_UNKNOWN = 16
 """Letters kept of senders who may still introduce themselves."""
 
 
-def most_of_one(format: Format) -> int:
+def most_of_one(format: MessageFormat) -> int:
     """How many letters of one sender may wait, by their size."""
     return max(4 * format.parts, min(MOST_WAITING * format.parts, WAITING_BYTES // format.usual_bytes))
 
@@ -34,7 +34,7 @@ class _Frame:
     link: int  # whose connection it came by
     raw: bytes
     places: tuple[int, ...]  # whom it is for
-    then: Callable[[Letter | None], None] | None  # for a model that was asked for; not a letter of a round
+    then: Callable[[Message | None], None] | None  # for a model that was asked for; not a letter of a round
     new: Header | None = None  # its header, where it is remembered once it is verified
 
 
@@ -43,9 +43,9 @@ class Reader:
 
     def __init__(
         self,
-        format: Format,
+        format: MessageFormat,
         keyring: Keyring,
-        take: Callable[[Letter, tuple[int, ...]], None],
+        take: Callable[[Message, tuple[int, ...]], None],
         say: Callable[[str], None],
         *,
         nodes: int,
@@ -81,7 +81,7 @@ class Reader:
         link: int,
         raw: bytes,
         places: tuple[int, ...],
-        then: Callable[[Letter | None], None] | None = None,
+        then: Callable[[Message | None], None] | None = None,
         *,
         asked_for: bool = False,
     ) -> None:
@@ -113,8 +113,10 @@ class Reader:
             return header
         if self._keyring.carrier_of(header.sender) != link:
             raise Refused("wrong-link")
-        if self._replays is not None and header.graph != NO_LETTER:
-            outcome = self._replays.sort(header.sender, header.round, places, now())
+        if header.kind == STATE_TRANSFER:  # a model that nobody asked for
+            raise Refused("wrong-kind")
+        if self._replays is not None:
+            outcome = self._replays.sort(header.sender, header.counter, places, now())
             if outcome != "new":
                 self._repeated(places, outcome)
                 return None
@@ -142,7 +144,7 @@ class Reader:
 
     def _look(self, frame: _Frame, *, again: bool) -> None:
         header, replays = frame.new, self._replays
-        if header is not None and replays is not None and replays.known(header.sender, header.round, frame.places):
+        if header is not None and replays is not None and replays.known(header.sender, header.counter, frame.places):
             self._repeated(frame.places, "duplicate")  # it waited together with the one that was verified
             if again:
                 self._known_now()
@@ -151,7 +153,10 @@ class Reader:
             letter = self._format.open(frame.raw, self._keyring.key_of)
             if self._keyring.carrier_of(letter.sender) != frame.link:
                 raise Refused("wrong-link")
-            if self._samples.setdefault(letter.sender, letter.samples) != letter.samples:
+            if frame.then is None and letter.kind == STATE_TRANSFER:
+                raise Refused("wrong-kind")
+            samples = self._format.samples_of(letter)
+            if samples and self._samples.setdefault(letter.sender, samples) != samples:
                 raise Refused("wrong-samples")
         except Refused as refusal:
             if refusal.reason == "unknown-sender" and frame.then is None:
@@ -166,8 +171,8 @@ class Reader:
             return
         if again:
             self._known_now()
-        if header is not None and replays is not None and letter.graph != NO_LETTER:
-            replays.verified(letter.sender, letter.round, frame.places)
+        if header is not None and replays is not None:
+            replays.verified(letter.sender, letter.counter, frame.places)
         if frame.then is not None:
             frame.then(letter)
         else:

@@ -20,7 +20,7 @@ FAR = 20
 
 
 @dataclass(slots=True)
-class _Sender:
+class _Verified:
     room: int  # how many messages may be verified now, in microseconds of the usual pause between them
     at: int  # when that was
     highest: int = -1  # number that was verified
@@ -37,7 +37,7 @@ class Replays:
         """
         self._near = near
         self._pause = SECOND // (FAR if near is not None else 2 * MOST_A_SECOND * parts) or 1
-        self._senders: dict[int, _Sender] = {}
+        self._senders: dict[int, _Verified] = {}
         self._lock = threading.Lock()
 
     def sort(self, sender: int, number: int, nodes: tuple[int, ...], now: int) -> str:
@@ -49,7 +49,7 @@ class Replays:
         with self._lock:
             known = self._senders.get(sender)
             if known is None:
-                known = self._senders[sender] = _Sender(2 * SECOND, now)
+                known = self._senders[sender] = _Verified(2 * SECOND, now)
             if self._near is None and number <= known.highest - WINDOW:
                 return "duplicate"
             if number in known.seen and known.seen[number].issuperset(nodes):

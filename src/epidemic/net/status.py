@@ -54,14 +54,14 @@ class Status(msgspec.Struct, frozen=True):
     delivery: Delivery | None = None  # messages that counted of those expected, where there are rounds
 
 
-class _Signed(msgspec.Struct, frozen=True, array_like=True):
+class _SignedStatus(msgspec.Struct, frozen=True, array_like=True):
     content: bytes  # JSON of a Status
     certificate: bytes
     signature: bytes
 
 
 # made once, in one thread: see `hello`
-_BUNDLES, _STATUSES = msgspec.msgpack.Decoder(list[_Signed]), msgspec.json.Decoder(Status)
+_BUNDLES, _STATUSES = msgspec.msgpack.Decoder(list[_SignedStatus]), msgspec.json.Decoder(Status)
 
 
 def seal_statuses(statuses: Iterable[tuple[Status, Identity]]) -> bytes:
@@ -69,7 +69,7 @@ def seal_statuses(statuses: Iterable[tuple[Status, Identity]]) -> bytes:
     signed = []
     for status, identity in statuses:
         content = msgspec.json.encode(status)
-        signed.append(_Signed(content, identity.encoded, identity.key.sign(_DOMAIN + content)))
+        signed.append(_SignedStatus(content, identity.encoded, identity.key.sign(_DOMAIN + content)))
     return msgspec.msgpack.encode(signed)
 
 

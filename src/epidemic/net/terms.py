@@ -12,18 +12,13 @@ import torch
 
 from epidemic import __version__
 from epidemic.callbacks.named import check_shipped
-from epidemic.clock import Clock, CloseNeighbours
 from epidemic.data import Source
 from epidemic.errors import BadInput, plain
 from epidemic.experiment import Experiment, node_terms, own_modules
-from epidemic.faults import Faults
+from epidemic.experiment.compatibility import require_compatible
 from epidemic.host.plan import check_first_round
 from epidemic.host.setup import Setup
 from epidemic.host.start import Start
-from epidemic.protocol.commitment import MOST_ROUNDS
-from epidemic.protocol.known import MOST_ENTRIES
-from epidemic.sampling import PeerSampling
-from epidemic.topology import ELLocal, fragments_of, peer_sampling, require_letters
 
 PROTOCOL = 1
 """The version of what nodes say to each other."""
@@ -184,135 +179,14 @@ def check_deployable(experiment: Experiment) -> None:
         )
     if experiment.nodes < 2:
         raise BadInput(f"nodes = {experiment.nodes}: a deployed run needs at least 2")
-    service = peer_sampling(experiment.topology)
-    if service is not None:
-        _check_view(experiment, service)
-    require_letters(experiment.topology, "in a deployment")
-    drawn = ("crashes", "random_crashes", "blocked", "partitions", "loss")
-    for key in drawn:
-        if getattr(experiment.faults, key) != getattr(Faults(), key):
-            raise BadInput(
-                f"faults.{key} is drawn by the simulator only; on a network things go wrong by themselves: leave it out"
-            )
-    if experiment.participation.partial:
-        raise BadInput(
-            "participation is drawn by the simulator only; on a network nodes come and go by themselves: leave it out"
-        )
-    if fragments_of(experiment.topology) > 1:
-        raise BadInput(
-            'topology.kind = "fragments" is for simulations; deployed nodes send parts of models with algorithm.kind = "divshare"'
-        )
+    require_compatible(experiment, "deployment")
     check_first_round(experiment)
     if experiment.network.data == "own" and isinstance(experiment.data, Source):
         contradiction = experiment.data.differs_by_place()
         if contradiction is not None:
             raise BadInput(contradiction)
-    if experiment.free is not None:
-        _check_free(experiment, experiment.free.called)
-    elif experiment.clock is not None:
-        _check_timed_rounds(experiment, experiment.clock)
-    network, capped = experiment.network, experiment.faults.cap_of(experiment.nodes) is not None
-    if getattr(experiment.algorithm, "exact_exchange", False) and network.close != "barrier":
-        kind = experiment.table()["algorithm"]["kind"]
-        raise BadInput(
-            f'algorithm.kind = "{kind}" needs every letter to arrive; use network.close = "barrier" instead of "{network.close}"'
-        )
-    if network.blind and not isinstance(experiment.topology, ELLocal):
-        raise BadInput(
-            f'network.coin = "{network.coin}" needs topology.kind = "el-local", where each node draws its targets by itself;'
-            f' this one is "{experiment.table()["topology"]["kind"]}"'
-        )
-    if network.coin == "committed":
-        _check_committed(experiment, capped=capped)
-    if network.close == "barrier" and capped:
-        raise BadInput('network.close = "barrier" cannot wait for models that faults.cap turns away; use "deadline"')
-
-
-def _check_committed(experiment: Experiment, *, capped: bool) -> None:
-    """What nodes that commit to their targets need."""
-    if experiment.free is not None:
-        raise BadInput(
-            f'network.coin = "committed" is a draw for each round, and algorithm.kind = "{experiment.free.called}" has no rounds; use'
-            " --set network.coin=private"
-        )
-    if capped:
-        raise BadInput(
-            'network.coin = "committed" does not go with faults.cap: offers have no room for the proof that their receiver was drawn; leave'
-            " out the cap, or use --set network.coin=private"
-        )
-    if experiment.rounds > MOST_ROUNDS:
-        raise BadInput(
-            f'network.coin = "committed" has a hash chain of at most {MOST_ROUNDS} links, one for each round; rounds = {experiment.rounds}'
-            " are more: use fewer, or --set network.coin=private"
-        )
 
 
 def check_hosting(experiment: Experiment, hosted: int) -> None:
     """Say why one process cannot host so many nodes."""
-    if hosted > 1 and peer_sampling(experiment.topology) is not None:
-        raise BadInput(
-            f"topology.view: every node has connections of its own, so that {hosted} nodes cannot share a process; give each its own"
-        )
-
-
-def _check_view(experiment: Experiment, service: PeerSampling) -> None:
-    """What nodes that know a part of the others only need."""
-    if experiment.network.coin != "private":
-        raise BadInput(
-            "topology.view: deployed nodes that know a part of the others only draw their targets by themselves; use"
-            " --set network.coin=private"
-        )
-    most = service.side(experiment.nodes, 0, lambda _: 0).most
-    if most > MOST_ENTRIES:
-        raise BadInput(
-            f"topology.view: exchanges of {most} entries are more than {MOST_ENTRIES}, the most that a deployed node takes; use smaller views"
-        )
-
-
-def _check_timed_rounds(experiment: Experiment, clock: Clock) -> None:
-    """What a [clock] says of rounds must be what the deployed nodes do; of processors and links it says what they are modelled as."""
-    if clock.stop or clock.megabytes:
-        key = "stop" if clock.stop else "megabytes"
-        raise BadInput(
-            f"clock.{key} is for simulations: deployed rounds end after rounds = {experiment.rounds}; leave it out"
-        )
-    _check_no_churn(clock)
-    kind = str(clock.close.__struct_config__.tag)
-    same = {"neighbours": "barrier", "global": "barrier", "quorum": "quorum", "deadline": "deadline"}.get(kind)
-    if same is None:
-        raise BadInput(
-            f'clock.close.kind = "{kind}" is for simulations; deployed nodes close by deadline, quorum or barrier'
-        )
-    if clock.close != CloseNeighbours() and same != experiment.network.close:
-        raise BadInput(
-            f'clock.close.kind = "{kind}" and network.close = "{experiment.network.close}" contradict each other;'
-            f' use network.close = "{same}"'
-        )
-
-
-def _check_no_churn(clock: Clock) -> None:
-    if clock.churn is not None:
-        raise BadInput(
-            "clock.churn is drawn by the simulator only; on a network nodes come and go by themselves: leave it out"
-        )
-
-
-def _check_free(experiment: Experiment, kind: str) -> None:
-    """The same of a method without rounds."""
-    clock = experiment.clock
-    assert clock is not None
-    if not clock.stop:
-        raise BadInput(
-            f'algorithm.kind = "{kind}" has no rounds after which a deployed run would end: give it clock.stop, in seconds'
-        )
-    if clock.megabytes:
-        raise BadInput(
-            f"clock.megabytes = {clock.megabytes:g} is for simulations: no node knows what the others have sent; leave it out, and use"
-            " clock.stop"
-        )
-    _check_no_churn(clock)
-    if experiment.network.close != "deadline":
-        raise BadInput(
-            f'network.close = "{experiment.network.close}" has no meaning for algorithm.kind = "{kind}", which has no rounds to close;'
-            " leave it out"
-        )
+    require_compatible(experiment, "deployment", hosted=hosted)

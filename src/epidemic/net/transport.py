@@ -28,10 +28,8 @@ from zenoh.handlers import Callback
 
 from epidemic.net.access import REVOKED, Mode, configuration
 from epidemic.net.addresses import Addresses
-from epidemic.net.hearing import Once, Presence, Watch
 from epidemic.net.keys import Identity, place_of
-from epidemic.net.line import Line
-from epidemic.net.lines import Find, Lines
+from epidemic.net.lines import Find, Lines, Once, Presence, Watch, ZenohSession
 from epidemic.net.opening import check_free, worded
 from epidemic.net.runtime import enough_threads, no_lingering, shut
 
@@ -279,7 +277,7 @@ class Transport:
 
     @staticmethod
     def _get(
-        line: Line,
+        line: ZenohSession,
         key: str,
         question: bytes,
         timeout: float,

@@ -6,22 +6,24 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from epidemic.experiment import Experiment
 from epidemic.graph import Graph
 from epidemic.host.plan import View as Whole
 from epidemic.host.plan import committed_targets, intended_graph, view_of
-from epidemic.net.seat import RoundSeat
 from epidemic.protocol.commitment import Chain
 from epidemic.protocol.rounds import View
 from epidemic.rng import Streams
+
+if TYPE_CHECKING:
+    from epidemic.net.hosted import SynchronousNode
 
 REMEMBERED = 40
 """Rounds whose graphs are remembered."""
 
 
-class Views(Protocol):
+class RoundViews(Protocol):
     """What rounds have in store for each place."""
 
     def __call__(self, place: int, round: int) -> View:
@@ -40,12 +42,12 @@ class Views(Protocol):
 class ByAcquaintance:
     """Where not everybody knows everybody, each place draws its targets from those it knows, when the round begins."""
 
-    def __init__(self, seats: Mapping[int, RoundSeat]) -> None:
-        self._seats = seats
+    def __init__(self, nodes: Mapping[int, SynchronousNode]) -> None:
+        self._nodes = nodes
 
     def __call__(self, place: int, round: int) -> View:
         """What the protocol goes by."""
-        return self._seats[place].member.view(round)
+        return self._nodes[place].member.view(round)
 
     def whole(self, place: int, round: int) -> Whole:
         """What weights follow from."""

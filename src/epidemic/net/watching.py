@@ -18,7 +18,7 @@ LARGEST_ANSWER = 2**26
 """Bytes that one process may say of all its nodes."""
 
 
-class Watcher:
+class StatusWatcher:
     """Somebody who asks nodes how they are, with a certificate of its own."""
 
     def __init__(self, folder: Path, *, insecure: bool = False) -> None:

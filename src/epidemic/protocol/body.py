@@ -33,6 +33,10 @@ class Rows(Protocol):
         """The weighted sum of these models, added in this order."""
         ...
 
+    def aggregate(self, own: Row, letters: Sequence[Letter], weights: Sequence[float], now: int) -> Row:
+        """What the experiment's [aggregation] makes of a model and of these letters."""
+        ...
+
     def patch(self, base: Row, parts: Mapping[int, Sequence[Term]]) -> Row:
         """The base with some parts replaced by weighted sums."""
         ...
@@ -106,6 +110,10 @@ class Body:
     def mix(self, terms: Sequence[Term]) -> Row:
         """The weighted sum of these models."""
         return self._rows.mix(terms)
+
+    def aggregate(self, own: Row, letters: Sequence[Letter], weights: Sequence[float] = ()) -> Row:
+        """What the experiment's [aggregation] makes of a model and of these letters."""
+        return self._rows.aggregate(own, letters, weights, self.now)
 
     def patch(self, base: Row, parts: Mapping[int, Sequence[Term]]) -> Row:
         """The base with some parts replaced."""

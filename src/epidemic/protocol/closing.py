@@ -1,21 +1,16 @@
-"""Rounds under the simulated clock: when a node closes a round. One class for each way, each a few lines over what they share.
+"""Rounds under the simulated clock: a node trains, sends, waits until its closing rule (`close`) says that the round is over, and mixes.
 
-  global       every letter was heard, and everybody goes on at the same moment
-  neighbours   every letter was heard
-  quorum       a share of them was heard
-  deadline     every letter was heard, or so much time has passed since its own training ended
-  schedule     at fixed times; who still trains then sends nothing in that round
-
-Letters of rounds that are closed are dropped, or carried into the next mixture. A node does not leave rounds out, unless it may catch up or
-was away: then it keeps its model and goes on in the round that it hears of.
+Messages of rounds that are closed are dropped, or carried into the next mixture. A node does not leave rounds out, unless it may catch up or
+was away: then it keeps its model and goes on in the round that it hears of. Two rules need more than the answer when to close: `GlobalNode` opens
+rounds for all at once, `ScheduledNode` closes by the time of day.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from epidemic.close import NEVER, Close, CloseSchedule
 from epidemic.protocol.node import Letter, Node, Row
 
 
@@ -70,20 +65,23 @@ class InRounds(Protocol):
         ...
 
 
-class Neighbours(Node):
-    """Closes a round when every letter was heard; the others are this with another rule."""
+class ClosingNode(Node):
+    """A node that opens and closes its rounds by itself, as `close` says."""
 
     me: Any  # an InRounds
 
-    def __init__(self, me: Any, rounds: int, *, carry: bool = False, catch_up: bool = False) -> None:
+    def __init__(self, me: Any, rounds: int, close: Close) -> None:
+        """`rounds`: how many there are in all."""
         super().__init__(me)
         self.rounds = rounds
         self.round = 0
-        self.waiting = False  # for letters, having sent its own
-        self._carry, self._catch_up = carry, catch_up
+        self.waiting = False  # for messages, having sent its own
+        self._rule = close
+        self._catch_up = bool(getattr(close, "catch_up", False))
+        self._since = 0  # when it began to wait
         self._inbox: dict[int, Letter] = {}
         self._early: dict[int, dict[int, Letter]] = {}
-        self._carried: dict[int, tuple[int, Letter]] = {}  # by sender: round, letter
+        self._carried: dict[int, tuple[int, Letter]] = {}  # by sender: round, message
         self._heard_of = 0  # the latest round that somebody is in
         self._joining = False  # it was away, and goes on where the others are
 
@@ -108,10 +106,11 @@ class Neighbours(Node):
     def trained(self, row: Row) -> None:
         """Send, and look whether everything is there already."""
         self.me.post(self.round)
-        self.waiting = True
-        self.began_to_wait()
-        if self.waiting:
-            self.look()
+        self.waiting, self._since = True, self.me.now
+        limit = self._rule.limit(NEVER)
+        if limit < NEVER:
+            self.me.wake_at(self.me.now + limit, "deadline")
+        self.look()
 
     def received(self, letter: Letter) -> None:
         """Letters of this round count; later ones are kept; earlier ones are late."""
@@ -128,7 +127,7 @@ class Neighbours(Node):
 
     def _late(self, round: int, letter: Letter) -> None:
         before = self._carried.get(letter.sender)
-        if not self._carry or self.round >= self.rounds or (before is not None and before[0] >= round):
+        if not self._rule.carries or self.round >= self.rounds or (before is not None and before[0] >= round):
             self.me.dropped([letter])
             return
         if before is not None:
@@ -171,22 +170,24 @@ class Neighbours(Node):
         """Those of this round and later ones, and those that are carried."""
         return len(self._inbox) + sum(map(len, self._early.values())) + len(self._carried)
 
-    # -- what makes the ways different --------------------------------------------------------------------------------
-
-    def began_to_wait(self) -> None:
-        """Its own letters are on their way."""
-
     def look(self) -> None:
         """Close the round if it is over."""
-        if len(self._inbox) >= self.me.awaited(self.round):
+        awaited, heard = self.me.awaited(self.round), len(self._inbox)
+        waited, missing = self.me.now - self._since, heard < awaited
+        if self._rule.left(heard=heard, expected=awaited, missing=missing, waited=waited, usual=NEVER) <= 0:
             self.close()
 
+    def woken(self, tag: str) -> None:
+        """The longest wait may be over."""
+        if self.waiting:
+            self.look()
+
     def closed(self) -> None:
-        """The letters of the round are mixed."""
+        """The messages of the round are mixed."""
         self.go_on()
 
 
-class Global(Neighbours):
+class GlobalNode(ClosingNode):
     """Everybody opens the next round at the same moment."""
 
     def closed(self) -> None:
@@ -198,43 +199,12 @@ class Global(Neighbours):
         self.go_on()
 
 
-class Deadline(Neighbours):
-    """Waits for letters for so long, and no longer."""
-
-    def __init__(self, me: Any, rounds: int, *, limit: int, **how: Any) -> None:
-        super().__init__(me, rounds, **how)
-        self._limit = limit
-
-    def began_to_wait(self) -> None:
-        """The time runs."""
-        if self._limit:
-            self.me.wake_at(self.me.now + self._limit, "deadline")
-
-    def woken(self, tag: str) -> None:
-        """Time is up."""
-        if self.waiting:
-            self.close()
-
-
-class Quorum(Deadline):
-    """A share of the letters is enough."""
-
-    def __init__(self, me: Any, rounds: int, *, share: float, limit: int = 0, **how: Any) -> None:
-        super().__init__(me, rounds, limit=limit, **how)
-        self._share = share
-
-    def look(self) -> None:
-        """Close the round if enough was heard."""
-        if len(self._inbox) >= math.ceil(self._share * self.me.awaited(self.round) - 1e-9):
-            self.close()
-
-
-class Schedule(Neighbours):
+class ScheduledNode(ClosingNode):
     """Rounds end at fixed times for everybody."""
 
-    def __init__(self, me: Any, rounds: int, *, every: int, **how: Any) -> None:
-        super().__init__(me, rounds, **how)
-        self._every = every
+    def __init__(self, me: Any, rounds: int, close: CloseSchedule) -> None:
+        super().__init__(me, rounds, close)
+        self._every = close.period
 
     def started(self) -> None:
         """The first round ends after one period."""

@@ -218,10 +218,11 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Close a round: mix these letters, by ascending sender."""
+    """Close a round: mix these messages, by ascending sender."""
 
     round: int
     letters: tuple[tuple[int, Any], ...]
+    ages: tuple[int, ...] = ()  # how many rounds old each of them is; empty: none is of an earlier round
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,6 +159,11 @@ class Mailbox(Generic[L]):
         return len(self._letters)
 
     @property
+    def held(self) -> int:
+        """How many letters are here, of the open round and later ones."""
+        return len(self._letters) + len(self._early)
+
+    @property
     def moved_on(self) -> int:
         """How many senders have sent messages of later rounds already."""
         return len({sender for _, sender in self._early})

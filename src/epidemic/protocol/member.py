@@ -8,7 +8,7 @@ What a method adds is a class derived from this one: `rounds.Rounds` for methods
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from epidemic.protocol.events import (
     NOTHING,
@@ -48,6 +48,9 @@ TICK = SECOND // 2
 TELL_END = 2 * SECOND
 """How often a node at its end says so: the news may have got lost, or that of the others."""
 
+LINGER = 2 * SECOND
+"""How long at least a node that has finished stays for the others, however short their rounds are."""
+
 
 class Member:
     """One node's decisions, as far as every method has them."""
@@ -57,12 +60,17 @@ class Member:
     commitment: bytes = b""
     """What this node commits itself to in its hellos, where the coin is a committed one."""
 
-    def __init__(self, rules: Rules, draw: Draw, token: str, *, done: int, count: Count | None) -> None:
-        """`done` rounds, or whatever is counted like them, are behind it."""
+    def __init__(
+        self, rules: Rules, draw: Draw, token: str, *, done: int, count: Count | None, roster: Any = None
+    ) -> None:
+        """`done` rounds, or whatever is counted like them, are behind it.
+
+        `roster`: who the others are, where something else than greetings and heartbeats tells it; it answers what a `Roster` does.
+        """
         self.rules = rules
         self.draw = draw
         self.token = token
-        self.roster = Roster(
+        self.roster: Roster = roster or Roster(
             rules.place, rules.nodes, rules.rounds, token=token, deadline=rules.deadline, witnesses=rules.witnesses
         )
         self.people = People(self)
@@ -256,7 +264,7 @@ class Member:
                 for place in self.rules.others
             )
         else:
-            over = roster.alive(now) <= roster.finished or now - self.began >= self.rules.deadline
+            over = roster.alive(now) <= roster.finished or now - self.began >= max(LINGER, self.rules.deadline)
         if over:
             self.enter("left")
             self.act(Leave())

@@ -103,6 +103,13 @@ class Me(Protocol):
         """The weighted sum of these models, added in this order."""
         ...
 
+    def aggregate(self, own: Row, letters: Sequence[Letter], weights: Sequence[float] = ()) -> Row:
+        """What the experiment's [aggregation] makes of a model and of letters that carry whole ones, by ascending sender.
+
+        `weights`: how much each counts in an average, the own model first; none: all alike.
+        """
+        ...
+
     def patch(self, base: Row, parts: Mapping[int, Sequence[Term]]) -> Row:
         """The base with some parts replaced by weighted sums; a term is a whole model or a letter's part."""
         ...

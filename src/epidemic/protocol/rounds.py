@@ -100,13 +100,14 @@ class Rounds(Member):
         tally: Mapping[str, int] | None = None,
         count: Count | None = None,
         coin: Commitments | None = None,
+        roster: Any = None,
     ) -> None:
         """`done` rounds are behind it; `kept` are the targets of letters sent before a restart, by round.
 
         `view`: what rounds have in store, or how the node comes to know others where it does not know everybody.
-        `coin`: what the nodes have committed to, where their coin is a committed one.
+        `coin`: what the nodes have committed to, where their coin is a committed one. `roster`: see `Member`.
         """
-        super().__init__(rules, draw, token, done=done, count=count)
+        super().__init__(rules, draw, token, done=done, count=count, roster=roster)
         self.coin = coin
         self.commitment = b"" if coin is None else coin.commitment
         self.known: Known | None = None
@@ -124,6 +125,12 @@ class Rounds(Member):
         self.mailbox.begin_with(done)
         self._ask_at = 0  # when those missing are asked
         self._ready: dict[int, int] = {}  # since when it waited for letters, of the last rounds
+        self._carried: dict[int, tuple[int, Any]] = {}  # by sender: the last message that came late, and its round
+
+    @property
+    def held(self) -> int:
+        """How many messages are here that may still count."""
+        return self.mailbox.held + len(self._carried)
 
     def on(self, event: Event) -> None:
         """A letter came, or something was computed."""
@@ -324,27 +331,29 @@ class Rounds(Member):
         elif ALONE * heard < heard + len(absent):
             held = roster.worth_waiting_for(absent, self.round, now)
         missing |= held
-        if self.rules.close == "quorum" and heard >= len(view.targets):
-            return missing, 0
-        if not missing and roster.alive(now):
-            return missing, 0
-        limit = self.rules.deadline if held else self.pace.limit
+        usual = self.rules.deadline if held else self.pace.limit
         if missing and not held and not roster.punctual(missing):
-            limit //= (
-                2  # others wait for this node no longer than it waits: it must not wait as long for one that is slow
-            )
-        return missing, limit - waited
+            # others wait for this node no longer than it waits: it must not wait as long for one that is slow
+            usual //= 2
+        return missing, self.rules.close.left(
+            heard=heard,
+            expected=len(view.expected or ()),
+            missing=bool(missing) or not roster.alive(now),
+            waited=waited,
+            usual=usual,
+        )
 
     def _left_for_anybody(self) -> int:
         """Where nobody knows whom to expect: how long to wait for messages."""
         rules, heard, waited = self.rules, self.mailbox.heard, self.now - self.began
         wanted = len(self.view(self.round).targets)
-        enough = rules.cap if rules.cap is not None else wanted if rules.close == "quorum" else None
-        if enough is not None and heard >= enough:
+        if rules.cap is not None and heard >= rules.cap:
             return 0
         if self._overtaken(wanted) or self.roster.front(self.now) > self.round:
             return 0
-        left = self.pace.limit - waited
+        left = rules.close.left(heard=heard, expected=wanted, missing=True, waited=waited, usual=self.pace.limit)
+        if rules.close.enough(heard, wanted):
+            return left
         if (
             left <= 0 and ALONE * heard < wanted and self.roster.alive(self.now)
         ):  # nobody drew this node, or it is ahead
@@ -359,7 +368,7 @@ class Rounds(Member):
             if self.roster.away(place, self.now, self.began) > self.rules.patience:
                 self.fail(
                     f"round {self.round}: node {place} has been away for {self.rules.patience / SECOND:g} s (network.patience), and"
-                    ' with network.close = "barrier" nobody goes on without it; start all nodes again to go on'
+                    ' with network.close.kind = "barrier" nobody goes on without it; start all nodes again to go on'
                 )
                 return True
         return False
@@ -374,7 +383,7 @@ class Rounds(Member):
         elif place in self.mailbox.missing():
             self.fail(
                 f"round {self.round}: node {place} no longer has its letter for this node, so that the barrier cannot be"
-                ' passed: a node was away for too long; start the run again, or use network.close = "deadline"'
+                ' passed: a node was away for too long; start the run again, or use network.close.kind = "adaptive"'
             )
 
     def _close(self, missing: frozenset[int]) -> None:
@@ -388,7 +397,13 @@ class Rounds(Member):
         self.roster.missed(missing, self.now - self.began, self.now)
         self._note(len(letters))
         self.enter("mixing")
-        self.act(Mix(self.round, tuple((sender, letter) for sender, (letter, _) in letters.items())))
+        mixed = {sender: (letter, 0) for sender, (letter, _) in letters.items()}
+        for sender, (round, letter) in self._carried.items():
+            mixed.setdefault(sender, (letter, self.round - round))
+        self._carried = {}
+        those = [(sender, *mixed[sender]) for sender in sorted(mixed)]
+        ages = tuple(age for _, _, age in those)
+        self.act(Mix(self.round, tuple((sender, letter) for sender, letter, _ in those), ages if any(ages) else ()))
 
     def _note(self, heard: int) -> None:
         """Count what a round brought, and what its graph promised."""
@@ -442,6 +457,8 @@ class Rounds(Member):
             self.roster.heard(event.sender, event.round, self.now)
         elif outcome == "late" and since is not None:
             self.pace.waited(self.now - since)
+            if self.rules.close.carries and self._carried.get(event.sender, (-1,))[0] < event.round:
+                self._carried[event.sender] = event.round, event.letter
             if event.round > self.round - BEHIND:
                 self.roster.nearly(event.sender)
         if self.phase == "waiting":

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from epidemic.close import Close, CloseAdaptive
 from epidemic.protocol.events import SECOND
 
 
@@ -30,8 +31,7 @@ class Rules:
     place: int
     nodes: int
     rounds: int
-    close: str = "deadline"
-    deadline: int = 30 * SECOND
+    close: Close = field(default_factory=CloseAdaptive)
     patience: int = 60 * SECOND
     founders: frozenset[int] = frozenset()  # who is waited for at the start, besides this node
     adopt: bool = True  # whether a node that returns takes somebody's model
@@ -45,12 +45,21 @@ class Rules:
     @property
     def barrier(self) -> bool:
         """Whether a round ends only when everybody was heard."""
-        return self.close == "barrier"
+        return self.close.waits_for_all
+
+    @property
+    def deadline(self) -> int:
+        """The longest wait for messages that the closing rule allows, in microseconds."""
+        return self.close.longest
 
     @property
     def kept(self) -> int:
-        """Rounds whose letters can be sent again."""
-        return min(self.nodes, 16) if self.barrier else 4
+        """Rounds whose letters can be sent again.
+
+        With a barrier one that is missing ends the run, and a node to whom nobody sends for a while gets far ahead of one that waits for its letter:
+        with one letter a round by `nodes` rounds in a quarter of all cases of 3 or 4 nodes, by 16 in fewer than one of a thousand up to 24 nodes.
+        """
+        return min(2 * self.nodes + 4, 16) if self.barrier else 4
 
     @property
     def ahead(self) -> int:

@@ -85,7 +85,7 @@ class Search:
             return f"no other node was found {within}"
         if rules.barrier and not founders <= alive:
             missing = listed(sorted(founders - alive))
-            return f'{missing} did not come {within}; with network.close = "barrier" everyone must be there'
+            return f'{missing} did not come {within}; with network.close.kind = "barrier" everyone must be there'
         return None
 
     # -- catching up --------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class Search:
         self._goal = max(self._goal, node.roster.front(node.now) + 1)
         self._donor = self._donors.pop(0) if self._donors else None
         if self._donor is not None:
-            node.ask("model", self._donor, self._goal - 1, min(5 * SECOND, node.rules.deadline))
+            node.ask("model", self._donor, self._goal - 1, min(5 * SECOND, max(SECOND, node.rules.deadline)))
             return
         if node.wants_model:
             node.say("nobody gave a model; going on with the own one")

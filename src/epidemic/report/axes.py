@@ -64,7 +64,7 @@ class Axis:
         self.low, self.high, self.start, self.end, self.log = low, high, start, end, log
 
     def __call__(self, value: float) -> float:
-        """Where a value is."""
+        """Return the position of a value on the axis, in units of the drawing."""
         value = drawable(value)
         value = math.log10(max(value, SMALLEST)) if self.log else value
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
@@ -95,7 +95,7 @@ class Axis:
 
 
 def number(value: float) -> str:
-    """A number beside an axis."""
+    """Write a number briefly enough to stand beside an axis."""
     if abs(value) >= 10_000 or (value and abs(value) < 1e-3):
         return f"{value:.3g}"
     return f"{round(value, 10):g}"
@@ -160,7 +160,7 @@ def _apart(x: Axis, ticks: Sequence[tuple[float, str]]) -> list[tuple[float, str
 
 
 def labels(box: Box, x_label: str, y_label: str) -> str:
-    """What the axes are."""
+    """Return the SVG of both axes' names."""
     middle = (box.top + box.floor) / 2
     below = f'<text class="label" x="{(box.left + box.end) / 2}" y="{box.height - 8}" text-anchor="middle">{escape(x_label)}</text>'
     beside = f'<text class="label" transform="rotate(-90 14 {middle})" x="14" y="{middle}" text-anchor="middle">{escape(y_label)}</text>'

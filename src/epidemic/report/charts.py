@@ -15,9 +15,9 @@ import msgspec
 
 from epidemic.errors import plain
 from epidemic.report.axes import WHOLE, Axis, Box, frame, labels, number, roomy, svg, vertical_grid, with_room
-from epidemic.report.looks import Look, colour_name
+from epidemic.report.looks import LineStyle, colour_name
 
-__all__ = ["Axis", "Look", "Point", "Series", "bar_chart", "colour_name", "heat_chart", "line_chart", "range_of", "rows_chart", "strip_chart", "value_chart"]  # fmt: skip
+__all__ = ["Axis", "ChartPoint", "LineStyle", "Series", "bar_chart", "colour_name", "heat_chart", "line_chart", "range_of", "rows_chart", "strip_chart", "value_chart"]  # fmt: skip
 
 POINTS = 240
 """More points of a line than this are thinned out."""
@@ -37,17 +37,17 @@ class Series(msgspec.Struct, frozen=True):
     """A line with an optional band around it."""
 
     name: str
-    look: Look
+    look: LineStyle
     x: list[float]
     y: list[float]
     half_width: list[float] = []
 
 
-class Point(msgspec.Struct, frozen=True):
+class ChartPoint(msgspec.Struct, frozen=True):
     """A result at a value of a setting: mean, and half-width of its interval (None for a single seed)."""
 
     name: str
-    look: Look
+    look: LineStyle
     x: float
     y: float
     half_width: float | None = None
@@ -100,7 +100,7 @@ def range_of(
     return (min(xs), max(xs)), (min(ys), max(ys)) if log_y else roomy(ys, from_zero=from_zero)
 
 
-def value_chart(name: str, title: str, description: str, points: Sequence[Point], x_label: str, y_label: str, *,
+def value_chart(name: str, title: str, description: str, points: Sequence[ChartPoint], x_label: str, y_label: str, *,
                 log_x: bool = False, log_y: bool = False, joined: bool = True) -> str:  # fmt: skip
     """What came out at each value of a setting: a dot at the mean with its interval; the dots are joined unless told otherwise."""
     kept = [p for p in sorted(points, key=lambda p: p.x) if math.isfinite(p.y) and (p.y > 0 or not log_y)]
@@ -138,7 +138,7 @@ def rows_chart(
     name: str,
     title: str,
     description: str,
-    rows: Sequence[tuple[str, Look, float, float | None]],
+    rows: Sequence[tuple[str, LineStyle, float, float | None]],
     x_label: str,
 ) -> str:
     """One row for each word of a setting: a dot at the mean, with its interval (None for a single seed)."""
@@ -162,7 +162,7 @@ def rows_chart(
 
 
 def strip_chart(
-    name: str, title: str, description: str, rows: Sequence[tuple[str, Look, list[float]]], x_label: str
+    name: str, title: str, description: str, rows: Sequence[tuple[str, LineStyle, list[float]]], x_label: str
 ) -> str:
     """One row for each run, a dot for each node, a bar at the mean."""
     box = _rows_box(len(rows))
@@ -185,7 +185,7 @@ def strip_chart(
 
 
 def bar_chart(
-    name: str, title: str, description: str, rows: Sequence[tuple[str, Look, float | None]], x_label: str
+    name: str, title: str, description: str, rows: Sequence[tuple[str, LineStyle, float | None]], x_label: str
 ) -> str:
     """One bar for each run; None: it never got there."""
     box = _rows_box(len(rows), 30)
@@ -259,7 +259,7 @@ def _band(one: Series, x: Axis, y: Axis, box: Box) -> str:
     return f'<polygon class="band" style="{one.look.style}" points="{_points([*upper, *lower])}"/>'
 
 
-def _dot(look: Look, x: float, y: float) -> str:
+def _dot(look: LineStyle, x: float, y: float) -> str:
     return f'<circle class="dot" style="{look.style}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
 
 

@@ -1,4 +1,4 @@
-"""The section on simulated time: how busy processors and uplinks were, what became of letters, and how old they were when used."""
+"""The section on simulated time: how busy processors and uplinks were, what became of messages, and how old they were when used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from epidemic.report.shown import Shown
 from epidemic.report.statistics import Interval
 from epidemic.report.targets import over_seeds
 
-HEADS = ("run", "simulated seconds", "processors busy (%)", "uplinks busy (%)", "letters sent", "used (%)", "wasted (%)", "lost (%)",
+HEADS = ("run", "simulated seconds", "processors busy (%)", "uplinks busy (%)", "messages sent", "used (%)", "wasted (%)", "lost (%)",
          "staleness (s)", "95 % of it below (s)", "nodes there")  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def clock_section(shown: Shown) -> str:
         figures.append(lines_figure("uplink", "Uplinks: share of the time in which nodes sent", shown.by_time("uplink", 100), x,
                                     "busy since the start (%)", from_zero=True))  # fmt: skip
     if any(found.mean for found in shown.curves("staleness")):
-        figures.append(lines_figure("staleness", "Staleness: how old letters were when they were used", shown.by_time("staleness"), x,
+        figures.append(lines_figure("staleness", "Staleness: how old messages were when they were used", shown.by_time("staleness"), x,
                                     "seconds between sending and use, mean", from_zero=True))  # fmt: skip
     if any(min(found.mean, default=0.0) != max(found.mean, default=0.0) for found in shown.curves("online")):
         figures.append(
@@ -40,9 +40,9 @@ def clock_section(shown: Shown) -> str:
         )
     note = (
         "Busy is the share of the nodes' online time since the start in which they trained, or their uplinks sent; a dash where uplinks have"
-        " no limit. Letters are those of all nodes: used ones went into a model, wasted ones came and were of no use (late, replaced, over a"
+        " no limit. Messages are those of all nodes: used ones went into a model, wasted ones came and were of no use (late, replaced, over a"
         " limit), lost ones never came; the others were on their way or still held. Staleness is the time between sending and use, of the"
-        " letters used since the evaluation before; the table has that of the last one."
+        " messages used since the evaluation before; the table has that of the last one."
     )
     content = (
         f"{table(HEADS, rows)}<p>{escape(note)}</p>{legend(shown.legend())}<div class=grid2>{''.join(figures)}</div>"

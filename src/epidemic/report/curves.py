@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from epidemic.counting import TRAININGS, without_rounds
 from epidemic.errors import plain
 from epidemic.record import Record
-from epidemic.report.looks import Look
+from epidemic.report.looks import LineStyle
 from epidemic.report.schemes import looks_of
 from epidemic.report.settings import method_of
 from epidemic.report.statistics import Interval, along, curve
@@ -25,7 +25,7 @@ GIB = 2**30
 MIB = 2**20
 
 
-class Line:
+class MethodCurve:
     """One method in a figure: its name, the kind that decides its colour, and its records by seed.
 
     Lines of the same kind have the same colour; `variant` 0, 1, ... tells them apart by dashes. A `look` takes the place of both.
@@ -38,22 +38,22 @@ class Line:
         kind: str,
         by_seed: list[list[Record]],
         variant: int = 0,
-        look: Look | None = None,
+        look: LineStyle | None = None,
         *,
         free: bool = False,
     ) -> None:
         self.name = name
         self.free = free
         self.by_seed = by_seed
-        self.style = line_of(look or Look(kind, variant))
+        self.style = line_of(look or LineStyle(kind, variant))
 
     @property
     def timed(self) -> bool:
-        """Whether there is simulated time."""
+        """Whether all records have simulated time."""
         return all(record.time is not None for records in self.by_seed for record in records)
 
 
-def lines_of(runs: Sequence[tuple[str, Mapping[str, Any], list[list[Record]]]]) -> list[Line]:
+def lines_of(runs: Sequence[tuple[str, Mapping[str, Any], list[list[Record]]]]) -> list[MethodCurve]:
     """Runs as lines of a figure, coloured by what differs between them, as in the report.
 
     Args:
@@ -62,7 +62,7 @@ def lines_of(runs: Sequence[tuple[str, Mapping[str, Any], list[list[Record]]]]) 
     scores = [Interval.of([_score(records[-1]) for records in by_seed]).mean for _, _, by_seed in runs]
     found = looks_of([table for _, table, _ in runs], scores)
     return [
-        Line(name, method_of(table), by_seed, look=look, free=without_rounds(table))
+        MethodCurve(name, method_of(table), by_seed, look=look, free=without_rounds(table))
         for (name, table, by_seed), look in zip(runs, found, strict=True)
     ]
 
@@ -76,7 +76,9 @@ AXES = ("rounds", *CLOCKED, "bytes")
 """What accuracy can be drawn against; CLOCKED ones under the simulated clock only."""
 
 
-def learning_figure(lines: list[Line], title: str, target: float | None = None, what: str = "accuracy") -> Figure:
+def learning_figure(
+    lines: list[MethodCurve], title: str, target: float | None = None, what: str = "accuracy"
+) -> Figure:
     """Accuracy, loss or metric.NAME (`what`) against rounds, bytes and (under the clock) simulated time, and disagreement, with 95 % bands over seeds."""
     axes = ["rounds", *(["seconds"] if all(entry.timed for entry in lines) else []), "bytes"]
     figure = new_figure(4.8 * len(axes) + 4.9, 4.6)
@@ -98,7 +100,7 @@ def learning_figure(lines: list[Line], title: str, target: float | None = None, 
 
 
 def axis_figure(
-    lines: list[Line],
+    lines: list[MethodCurve],
     title: str,
     against: str,
     target: float | None = None,
@@ -114,7 +116,7 @@ def axis_figure(
     return figure
 
 
-def panels_figure(panels: list[tuple[str, list[Line], str]]) -> Figure:
+def panels_figure(panels: list[tuple[str, list[MethodCurve], str]]) -> Figure:
     """Accuracies side by side, each panel with a title, its lines, and one of `AXES`."""
     figure = new_figure(4.9 * len(panels), 4.6)
     for axes, (title, lines, against) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -123,7 +125,7 @@ def panels_figure(panels: list[tuple[str, list[Line], str]]) -> Figure:
     return figure
 
 
-def race_figure(lines: list[Line], title: str, target: float, baseline: str, claim: tuple[str, float]) -> Figure:
+def race_figure(lines: list[MethodCurve], title: str, target: float, baseline: str, claim: tuple[str, float]) -> Figure:
     """Accuracy against simulated time and bytes, and how many times faster than a baseline every accuracy is reached.
 
     Bands need three seeds: eight wide ones of two hide everything.
@@ -170,7 +172,7 @@ def race_figure(lines: list[Line], title: str, target: float, baseline: str, cla
     return figure
 
 
-def _learnt(axes: Any, lines: list[Line], against: str, title: str, what: str, *, bands: bool = True) -> None:
+def _learnt(axes: Any, lines: list[MethodCurve], against: str, title: str, what: str, *, bands: bool = True) -> None:
     largest = max(max(curve(entry.by_seed, "bytes").mean) for entry in lines)
     unit, name = (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
     factor, most = (100, 100.0) if what == "accuracy" else (1, None)
@@ -212,7 +214,7 @@ def shown_name(name: str) -> str:
     return f" {shown}" if shown.startswith("_") else shown
 
 
-def _round_label(lines: list[Line]) -> str:
+def _round_label(lines: list[MethodCurve]) -> str:
     free = [entry.free for entry in lines]
     return "round" if not any(free) else TRAININGS if all(free) else "round (without rounds: trainings)"
 

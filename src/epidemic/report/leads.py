@@ -21,7 +21,7 @@ REACH = 30.0
 """Leads of more points than this are drawn at the edge, as triangles, and written out."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class MethodLead(msgspec.Struct, frozen=True):
     """A method: its leads in percentage points, and its floors."""
 
     name: str
@@ -30,7 +30,9 @@ class Entry(msgspec.Struct, frozen=True):
     floors: FoundFloors
 
 
-def leads_figure(entries: Sequence[Entry], titles: tuple[str, str, str], baseline: str, own: FoundFloors) -> Figure:
+def leads_figure(
+    entries: Sequence[MethodLead], titles: tuple[str, str, str], baseline: str, own: FoundFloors
+) -> Figure:
     """Three panels with a line for each method: two of leads over the baseline with their intervals, one of floors.
 
     Green is ahead, red behind, grey where the interval has zero in it or there is none.

@@ -41,20 +41,20 @@ def colour_name(kind: str) -> str:
     return f"m-{kind}" if kind in KINDS else "m-other"
 
 
-def looks_of_methods(kinds: Sequence[str]) -> list[Look]:
+def looks_of_methods(kinds: Sequence[str]) -> list[LineStyle]:
     """How methods look side by side: those of the paper have their colours, all others those that are left, each another one.
 
     Further ones of the same colour differ in dashes.
     """
     free = [word for word in range(WORDS) if word not in {USED.get(kind) for kind in kinds}]
-    found: list[Look] = []
+    found: list[LineStyle] = []
     others = 0
     for kind in kinds:
         if kind in KINDS:
-            found.append(Look(kind, sum(one.kind == kind for one in found)))
+            found.append(LineStyle(kind, sum(one.kind == kind for one in found)))
         else:  # where no colour is left, dashes begin with those of a second line
             turn, word = divmod(others, len(free) or WORDS)
-            found.append(Look(kind, turn if free else turn + 1, word=free[word] if free else word))
+            found.append(LineStyle(kind, turn if free else turn + 1, word=free[word] if free else word))
             others += 1
     return found
 
@@ -65,7 +65,7 @@ def between(place: float) -> tuple[int, float]:
     return step, place * (STEPS - 1) - step
 
 
-class Look(msgspec.Struct, frozen=True):
+class LineStyle(msgspec.Struct, frozen=True):
     """The colour and the dashes of a run. The colour is that of an ordered value, of a word, or else of the method."""
 
     kind: str = "other"  # of the method

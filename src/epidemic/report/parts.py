@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from epidemic.report.looks import Look
+from epidemic.report.looks import LineStyle
 
 LONG = 40
 """A table with more rows than this scrolls upwards too."""
@@ -36,7 +36,7 @@ def figure(title: str, chart: str, text: str = "", numbers: str = "") -> str:
     )
 
 
-def swatch(look: Look) -> str:
+def swatch(look: LineStyle) -> str:
     """A short piece of a run's line."""
     return f'<svg class=swatch viewBox="0 0 28 10" aria-hidden="true"><line class="line" style="{look.style}"{look.dash} x1="1" x2="27" y1="5" y2="5"/></svg>'
 
@@ -86,7 +86,7 @@ def value_text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def legend(groups: Sequence[tuple[str, Sequence[tuple[Look, str]]]]) -> str:
+def legend(groups: Sequence[tuple[str, Sequence[tuple[LineStyle, str]]]]) -> str:
     """Lines and what they mean, in groups with an optional heading."""
     found = []
     for heading, entries in groups:
@@ -98,5 +98,5 @@ def legend(groups: Sequence[tuple[str, Sequence[tuple[Look, str]]]]) -> str:
 
 
 def count(number: int, what: str) -> str:
-    """One run, two runs."""
+    """Write a number with its noun: "1 run", "2 runs"."""
     return f"{number} {what}{'' if number == 1 else 's'}"

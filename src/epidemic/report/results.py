@@ -23,7 +23,7 @@ from epidemic.files import UNREADABLE, read_bounded, read_json
 from epidemic.host.store import RECORDS, TIMINGS, RunState, read_state
 from epidemic.record import LARGEST_RECORDS, Living, Record, Spread, Summary, read_records
 from epidemic.report.nodes import rows_of
-from epidemic.report.settings import Design, differing, method_of, settings_of
+from epidemic.report.settings import ComparedSettings, differing, method_of, settings_of
 from epidemic.report.statistics import places_of
 
 
@@ -57,7 +57,7 @@ class NodeResult(msgspec.Struct, frozen=True):
 
     @property
     def received(self) -> int:
-        """Models received in all rounds."""
+        """How many models the node received in all rounds."""
         return sum(int(degree) * rounds for degree, rounds in self.in_degree.items())
 
 
@@ -75,12 +75,12 @@ class SeedResult(msgspec.Struct, frozen=True):
 
     @property
     def seed(self) -> int:
-        """The seed's number."""
+        """The seed's number, as the experiment names it."""
         return self.info.seed
 
 
 class Result(msgspec.Struct, frozen=True):
-    """All seeds of one experiment."""
+    """A run as it was read back from its directory: one experiment with all its seeds."""
 
     label: str  # tells it apart from the others: its name, or what its directory is called
     path: Path
@@ -128,7 +128,7 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def by_seed(self) -> list[list[Record]]:
-        """The records of each seed."""
+        """The records of each seed, in the order of the seeds."""
         return [seed.records for seed in self.seeds]
 
     @property
@@ -156,9 +156,9 @@ class Results(msgspec.Struct, frozen=True):
         return differing([settings_of(run.experiment) for run in self.runs])
 
     @property
-    def design(self) -> Design:
+    def design(self) -> ComparedSettings:
         """The settings that tell the runs apart, with their values in order."""
-        return Design.of([run.experiment for run in self.runs])
+        return ComparedSettings.of([run.experiment for run in self.runs])
 
     def setting(self, run: Result, key: str) -> Any:
         """A setting of a run by its dotted key; None where it has none."""

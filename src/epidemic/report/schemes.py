@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from epidemic.report.looks import DASHES, WORDS, Look, looks_of_methods
-from epidemic.report.settings import METHOD, Design, Setting, Value, method_of
+from epidemic.report.looks import DASHES, WORDS, LineStyle, looks_of_methods
+from epidemic.report.settings import METHOD, ComparedSettings, Value, VariedSetting, method_of
 
 PANELS = 12
 """A setting with more values than this has no panels."""
@@ -18,12 +18,12 @@ PANELS = 12
 class Scheme(msgspec.Struct, frozen=True):
     """Which setting is told by what. All None: every run looks like its method."""
 
-    colour: Setting | None = None
-    panel: Setting | None = None  # has a panel for each of its values, and dashes where all are in one chart
-    third: Setting | None = None  # has dashes within the panels
+    colour: VariedSetting | None = None
+    panel: VariedSetting | None = None  # has a panel for each of its values, and dashes where all are in one chart
+    third: VariedSetting | None = None  # has dashes within the panels
 
     @staticmethod
-    def of(design: Design, scores: Sequence[float] | None = None) -> Scheme:
+    def of(design: ComparedSettings, scores: Sequence[float] | None = None) -> Scheme:
         """Methods keep their colours. Of three settings and more, those with the greatest effect on the scores come first."""
         if design.comparison:
             return Scheme()
@@ -37,21 +37,21 @@ class Scheme(msgspec.Struct, frozen=True):
         return Scheme(*ranked[:3])
 
 
-def look_of_value(setting: Setting, value: Value, variant: int = 0) -> Look:
+def look_of_value(setting: VariedSetting, value: Value, variant: int = 0) -> LineStyle:
     """The colour of one value of a setting."""
     if setting.key == METHOD:
         method = looks_of_methods([str(one) for one in setting.values])[setting.index(value)]
         return msgspec.structs.replace(method, variant=method.variant + variant)
     if setting.ordered:
-        return Look(variant=variant, place=setting.place(value))
+        return LineStyle(variant=variant, place=setting.place(value))
     number = setting.index(value)
-    return Look(variant=variant + number // WORDS, word=number % WORDS)
+    return LineStyle(variant=variant + number // WORDS, word=number % WORDS)
 
 
-def looks(design: Design, kinds: Sequence[str], scheme: Scheme, *, panels: bool = False) -> list[Look]:
+def looks(design: ComparedSettings, kinds: Sequence[str], scheme: Scheme, *, panels: bool = False) -> list[LineStyle]:
     """One for each run, whose methods are these kinds; in one chart, or in `panels`, where dashes need not tell the panel."""
     if scheme.colour is None and design.algorithms:  # of one topology, perhaps
-        return [Look(kind, i // WORDS, word=i % WORDS) for i, kind in enumerate(kinds)]
+        return [LineStyle(kind, i // WORDS, word=i % WORDS) for i, kind in enumerate(kinds)]
     if scheme.colour is None:
         return looks_of_methods(kinds)
     dashed = dashed_by(scheme, panels=panels)
@@ -60,13 +60,13 @@ def looks(design: Design, kinds: Sequence[str], scheme: Scheme, *, panels: bool 
     return [look_of_value(scheme.colour, value, dash) for value, dash in zip(colours, dashes, strict=True)]
 
 
-def looks_of(experiments: Sequence[Mapping[str, Any]], scores: Sequence[float] | None = None) -> list[Look]:
+def looks_of(experiments: Sequence[Mapping[str, Any]], scores: Sequence[float] | None = None) -> list[LineStyle]:
     """One for each run, from the tables of their experiments; `scores` say which of three and more settings matter most."""
-    design = Design.of(experiments)
+    design = ComparedSettings.of(experiments)
     return looks(design, [method_of(table) for table in experiments], Scheme.of(design, scores))
 
 
-def dashed_by(scheme: Scheme, *, panels: bool = False) -> Setting | None:
+def dashed_by(scheme: Scheme, *, panels: bool = False) -> VariedSetting | None:
     """The setting that dashes tell; none if it has more values than there are dashes."""
     setting = scheme.third if panels else scheme.panel
     return setting if setting is not None and len(setting.values) <= len(DASHES) else None

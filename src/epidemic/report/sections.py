@@ -13,7 +13,7 @@ import msgspec
 from epidemic.counting import rounds_planned
 from epidemic.report import charts
 from epidemic.report.charts import Series
-from epidemic.report.looks import Look
+from epidemic.report.looks import LineStyle
 from epidemic.report.numbers import shown as number
 from epidemic.report.numbers import shown_interval
 from epidemic.report.parts import figure, legend, section, swatch, table, value_text
@@ -21,7 +21,7 @@ from epidemic.report.results import NodeResult, Result, SeedResult
 from epidemic.report.shown import LOSS, Quantity, Shown, has_accuracy
 from epidemic.report.statistics import READ, Interval, best, disagreement_of, first_reaching
 from epidemic.report.sweeps import far_apart
-from epidemic.report.targets import FIRST, MOST, Cost, mean_cost, nodes_until, over_seeds
+from epidemic.report.targets import FIRST, MOST, CostToTarget, mean_cost, nodes_until, over_seeds
 from epidemic.shown import ABOUT_DISAGREEMENT
 
 NODES_SHOWN = 200
@@ -35,7 +35,7 @@ METRICS_SHOWN = 12
 
 
 def summary(shown: Shown) -> str:
-    """One row for each run."""
+    """Return the table with one row for each run: accuracy, loss, traffic and time."""
     heads = ["run", "seeds", "rounds"]
     if shown.classes:
         heads += ["best accuracy (%)", "at the end, all test samples (%)", "averaged model (%)"]
@@ -128,7 +128,7 @@ def cost(shown: Shown) -> str:
     traffic = f"sent per node ({shown.unit_name})"
     heads = ["run", "rounds", *(CLOCKED if shown.clock else ()), traffic, "seconds of computing", "seeds that reach it alone"]  # fmt: skip
     rows: list[list[str]] = []
-    paid: list[tuple[str, Look, Cost]] = []
+    paid: list[tuple[str, LineStyle, CostToTarget]] = []
     for i, (whole, look) in enumerate(zip(shown.all, shown.looks, strict=True)):
         run, goal = shown.runs[i], shown.target.accuracy
         if not has_accuracy(run):
@@ -172,7 +172,7 @@ def cost(shown: Shown) -> str:
     return section("Time and bytes to target", content)
 
 
-def _bars(name: str, title: str, rows: Sequence[tuple[str, Look, float]], label: str, digits: int = 2) -> str:
+def _bars(name: str, title: str, rows: Sequence[tuple[str, LineStyle, float]], label: str, digits: int = 2) -> str:
     """A bar for each run; infinite ones never got there."""
     known = [(n, look, value if math.isfinite(value) else None) for n, look, value in rows]
     unit = label.partition("(")[2].rstrip(")") or label
@@ -303,7 +303,7 @@ def environment(shown: Shown) -> str:
 # -- parts ------------------------------------------------------------------------------------------------------------
 
 
-def run_name(run: Result, look: Look) -> str:
+def run_name(run: Result, look: LineStyle) -> str:
     """As HTML: what a run is called, and how it stands if it has not ended."""
     states = {seed.state.state for seed in run.seeds if seed.summary is None}
     word = "failed" if "failed" in states else "unfinished"

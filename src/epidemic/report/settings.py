@@ -52,7 +52,7 @@ def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables)]
 
 
-class Setting(msgspec.Struct, frozen=True):
+class VariedSetting(msgspec.Struct, frozen=True):
     """A setting in which runs differ."""
 
     key: str  # dotted, as in the experiment's file
@@ -80,15 +80,15 @@ class Setting(msgspec.Struct, frozen=True):
         return self.index(value) / max(len(self.values) - 1, 1)
 
 
-class Design(msgspec.Struct, frozen=True):
+class ComparedSettings(msgspec.Struct, frozen=True):
     """The settings that tell runs apart, and the value of each in every run."""
 
-    settings: list[Setting]
+    settings: list[VariedSetting]
     points: list[tuple[Value, ...]]  # by run
     free: bool = False  # whether methods without rounds are among them
 
     @staticmethod
-    def of(experiments: Sequence[Mapping[str, Any]]) -> Design:
+    def of(experiments: Sequence[Mapping[str, Any]]) -> ComparedSettings:
         """Of the experiments' tables, one for each run."""
         tables = [settings_of(experiment) for experiment in experiments]
         columns = {key: [_plain(table.get(key)) for table in tables] for key in differing(tables)}
@@ -100,7 +100,7 @@ class Design(msgspec.Struct, frozen=True):
             values = list(dict.fromkeys(columns[key]))
             ordered = all(isinstance(value, int | float) for value in values)
             settings.append(
-                Setting(
+                VariedSetting(
                     key,
                     name if last.count(name) == 1 and name != "kind" else key,
                     sorted(values, key=float) if ordered else values,  # type: ignore[arg-type]
@@ -109,7 +109,7 @@ class Design(msgspec.Struct, frozen=True):
                 )
             )
         points = [tuple(columns[key][i] for key in telling) for i in range(len(tables))]
-        return Design(settings, points, any(map(without_rounds, experiments)))
+        return ComparedSettings(settings, points, any(map(without_rounds, experiments)))
 
     @property
     def grid(self) -> bool:
@@ -132,7 +132,7 @@ class Design(msgspec.Struct, frozen=True):
         cells = math.prod(len(setting.values) for setting in self.settings)
         return len(self.settings) > 1 and len(set(self.points)) < cells
 
-    def column(self, setting: Setting) -> list[Value]:
+    def column(self, setting: VariedSetting) -> list[Value]:
         """The value of a setting in every run."""
         i = self.settings.index(setting)
         return [point[i] for point in self.points]
@@ -144,7 +144,7 @@ class Design(msgspec.Struct, frozen=True):
         """
         return [self._effect(setting, scores) for setting in self.settings]
 
-    def _effect(self, setting: Setting, scores: Sequence[float]) -> float:
+    def _effect(self, setting: VariedSetting, scores: Sequence[float]) -> float:
         groups: dict[Value, list[float]] = {}
         for value, score in zip(self.column(setting), scores, strict=True):
             if math.isfinite(score):

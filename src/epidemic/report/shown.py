@@ -9,11 +9,11 @@ import msgspec
 
 from epidemic.counting import round_label, without_rounds
 from epidemic.report.charts import Series
-from epidemic.report.looks import Look
+from epidemic.report.looks import LineStyle
 from epidemic.report.parts import value_text
 from epidemic.report.results import Result, Results, SeedResult
 from epidemic.report.schemes import Scheme, dashed_by, look_of_value, looks
-from epidemic.report.settings import Design
+from epidemic.report.settings import ComparedSettings
 from epidemic.report.statistics import Curve, Interval, accuracy_of, along, curve, metric_of
 
 GIB, MIB = 2**30, 2**20
@@ -40,7 +40,7 @@ class Quantity(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """With its unit."""
+        """The name of the quantity, with its unit if it has one."""
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
 
@@ -107,7 +107,7 @@ class Shown:
 
     @property
     def main(self) -> Quantity:
-        """What runs are judged by."""
+        """The quantity by which runs are judged: the first of those that are shown."""
         return self.quantities[0]
 
     def scores(self) -> list[float]:
@@ -123,7 +123,7 @@ class Shown:
 
     @property
     def final_words(self) -> str:
-        """What `final` is, in words."""
+        """Say on which samples, and when, the values in `final` were measured."""
         return (
             "on all test samples at the end"
             if self.ended
@@ -131,9 +131,9 @@ class Shown:
         )
 
     def series(
-        self, xs: Sequence[list[float]], found: Sequence[Curve], factor: float, looks: Sequence[Look] | None = None
+        self, xs: Sequence[list[float]], found: Sequence[Curve], factor: float, looks: Sequence[LineStyle] | None = None
     ) -> list[Series]:
-        """A line for each run."""
+        """Return one series for each run, with the half-widths of its intervals, multiplied by `factor`."""
         return [
             Series(run.label, look, x, [factor * v for v in c.mean], [factor * h for h in c.half_width])
             for run, look, x, c in zip(self.runs, looks or self.looks, xs, found, strict=True)
@@ -145,12 +145,12 @@ class Shown:
             self._curves[key] = [curve(run.by_seed, key) for run in self.runs]
         return self._curves[key]
 
-    def by_round(self, key: str, factor: float = 1.0, looks: Sequence[Look] | None = None) -> list[Series]:
+    def by_round(self, key: str, factor: float = 1.0, looks: Sequence[LineStyle] | None = None) -> list[Series]:
         """A quantity of each run against rounds."""
         found = self.curves(key)
         return self.series([[float(t) for t in c.rounds] for c in found], found, factor, looks)
 
-    def by_time(self, key: str, factor: float = 1.0, looks: Sequence[Look] | None = None) -> list[Series]:
+    def by_time(self, key: str, factor: float = 1.0, looks: Sequence[LineStyle] | None = None) -> list[Series]:
         """A quantity of each run against simulated time; runs without it have an empty line."""
         return self._along("seconds", self.time_unit, key, factor, looks)
 
@@ -158,20 +158,24 @@ class Shown:
         """A quantity of each run against what a node sent."""
         return self._along("bytes", self.unit, key, factor, None)
 
-    def _along(self, axis: str, unit: float, key: str, factor: float, looks: Sequence[Look] | None) -> list[Series]:
+    def _along(
+        self, axis: str, unit: float, key: str, factor: float, looks: Sequence[LineStyle] | None
+    ) -> list[Series]:
         found = self.curves(key)
         xs = [[v / unit for v in along(a, c)] for a, c in zip(self.curves(axis), found, strict=True)]
         kept = [c if not any(map(math.isnan, x)) else Curve([], [], [], []) for x, c in zip(xs, found, strict=True)]
         return self.series([x if c.places else [] for x, c in zip(xs, kept, strict=True)], kept, factor, looks)
 
-    def legend(self, *, panels: bool = False) -> list[tuple[str, list[tuple[Look, str]]]]:
+    def legend(self, *, panels: bool = False) -> list[tuple[str, list[tuple[LineStyle, str]]]]:
         """What colours and dashes mean: the runs, or the values of settings."""
         colour, dashed = self.scheme.colour, dashed_by(self.scheme, panels=panels)
         if colour is None:
             return [("", [(look, run.label) for run, look in zip(self.runs, self.looks, strict=True)])]
         groups = [(colour.key, [(look_of_value(colour, v), value_text(v)) for v in colour.values])]
         if dashed is not None:
-            groups.append((dashed.key, [(Look("complete", i), value_text(v)) for i, v in enumerate(dashed.values)]))
+            groups.append(
+                (dashed.key, [(LineStyle("complete", i), value_text(v)) for i, v in enumerate(dashed.values)])
+            )
         return groups
 
     def untold(self, *, panels: bool = False) -> list[str]:
@@ -209,7 +213,7 @@ def _of(seed: SeedResult, what: Quantity) -> float:
 
 
 def has_accuracy(run: Result) -> bool:
-    """Whether it predicts classes."""
+    """Whether every record has an accuracy, that is, whether the run predicts classes."""
     return all(r.accuracy is not None for records in run.by_seed for r in records)
 
 
@@ -227,7 +231,7 @@ def _disconnected(run: Result) -> str:
     )
 
 
-def design_words(design: Design) -> str:
+def design_words(design: ComparedSettings) -> str:
     """Which settings differ, in a sentence."""
     names = [
         f"{s.key} ({len(s.values)} values{', together with ' + ', '.join(s.together) if s.together else ''})"

@@ -63,7 +63,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 def accuracy_of(record: Record) -> float:
-    """Mean accuracy over nodes."""
+    """Return the mean accuracy over nodes, or NaN where there is none."""
     return record.accuracy.mean if record.accuracy is not None else math.nan
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epidemic.errors import BadInput
-from epidemic.report.looks import Look, between
+from epidemic.report.looks import LineStyle, between
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,7 +68,7 @@ def line(kind: str, variant: int = 0) -> dict[str, Any]:
     }
 
 
-def line_of(look: Look) -> dict[str, Any]:
+def line_of(look: LineStyle) -> dict[str, Any]:
     """The same for a run that looks like this on the page too."""
     if look.place is None and look.word is None:
         return line(look.kind, look.variant)
@@ -125,7 +125,7 @@ def check_picture(path: Path) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the picture."""
+    """Write a figure, with the same bytes for the same figure; the ending of the path decides the format."""
     import matplotlib
 
     when = {".svg": "Date", ".pdf": "CreationDate"}.get(path.suffix.lower())

@@ -9,13 +9,13 @@ from html import escape
 from epidemic.counting import of_planned
 from epidemic.report import charts
 from epidemic.report.axes import PANEL
-from epidemic.report.charts import Point, Series
+from epidemic.report.charts import ChartPoint, Series
 from epidemic.report.numbers import half_width, shown_interval
 from epidemic.report.numbers import shown as number
 from epidemic.report.parts import Cell, count, figure, heat_table, legend, section, swatch, table, value_text
 from epidemic.report.results import Result
 from epidemic.report.schemes import PANELS
-from epidemic.report.settings import Setting, Value
+from epidemic.report.settings import Value, VariedSetting
 from epidemic.report.shown import ACCURACY, LOSS, Quantity, Shown, design_words
 from epidemic.report.statistics import Interval
 
@@ -45,7 +45,7 @@ def sweep_section(shown: Shown) -> str:
 # -- one setting ------------------------------------------------------------------------------------------------------
 
 
-def _curves(shown: Shown, setting: Setting, quantities: Sequence[Quantity]) -> str:
+def _curves(shown: Shown, setting: VariedSetting, quantities: Sequence[Quantity]) -> str:
     """Charts of what came out against the values of a setting, with intervals; joined by a line if nothing else differs."""
     figures = []
     alone = len(shown.design.settings) == 1
@@ -68,7 +68,7 @@ def _curves(shown: Shown, setting: Setting, quantities: Sequence[Quantity]) -> s
         if setting.ordered:
             chart = charts.value_chart(
                 name, title, f"{title}. {said}.",
-                [Point(called, look, float(value or 0), mean, half) for called, look, value, mean, half in points],
+                [ChartPoint(called, look, float(value or 0), mean, half) for called, look, value, mean, half in points],
                 setting.key + (", log" if setting.log else ""), f"final {what.label}" + (", log" if far_apart(means, what) else ""),
                 log_x=setting.log, log_y=far_apart(means, what), joined=alone,
             )  # fmt: skip
@@ -184,7 +184,7 @@ def _panels(shown: Shown) -> str:
     return f"<p>{escape(note)}</p>{legend(shown.legend(panels=True))}{''.join(parts)}"
 
 
-def _panel(name: str, setting: Setting, value: Value, what: Quantity, axis: tuple[str, str], series: Sequence[Series],
+def _panel(name: str, setting: VariedSetting, value: Value, what: Quantity, axis: tuple[str, str], series: Sequence[Series],
            ranges: tuple[tuple[float, float], tuple[float, float]], *, log: bool) -> str:  # fmt: skip
     title = f"{setting.name} = {value_text(value)}"
     said = "; ".join(f"{s.name}: {s.y[-1]:.4g} at the end" for s in series if s.y)

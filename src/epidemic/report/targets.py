@@ -18,7 +18,7 @@ FIRST, MOST = 0.1, 0.9
 """The shares of the nodes whose time is told: the quickest tenth, and all but the slowest tenth."""
 
 
-class Cost(msgspec.Struct, frozen=True):
+class CostToTarget(msgspec.Struct, frozen=True):
     """Until an accuracy is reached; everything is infinite if it never is."""
 
     rounds: float = math.inf
@@ -28,38 +28,42 @@ class Cost(msgspec.Struct, frozen=True):
 
     @property
     def reached(self) -> bool:
-        """Whether it ever is."""
+        """Whether the target was reached at all."""
         return math.isfinite(self.rounds)
 
     @staticmethod
-    def at(record: Record) -> Cost:
+    def at(record: Record) -> CostToTarget:
         """What was spent until an evaluation."""
         time = record.time
         sent = record.bytes.total.mean
-        return Cost(record.round, sent) if time is None else Cost(record.round, sent, time.seconds, time.steps)
+        return (
+            CostToTarget(record.round, sent)
+            if time is None
+            else CostToTarget(record.round, sent, time.seconds, time.steps)
+        )
 
     @staticmethod
-    def never(records: Sequence[Record]) -> Cost:
+    def never(records: Sequence[Record]) -> CostToTarget:
         """Of a seed that never got there."""
-        return Cost() if records[-1].time is None else Cost(seconds=math.inf, steps=math.inf)
+        return CostToTarget() if records[-1].time is None else CostToTarget(seconds=math.inf, steps=math.inf)
 
 
-def cost(records: Sequence[Record], target: float) -> Cost:
+def cost(records: Sequence[Record], target: float) -> CostToTarget:
     """What one seed took to reach a mean accuracy over nodes."""
     found = first_reaching(records, target)
-    return Cost.never(records) if found is None else Cost.at(found)
+    return CostToTarget.never(records) if found is None else CostToTarget.at(found)
 
 
-def mean_cost(by_seed: Sequence[Sequence[Record]], target: float) -> tuple[Cost, list[int]]:
+def mean_cost(by_seed: Sequence[Sequence[Record]], target: float) -> tuple[CostToTarget, list[int]]:
     """What it takes until the mean over seeds reaches the target, and the round of each seed then (none if it never does)."""
     found = curve(by_seed, "accuracy")
     at = next((p for p, a in zip(found.places, found.mean, strict=True) if a >= target - 1e-12), None)
     if at is None:
-        return Cost.never(by_seed[0]), []
+        return CostToTarget.never(by_seed[0]), []
     there = [records[places.index(at)] for places, records in zip(places_of(by_seed), by_seed, strict=True)]
-    spent = [Cost.at(record) for record in there]
+    spent = [CostToTarget.at(record) for record in there]
     timed = all(one.seconds is not None for one in spent)
-    mean = Cost(
+    mean = CostToTarget(
         found.rounds[found.places.index(at)],
         _mean([one.bytes for one in spent]),
         _mean([one.seconds or 0.0 for one in spent]) if timed else None,

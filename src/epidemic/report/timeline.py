@@ -1,4 +1,4 @@
-"""A picture of what happens when: a lane for each node with training, sending and absence, and the ways of letters as thin lines.
+"""A picture of what happens when: a lane for each node with training, sending and absence, and the ways of messages as thin lines.
 
 A pure function of what a clock has written down (`engine.telling`): seconds go in, a figure comes out. In a lane, the upper part is the
 processor and the strip below it the uplink, because both may be busy at once. What is neither training nor offline is waiting.
@@ -25,18 +25,18 @@ KINDS: dict[str, tuple[str, float, float]] = {  # colour, and which part of the 
     "offline": ("#8C8C8C", 0.0, 0.82),
 }
 FATES: dict[str, tuple[str, Any]] = {"arrived": ("0.15", "-"), "lost": (RED, (0, (3, 2)))}
-"""What became of a letter: colour and dashes."""
+"""What became of a message: colour and dashes."""
 
 LANES = 60
 """So many nodes are shown unless told otherwise."""
 TRAININGS = 8
 """Unless told otherwise, the picture ends when the median node has trained so often."""
 FEW_LINES, MANY_LINES = 150, 4000
-"""Letters from which on their lines grow paler, and as many as are drawn: more would be one grey area."""
+"""Messages from which on their lines grow paler, and as many as are drawn: more would be one grey area."""
 
 
 @dataclass(frozen=True)
-class Timeline:
+class TimelineChart:
     """What is drawn: the first so many nodes and seconds."""
 
     nodes: int
@@ -45,13 +45,13 @@ class Timeline:
     trips: list[Trip]
 
     @staticmethod
-    def of(spans: Iterable[Span], trips: Iterable[Trip], *, nodes: int, seconds: float) -> Timeline:
-        """Of everything that was written down, what these nodes did in this time; letters between them only."""
+    def of(spans: Iterable[Span], trips: Iterable[Trip], *, nodes: int, seconds: float) -> TimelineChart:
+        """Of everything that was written down, what these nodes did in this time; messages between them only."""
         kept = [
             replace(span, end=min(span.end, seconds)) for span in spans if span.node < nodes and span.start < seconds
         ]
         flown = [t for t in trips if max(t.sender, t.receiver) < nodes and t.left < seconds]
-        return Timeline(nodes, seconds, kept, flown)
+        return TimelineChart(nodes, seconds, kept, flown)
 
     def shares(self) -> dict[str, float]:
         """How much of the nodes' time was spent on what; sending goes on beside the others, which add up to 1."""
@@ -71,7 +71,7 @@ def enough(spans: Sequence[Span], nodes: int) -> float | None:
     return found if found < float("inf") else None
 
 
-def timeline_figure(line: Timeline, title: str) -> Figure:
+def timeline_figure(line: TimelineChart, title: str) -> Figure:
     """The picture: lanes from top to bottom, time from left to right."""
     from matplotlib.patches import Patch
 
@@ -113,7 +113,7 @@ def _bars(axes: Any, node: int, pieces: Sequence[tuple[float, float]], kind: str
     axes.broken_barh(pieces, (node + start, height), facecolors=colour, zorder=level, **edge)
 
 
-def _letters(axes: Any, line: Timeline) -> list[Any]:
+def _letters(axes: Any, line: TimelineChart) -> list[Any]:
     """Thin lines from the sender's uplink to the receiver's lane; what their looks mean."""
     from matplotlib.collections import LineCollection
     from matplotlib.lines import Line2D
@@ -141,6 +141,6 @@ def _letters(axes: Any, line: Timeline) -> list[Any]:
             axes.scatter(*zip(*(ends[1] for ends in mine), strict=True), s=4, color=colour, linewidth=0, zorder=4)
         count = sum(t.fate == fate for t in line.trips)
         some = f", one of {step} drawn" if step > 1 else ""
-        label = f"letter{'' if count == 1 else 's'}{' lost' if fate == 'lost' else ''} ({count:,}{some})"
+        label = f"message{'' if count == 1 else 's'}{' lost' if fate == 'lost' else ''} ({count:,}{some})"
         keys.append(Line2D([], [], color=colour, linestyle=dashes, linewidth=0.9, label=label))
     return keys

@@ -1,4 +1,8 @@
-"""Reproducing the paper: every table and figure by name, at the scale that a machine allows."""
+"""Reproducing the paper: every table and figure by name, at the scale that a machine allows.
+
+May be imported by: `cli/` only. An item is data (experiments at three scales) and checks of its results; the training itself is `batch.py`'s.
+To add an item: an `Item` in the file of its kind (`learning.py` if it trains, `structure.py` or `beyond.py` if it does not), listed in `PAPER` or `BEYOND` here.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from epidemic.batch import Job, Watcher, run_batch
+from epidemic.batch import BatchListener, Job, run_batch
 from epidemic.batch import diverged as diverged
 from epidemic.batch_ranks import run_sharded
 from epidemic.data.base import Dataset, find_directory
@@ -61,7 +65,9 @@ def _each_once(jobs: Iterable[Job]) -> list[Job]:
     return list({job.path: job for job in jobs}.values())
 
 
-def run_jobs(jobs: list[Job], data: Path | None, watcher: Watcher | None = None, ranks: int = 1) -> dict[str, str]:
+def run_jobs(
+    jobs: list[Job], data: Path | None, watcher: BatchListener | None = None, ranks: int = 1
+) -> dict[str, str]:
     """Run what is not finished, one data set after the other, each on so many ranks; why some failed, by name."""
     failed: dict[str, str] = {}
     for job in jobs:

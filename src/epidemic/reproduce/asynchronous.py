@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from epidemic.report.curves import MIB, Line, race_figure
-from epidemic.report.looks import Look
+from epidemic.report.curves import MIB, MethodCurve, race_figure
+from epidemic.report.looks import LineStyle
 from epidemic.report.results import Result
 from epidemic.report.statistics import Interval, accuracy_of, curve
-from epidemic.report.targets import FIRST, MOST, Cost, cost, node_seconds, over_seeds, until
+from epidemic.report.targets import FIRST, MOST, CostToTarget, cost, node_seconds, over_seeds, until
 from epidemic.reproduce.base import Check, Finding, Item, Request, Verdict, ahead
 from epidemic.reproduce.races import (
     AD_PSGD,
@@ -43,19 +43,19 @@ SHARE = 0.9
 """The target is this share of the best accuracy of AD-PSGD, mean over seeds, so that each of its seeds gets there."""
 
 LOOKS = {
-    **{name: Look(variant=i, word=0) for i, name in enumerate(IN_ROUNDS)},
-    **{name: Look(word=word) for name, word in ((ASYNC_EL, 1), (GOSSIP, 2), (AD_PSGD, 6), (DIVSHARE, 4))},
-    ONE_LETTER: Look(variant=1, word=1),
+    **{name: LineStyle(variant=i, word=0) for i, name in enumerate(IN_ROUNDS)},
+    **{name: LineStyle(word=word) for name, word in ((ASYNC_EL, 1), (GOSSIP, 2), (AD_PSGD, 6), (DIVSHARE, 4))},
+    ONE_LETTER: LineStyle(variant=1, word=1),
 }
 """Variants of a method have one colour, and dashes."""
 
 
-class Standing:
+class TimeToTarget:
     """What a method took to the target, seed by seed."""
 
     def __init__(self, result: Result, target: float) -> None:
         self.result, self.target = result, target
-        self.costs: list[Cost] = [cost(records, target) for records in result.by_seed]
+        self.costs: list[CostToTarget] = [cost(records, target) for records in result.by_seed]
         nodes = [node_seconds(records, target) for records in result.by_seed]
         self.seconds = over_seeds([one.seconds for one in self.costs])
         self.steps = over_seeds([one.steps for one in self.costs])
@@ -72,23 +72,23 @@ class Standing:
 
     @property
     def reaching(self) -> int:
-        """How many seeds get there."""
+        """How many seeds reach the target."""
         return sum(one.reached for one in self.costs)
 
     @property
     def when(self) -> str:
-        """For people."""
+        """Write the seconds to the target with their interval, or how many seeds reach it."""
         return interval(self.seconds) if self.seconds else f"{self.reaching} of {len(self.costs)} seeds"
 
-    def earlier(self, other: Standing) -> Interval | None:
+    def earlier(self, other: TimeToTarget) -> Interval | None:
         """By how many seconds before another, seed by seed; None where some seed never gets there."""
         return self._compared(other, lambda mine, theirs: theirs - mine)
 
-    def faster(self, other: Standing) -> Interval | None:
+    def faster(self, other: TimeToTarget) -> Interval | None:
         """How many times faster than another, seed by seed."""
         return self._compared(other, lambda mine, theirs: theirs / mine)
 
-    def _compared(self, other: Standing, by: Callable[[float, float], float]) -> Interval | None:
+    def _compared(self, other: TimeToTarget, by: Callable[[float, float], float]) -> Interval | None:
         pairs = zip(self.costs, other.costs, strict=True)
         return over_seeds(
             [by(a.seconds or 0.0, b.seconds or 0.0) if a.reached and b.reached else None for a, b in pairs]
@@ -100,13 +100,13 @@ def _find(request: Request, failed: dict[str, str]) -> Finding:
     race.need(request, failed)
     found = {method: race.result(method, request) for method in METHODS}
     target = SHARE * max(curve(found[AD_PSGD].by_seed, "accuracy").mean)
-    standings = {method: Standing(result, target) for method, result in found.items()}
+    standings = {method: TimeToTarget(result, target) for method, result in found.items()}
     baseline = standings[AD_PSGD]
     missing = _shortfall(race, request, found)
     checks = [_published(standings[DIVSHARE], baseline, missing), _lead(DIVSHARE, AD_PSGD, standings, "abstract")]
     checks += [_lead(method, NEIGHBOURS, standings, "our guess") for method in (QUORUM, DEADLINES, SCHEDULE, ASYNC_EL)]
     lines = [
-        Line(method, "other", result.by_seed, look=LOOKS[method], free=method not in IN_ROUNDS)
+        MethodCurve(method, "other", result.by_seed, look=LOOKS[method], free=method not in IN_ROUNDS)
         for method, result in found.items()
     ]
     data = {"digits": "digits (smoke)", "cifar10": "CIFAR-10"}[race.data]
@@ -122,7 +122,7 @@ def _find(request: Request, failed: dict[str, str]) -> Finding:
 # -- verdicts ---------------------------------------------------------------------------------------------------------
 
 
-def _published(ours: Standing, baseline: Standing, missing: str) -> Check:
+def _published(ours: TimeToTarget, baseline: TimeToTarget, missing: str) -> Check:
     """DivShare's own number: comparable where its experiment is."""
     ratio = ours.faster(baseline)
     what = f"DivShare: times faster than AD-PSGD to {100 * ours.target:.1f} %"
@@ -141,7 +141,7 @@ def _published(ours: Standing, baseline: Standing, missing: str) -> Check:
     )  # fmt: skip
 
 
-def _lead(one: str, other: str, standings: dict[str, Standing], source: str) -> Check:
+def _lead(one: str, other: str, standings: dict[str, TimeToTarget], source: str) -> Check:
     """By how much one method is earlier than another, judged by its sign: an interval without zero, and more than the clock can tell."""
     ours, theirs = standings[one], standings[other]
     what = f"{one}: seconds before {other}"
@@ -192,7 +192,7 @@ def _shortfall(race: Race, request: Request, found: dict[str, Result]) -> str:
 # -- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def _row(race: Race, method: str, request: Request, standings: dict[str, Standing]) -> dict[str, Any]:
+def _row(race: Race, method: str, request: Request, standings: dict[str, TimeToTarget]) -> dict[str, Any]:
     one, baseline = standings[method], standings[AD_PSGD]
     last = [records[-1] for records in one.result.by_seed]
     times = [record.time for record in last if record.time is not None]
@@ -218,7 +218,7 @@ def _row(race: Race, method: str, request: Request, standings: dict[str, Standin
     return row
 
 
-def _shown(row: dict[str, Any], one: Standing, baseline: Standing) -> dict[str, str]:
+def _shown(row: dict[str, Any], one: TimeToTarget, baseline: TimeToTarget) -> dict[str, str]:
     """A row as it is printed."""
     same = one is baseline
     return {

@@ -41,7 +41,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def difference(self) -> float | None:
-        """Ours minus the expected number."""
+        """Our number minus the expected one, or None if one of them is missing."""
         return None if self.ours is None or self.expected is None else self.ours - self.expected
 
 

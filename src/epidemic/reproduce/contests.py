@@ -35,7 +35,7 @@ class Contest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Their names."""
+        """The names of the methods that are compared."""
         raise NotImplementedError
 
     def table(self, method: str, lr: float) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Contest(msgspec.Struct, frozen=True, kw_only=True):
         return Job(request.out / "runs" / self.item / _directory(method, lr), experiment, f"{self.item}: {method}")
 
     def jobs(self, request: Request) -> list[Job]:
-        """Those of all methods."""
+        """Return one job for each method."""
         return [self.job(method, request) for method in self.methods]
 
     def trials(self, method: str, request: Request) -> dict[float, Job]:

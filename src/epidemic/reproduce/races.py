@@ -26,7 +26,7 @@ LATENCY = 0.001
 TRAINING = 10
 """A training takes as long as a fast device needs for so many letters."""
 DEADLINE = 8
-"""So long after its training a node waits for letters, where rounds have a deadline: six letters of a fast device, and some more."""
+"""So long after its training a node waits for messages, where rounds have a deadline: six messages of a fast device, and some more."""
 JITTER = 0.1
 """Trainings differ by so much (the sigma of a lognormal law), so that nobody marches in step by accident."""
 
@@ -38,7 +38,7 @@ METHODS = (*IN_ROUNDS, ASYNC_EL, ONE_LETTER, GOSSIP, AD_PSGD, DIVSHARE)
 
 
 class Race(Contest, frozen=True, kw_only=True):
-    """The comparison at one scale."""
+    """The comparison of asynchronous and synchronous methods at one scale: data, model and clock."""
 
     item: ClassVar[str] = "async"
     over: ClassVar[str] = "the time that there is"
@@ -54,7 +54,7 @@ class Race(Contest, frozen=True, kw_only=True):
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """All of them."""
+        """The names of the methods that are compared."""
         return METHODS
 
     @property
@@ -69,7 +69,7 @@ class Race(Contest, frozen=True, kw_only=True):
 
     @property
     def stop(self) -> float:
-        """Seconds that everybody has."""
+        """The simulated seconds that every method has."""
         return _seconds(self.trainings * self.training)
 
     @property
@@ -109,7 +109,7 @@ class Race(Contest, frozen=True, kw_only=True):
         """What a method has to itself."""
         one = {"kind": "el-local", "s": 1}
         owned: dict[str, dict[str, Any]] = {
-            NEIGHBOURS: {"close": {"kind": "neighbours"}},
+            NEIGHBOURS: {"close": {"kind": "barrier"}},
             QUORUM: {"close": {"kind": "quorum", "q": 0.75}},
             DEADLINES: {"close": {"kind": "deadline", "seconds": _seconds(DEADLINE * self.letter)}},
             SCHEDULE: {"close": {"kind": "schedule", "seconds": _seconds((TRAINING + DEADLINE) * self.letter)}},

@@ -20,7 +20,7 @@ from epidemic.reproduce.contests import Contest
 
 NODES, S = 96, 7
 SHARE = 0.25
-"""Of the coordinates, in a letter of random-k."""
+"""Of the coordinates, in a message of random-k."""
 PERIOD = 6
 """Of Gossip-PGA (Chen et al., 2021)."""
 BUDGET = 0.25
@@ -80,7 +80,7 @@ CONTROLS = (NONE, COMPLETE, ALL_REDUCE)
 
 
 class Rivalry(Contest, frozen=True, kw_only=True):
-    """The comparison at one scale."""
+    """The comparison of EL with its rivals at one scale: data, model and rounds."""
 
     item: ClassVar[str] = "rivals"
     over: ClassVar[str] = "the rounds"
@@ -93,7 +93,7 @@ class Rivalry(Contest, frozen=True, kw_only=True):
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """All of them."""
+        """The names of the methods that are compared."""
         return METHODS
 
     @property

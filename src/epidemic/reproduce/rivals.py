@@ -17,7 +17,7 @@ import numpy as np
 from epidemic.measure import FoundFloors, floors_of
 from epidemic.record import Record
 from epidemic.report.curves import MIB
-from epidemic.report.leads import Entry, leads_figure
+from epidemic.report.leads import MethodLead, leads_figure
 from epidemic.report.results import Result, SeedResult
 from epidemic.report.statistics import Interval, accuracy_of
 from epidemic.reproduce.base import Check, Finding, Item, Request, ahead, near
@@ -51,10 +51,10 @@ WORST = 0.1
 """The share of the nodes that are looked at for themselves: those with the worst models."""
 FLOORS_SEED = 1
 SLACK = 0.01
-"""Of a budget: push-sum's letters have one number more than a model."""
+"""Of a budget: push-sum's messages have one number more than a model."""
 
 
-class Standing:
+class RivalResult:
     """What came out of a method, one number for each seed. Accuracies are percentages, "final" ones on all test samples."""
 
     def __init__(self, result: Result, budget: float) -> None:
@@ -115,7 +115,7 @@ def _find(request: Request, failed: dict[str, str]) -> Finding:
     found = {method: rivalry.result(method, request) for method in rivalry.methods}
     first = found[ORACLE].by_seed[0]
     budget = next((r for r in first if r.round >= rivalry.quarter), first[-1]).bytes.model.mean
-    standings = {method: Standing(result, budget) for method, result in found.items()}
+    standings = {method: RivalResult(result, budget) for method, result in found.items()}
     rows = [_row(rivalry, method, request, standings, budget) for method in rivalry.methods]
     entries = [_entry(method, standings) for method in rivalry.methods if method != ORACLE]
     data = {"digits": "digits", "cifar10": "CIFAR-10"}[rivalry.data]
@@ -133,18 +133,18 @@ def _find(request: Request, failed: dict[str, str]) -> Finding:
 
 # -- verdicts ---------------------------------------------------------------------------------------------------------
 
-Of = Callable[[Standing], Sequence[float]]
+Of = Callable[[RivalResult], Sequence[float]]
 
 
-def _final(one: Standing) -> Sequence[float]:
+def _final(one: RivalResult) -> Sequence[float]:
     return one.final
 
 
-def _at_budget(one: Standing) -> Sequence[float]:
+def _at_budget(one: RivalResult) -> Sequence[float]:
     return one.within
 
 
-def _checks(standings: dict[str, Standing]) -> list[Check]:
+def _checks(standings: dict[str, RivalResult]) -> list[Check]:
     def claimed(
         one: str, other: str, source: str, of: Of = _final, what: str = "points after the last round", sign: int = 1
     ) -> Check:
@@ -153,10 +153,10 @@ def _checks(standings: dict[str, Standing]) -> list[Check]:
         check = ahead(words, found, None, claim="> 0" if sign > 0 else "< 0", sign=sign)
         return msgspec.structs.replace(check, source=source)
 
-    def average(one: Standing) -> Sequence[float]:
+    def average(one: RivalResult) -> Sequence[float]:
         return one.average
 
-    def apart(one: Standing) -> Sequence[float]:
+    def apart(one: RivalResult) -> Sequence[float]:
         return [100 * float(np.log(d)) for d in one.disagreement]
 
     bytes_alike = "points at equal bytes"
@@ -180,7 +180,7 @@ def _checks(standings: dict[str, Standing]) -> list[Check]:
     ]  # fmt: skip
 
 
-def _explained(standings: dict[str, Standing], floor: str) -> Check:
+def _explained(standings: dict[str, RivalResult], floor: str) -> Check:
     """Whether smaller floors go with higher accuracy, over the methods that only average: Spearman's rank correlation, seed by seed."""
     from scipy.stats import spearmanr
 
@@ -192,7 +192,7 @@ def _explained(standings: dict[str, Standing], floor: str) -> Check:
     return msgspec.structs.replace(ahead(what, Interval.of(ranks), None, claim="> 0"), source="floors")
 
 
-def _same(one: Standing, other: Standing) -> Check:
+def _same(one: RivalResult, other: RivalResult) -> Check:
     """One fragment is the inner topology, to the last bit."""
     pairs = zip(itertools.chain(*one.result.by_seed), itertools.chain(*other.result.by_seed), strict=True)
     off = max(abs(a.loss.mean - b.loss.mean) + abs((a.disagreement or 0.0) - (b.disagreement or 0.0)) for a, b in pairs)
@@ -208,13 +208,13 @@ def _judged(found: Interval) -> str:
 # -- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def _entry(method: str, standings: dict[str, Standing]) -> Entry:
+def _entry(method: str, standings: dict[str, RivalResult]) -> MethodLead:
     one, baseline = standings[method], standings[ORACLE]
-    return Entry(method, lead(one.final, baseline.final), lead(one.within, baseline.within), floors_for(method))
+    return MethodLead(method, lead(one.final, baseline.final), lead(one.within, baseline.within), floors_for(method))
 
 
 def _row(
-    rivalry: Rivalry, method: str, request: Request, standings: dict[str, Standing], budget: float
+    rivalry: Rivalry, method: str, request: Request, standings: dict[str, RivalResult], budget: float
 ) -> dict[str, Any]:
     one, baseline, floors = standings[method], standings[ORACLE], floors_for(method)
     row: dict[str, Any] = {
@@ -245,7 +245,7 @@ def _row(
     return row
 
 
-def _shown(row: dict[str, Any], standings: dict[str, Standing]) -> dict[str, str]:
+def _shown(row: dict[str, Any], standings: dict[str, RivalResult]) -> dict[str, str]:
     """A row as it is printed."""
     one, baseline = standings[row["method"]], standings[ORACLE]
     at_rounds, at_bytes = lead(one.final, baseline.final), lead(one.within, baseline.within)
@@ -274,7 +274,7 @@ def _notes(
     about = sorted({seed.info.data for run in found.values() for seed in run.seeds if seed.info.data})
     return [
         f"accuracy: mean over nodes on all test samples after {rivalry.rounds} rounds; average: of the average of all models; worst 10 %: mean over the tenth of the nodes with the worst models",
-        f"at equal bytes: the last evaluation (every {rivalry.every} rounds) until which a node sent at most {budget / MIB:.3g} MiB (one per cent more is let pass), what {ORACLE} sends in {rivalry.quarter} rounds; who sends less in all rounds is read at the end. Numbers are counted there, not the 256 bytes that go with each letter; MiB counts both",
+        f"at equal bytes: the last evaluation (every {rivalry.every} rounds) until which a node sent at most {budget / MIB:.3g} MiB (one per cent more is let pass), what {ORACLE} sends in {rivalry.quarter} rounds; who sends less in all rounds is read at the end. Numbers are counted there, not the 256 bytes that go with each message; MiB counts both",
         f"F_N, F_B: what stays of noise and of a constant bias, per unit that a round brings in ({NODES} nodes, mean over directions). Of push-sum, QG momentum and gradient tracking they are those of plain averaging over the same graphs; of random-k those of a coordinate; int8 adds its rounding",
         f"intervals are of each comparison by itself, 95 %: of {2 * (len(found) - 1)} leads one in twenty excludes zero by chance",
         *rivalry.rate_notes(request, failed),

@@ -56,7 +56,7 @@ class Setting(msgspec.Struct, frozen=True):
     same_lr: float | None = None  # one learning rate for all methods
 
     def experiment(self, method: Method, seeds: int | None) -> Experiment:
-        """The experiment of a method."""
+        """Return the experiment of a method in this setting, with as many seeds as asked for."""
         algorithm = {**self.common["algorithm"], "lr": method.lr if self.same_lr is None else self.same_lr}
         count = self.seeds if seeds is None else seeds
         require_int("--seeds", count, 1, 1000)

@@ -7,7 +7,7 @@ from typing import Any
 
 from epidemic.mixing import spectrum, weights
 from epidemic.record import Record
-from epidemic.report.curves import Line
+from epidemic.report.curves import MethodCurve
 from epidemic.report.results import Result, read_results
 from epidemic.report.statistics import Interval, curve
 from epidemic.report.targets import mean_cost
@@ -36,12 +36,12 @@ class Study:
         real = "CIFAR-10 (JPEG copy)" if any("JPEG" in text for text in about) else "CIFAR-10"
         self.data = "Fashion-MNIST (smoke)" if request.scale == "smoke" else real
 
-    def lines(self, methods: Sequence[Method], names: Sequence[str] | None = None) -> list[Line]:
+    def lines(self, methods: Sequence[Method], names: Sequence[str] | None = None) -> list[MethodCurve]:
         """Lines of a figure, under their own or other names; those of one kind are told apart by their dashes."""
         kinds = [self.found[m.name].kind for m in methods]
         names = [m.name for m in methods] if names is None else names
         return [
-            Line(name, kinds[i], self.found[m.name].by_seed, kinds[:i].count(kinds[i]))
+            MethodCurve(name, kinds[i], self.found[m.name].by_seed, kinds[:i].count(kinds[i]))
             for i, (m, name) in enumerate(zip(methods, names, strict=True))
         ]
 
@@ -51,7 +51,7 @@ class Study:
         return Interval.of([100 * (value(a) - value(b)) for a, b in pairs])
 
     def accuracy(self, method: Method, value: Value) -> Interval:
-        """In percent."""
+        """Return an accuracy of a method over its seeds, in percent, with its interval."""
         return Interval.of([100 * value(records) for records in self.found[method.name].by_seed])
 
     def to_target(self, method: Method, target: float) -> tuple[float, float] | None:
@@ -71,7 +71,7 @@ class Study:
         )  # fmt: skip
 
     def curves(self) -> list[dict[str, Any]]:
-        """The data of the figure."""
+        """Return the data of the figure: one row for each method and evaluated round."""
         rows = []
         for name, run in self.found.items():
             parts = {what: curve(run.by_seed, what) for what in ("accuracy", "loss", "bytes", "disagreement")}

@@ -32,7 +32,7 @@ _WORDS = {
 
 
 class RunStatus(msgspec.Struct, frozen=True):
-    """How a run is."""
+    """The state of one run of a directory on Slurm, and how many of its seeds are done."""
 
     run: str  # its directory, from that of the sweep on
     state: str  # queued, running, done, stopped, failed, or waiting: nobody was asked to run it

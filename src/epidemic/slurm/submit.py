@@ -20,7 +20,7 @@ from epidemic.host.store import Store
 from epidemic.slurm.options import Options
 from epidemic.slurm.queue import ask, check_shared, largest_array, seen
 from epidemic.slurm.status import FOLDER, TASKS, RunStatus, status_of_run, tasks_of
-from epidemic.slurm.task import ENDED, Task
+from epidemic.slurm.task import ENDED, SlurmTask
 
 MOST_REQUEUES = 1_000_000
 """submitit counts how often a task runs into its time limit. A run ends by itself if it comes no further (`Task.checkpoint`)."""
@@ -28,7 +28,7 @@ MOST_REQUEUES = 1_000_000
 
 @dataclass(frozen=True)
 class Submission:
-    """What became of a batch."""
+    """What became of each run of a batch: submitted, already queued or running, or finished."""
 
     submitted: dict[str, str]  # the task of each run by its name
     under_way: dict[str, str]  # queued or running since before: the state by name
@@ -103,13 +103,13 @@ def _busy(status: RunStatus) -> bool:
     return status.state in ("queued", "running")
 
 
-def _task(job: Job, options: Options, settings: Sequence[str]) -> Task:
+def _task(job: Job, options: Options, settings: Sequence[str]) -> SlurmTask:
     """The command that goes on with a run, on as many threads as the task has processors, in all its ranks together."""
     threads = [f"runtime.threads={options.cpus // options.ranks}"] if job.experiment.runtime.threads == 0 else []
-    return Task(going_on(job.path, options.ranks, [*threads, *settings]), str(job.path.resolve()))
+    return SlurmTask(going_on(job.path, options.ranks, [*threads, *settings]), str(job.path.resolve()))
 
 
-def _array(submitit: Any, where: Path, parameters: Mapping[str, Any], tasks: Sequence[Task]) -> list[str]:
+def _array(submitit: Any, where: Path, parameters: Mapping[str, Any], tasks: Sequence[SlurmTask]) -> list[str]:
     """Submit an array job; the ids of its tasks."""
     refused = (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError)
     folder = where.resolve() / FOLDER

@@ -33,7 +33,7 @@ class Ended(msgspec.Struct, frozen=True):
     stopped: bool = False  # by somebody: the run is saved, and nothing is wrong with it
 
 
-class Task:
+class SlurmTask:
     """What submitit calls on the machine that Slurm has chosen."""
 
     def __init__(self, command: Sequence[str], run: str, before: str = "") -> None:
@@ -70,7 +70,7 @@ class Task:
         elif code and words == self.before:  # it would go on like that for ever
             self._tell("it came no further in its time than the time before; give it more, for example --slurm time=8h")
         else:
-            return DelayedSubmission(Task(self.command, self.run, words))
+            return DelayedSubmission(SlurmTask(self.command, self.run, words))
         return None
 
     def _start(self) -> None:

@@ -3,6 +3,9 @@
 Source: de Vos et al., NeurIPS 2023 (theorem 1, lemmas 1-3 and the appendix's constants), with exact values where the
 paper has bounds. Notation: n nodes, s messages a node and round, D(X) the mean squared distance of the models to their mean,
 A the number of models that a node receives. Division by zero means infinity, as in the paper's minima.
+
+May be imported by: everything below it in the list of ARCHITECTURE.md. It needs no PyTorch.
+To add a result: a function with its source (paper, theorem) in the file of its subject, listed here, and a test against exact or published values.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class InDegree(msgspec.Struct, frozen=True):
 
     @property
     def mean(self) -> float:
-        """Expected number of models received."""
+        """The expected number of models that a node receives in a round."""
         return math.fsum(self.counts * self.probability)
 
     @property
@@ -134,7 +134,7 @@ class InDegree(msgspec.Struct, frozen=True):
         return int(self.counts[reached[0]] if reached.size else self.counts[-1])
 
     def at_most(self, k: int) -> float:
-        """P(A <= k)."""
+        """Return the probability that a node receives at most k models, P(A <= k)."""
         return math.fsum(self.probability[self.counts <= k])
 
     def more_than(self, k: int) -> float:
@@ -180,14 +180,14 @@ def contraction_from_indegree(counts: FloatArray, probability: FloatArray, n: in
 
 
 def alpha_with_loss(n: int, s: int, loss: float) -> float:
-    """The exact contraction of EL-Oracle (around the old mean) where each letter is lost with this probability, or comes too late."""
+    """The exact contraction of EL-Oracle (around the old mean) where each message is lost with this probability, or comes too late."""
     check_size(n, s)
     require_real("loss", loss, 0, 1)
     return contraction_from_indegree(*binomial(s, 1 - loss, loss), n)
 
 
 def beta_with_loss(n: int, s: int, loss: float) -> float:
-    """The same of EL-Local."""
+    """Return the contraction factor of EL-Local when every message is lost with probability `loss`."""
     check_size(n, s)
     require_real("loss", loss, 0, 1)
     kept = (1 - loss) * s

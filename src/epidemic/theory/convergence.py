@@ -24,7 +24,7 @@ class Problem(msgspec.Struct, frozen=True):
 
     @property
     def constants(self) -> tuple[float, float, float, float]:
-        """L, Delta_0, sigma^2, H^2."""
+        """Return the constants L, Delta_0, sigma^2 and H^2 of the theorem, in this order."""
         return self.smoothness, self.initial_gap, self.noise, self.heterogeneity
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The contraction of a round in which not everybody takes part, or letters carry a part of the model only: exact factors.
+"""The contraction of a round in which not everybody takes part, or messages carry a part of the model only: exact factors.
 
 All are around the old mean: the expected mean squared distance to it after a round, in units of D(X). They follow from one
 identity: if a node's new model has weights w over itself and others who are a uniformly random choice, its factor is
@@ -44,19 +44,19 @@ def beta_aware(n: int, s: int, m: int) -> float:
 
 
 def alpha_blind(n: int, s: int, p: float) -> float:
-    """EL-Oracle among all nodes, each of whom takes part with probability p; letters to the others are lost."""
+    """EL-Oracle among all nodes, each of whom takes part with probability p; messages to the others are lost."""
     require_real("p", p, 0, 1)
     return 1 - p * (1 - alpha_with_loss(n, s, 1 - p))
 
 
 def beta_blind(n: int, s: int, p: float) -> float:
-    """EL-Local among all nodes, each of whom takes part with probability p; letters to the others, a share 1 - p, are lost."""
+    """EL-Local among all nodes, each of whom takes part with probability p; messages to the others, a share 1 - p, are lost."""
     require_real("p", p, 0, 1)
     return 1 - p * (1 - beta_with_loss(n, s, 1 - p))
 
 
 def alpha_blind_of(n: int, s: int, m: int) -> float:
-    """EL-Oracle among all nodes, exactly m of whom take part; letters to the others are lost."""
+    """EL-Oracle among all nodes, exactly m of whom take part; messages to the others are lost."""
     check_size(n, s)
     require_int("m", m, 1, n)
     heard = range(max(0, s - (n - m)), min(s, m - 1) + 1)  # of the s neighbours of an active node, those who are active
@@ -66,7 +66,7 @@ def alpha_blind_of(n: int, s: int, m: int) -> float:
 
 
 def beta_blind_of(n: int, s: int, m: int) -> float:
-    """EL-Local among all nodes, exactly m of whom take part; of their letters (n - m) / (n - 1) are lost."""
+    """EL-Local among all nodes, exactly m of whom take part; of their messages (n - m) / (n - 1) are lost."""
     check_size(n, s)
     require_int("m", m, 1, n)
     return 1 - m / n * (1 - contraction_from_indegree(*binomial(m - 1, s, n - 1 - s), n))
@@ -83,21 +83,21 @@ def _check_active(n: int, s: int, m: int) -> None:
 
 
 def alpha_common_mask(n: int, s: int, phi: float) -> float:
-    """EL-Oracle whose letters carry a share phi of the coordinates, in each round the same for all senders."""
+    """EL-Oracle whose messages carry a share phi of the coordinates, in each round the same for all senders."""
     require_real("phi", phi, 0, 1)
     return 1 - phi * (1 - alpha(n, s))
 
 
 def beta_common_mask(n: int, s: int, phi: float) -> float:
-    """EL-Local whose letters carry a share phi of the coordinates, in each round the same for all senders."""
+    """EL-Local whose messages carry a share phi of the coordinates, in each round the same for all senders."""
     require_real("phi", phi, 0, 1)
     return 1 - phi * (1 - beta(n, s))
 
 
 def alpha_masked(n: int, s: int, phi: float, fill: Fill = "count") -> float:
-    """EL-Oracle whose letters carry a random share phi of the coordinates, drawn by each sender for itself.
+    """EL-Oracle whose messages carry a random share phi of the coordinates, drawn by each sender for itself.
 
-    `fill`: what a coordinate that a letter lacks counts as. "count": nothing, the average is over the letters that have it.
+    `fill`: what a coordinate that a message lacks counts as. "count": nothing, the average is over the messages that have it.
     "own": the receiver's own value, so that weights stay 1 / (A + 1).
     """
     require_real("phi", phi, 0, 1)
@@ -109,7 +109,7 @@ def alpha_masked(n: int, s: int, phi: float, fill: Fill = "count") -> float:
 
 
 def beta_masked(n: int, s: int, phi: float, fill: Fill = "count") -> float:
-    """EL-Local whose letters carry a random share phi of the coordinates, drawn by each sender for itself; `fill` as above."""
+    """EL-Local whose messages carry a random share phi of the coordinates, drawn by each sender for itself; `fill` as above."""
     require_real("phi", phi, 0, 1)
     require_choice("fill", fill, ["count", "own"])
     if fill == "count":
@@ -119,7 +119,7 @@ def beta_masked(n: int, s: int, phi: float, fill: Fill = "count") -> float:
 
 
 def _filled(counts: FloatArray, probability: FloatArray, n: int, phi: float) -> float:
-    """K ~ Bin(A, phi) of A letters have the coordinate; E[sum w^2] of (1 + A - K) / (A + 1) and K times 1 / (A + 1)."""
+    """K ~ Bin(A, phi) of A messages have the coordinate; E[sum w^2] of (1 + A - K) / (A + 1) and K times 1 / (A + 1)."""
     own = (1 + counts * (1 - phi)) ** 2 + counts * phi * (1 - phi)
     squares = (own + counts * phi) / (counts + 1) ** 2
     return math.fsum(probability * (n * squares - 1)) / (n - 1)

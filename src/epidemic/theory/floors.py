@@ -117,7 +117,7 @@ def _projection(n: int) -> FloatArray:
 
 
 def _mixed(w: Mixes, x: FloatArray) -> FloatArray:
-    """Pi W X."""
+    """Return Pi W X: the models after mixing, minus their mean.   # (n, d)"""
     y: FloatArray = w @ x
     y = y - y.mean(axis=0)
     return y

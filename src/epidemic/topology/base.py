@@ -58,6 +58,10 @@ class Topology(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fie
     placed: ClassVar[bool] = (
         False  # whether its graphs belong together, so that nodes cannot change places between rounds
     )
+    symmetric: ClassVar[bool | None] = (
+        None  # whether all links go both ways; None: nobody says, so graphs are looked at
+    )
+    doubly_stochastic: ClassVar[bool | None] = None  # whether its natural weights count every node alike in every round
     exchange: ClassVar[str] = "letters"  # how models travel, as in graph.EXCHANGES; in some rounds at least
     fewest_nodes: ClassVar[int] = 2
 
@@ -171,14 +175,16 @@ def exchange_of(topology: GivesGraphs) -> str:
     return str(getattr(topology, "exchange", "letters"))
 
 
-def require_letters(topology: GivesGraphs, where: str) -> None:
-    """Raise BadInput unless every model is a letter that its sender sends by itself. `where` says who asks for that."""
-    instead = {
-        "requests": 'topology.kind = "pull" asks for models, and nobody answers {}; use topology.kind = "el-local"',
-        "all-reduce": 'cost = "all-reduce" says what would be sent, and is not carried out {}; use cost = "all-to-all"',
-    }.get(exchange_of(topology))
-    if instead is not None:
-        raise BadInput(instead.format(where))
+def is_symmetric(topology: GivesGraphs) -> bool | None:
+    """Whether all links go both ways in every round; None where the topology does not say."""
+    found: bool | None = getattr(topology, "symmetric", None)
+    return found
+
+
+def is_doubly_stochastic(topology: GivesGraphs) -> bool | None:
+    """Whether its natural weights count every node alike in every round; None where the topology does not say."""
+    found: bool | None = getattr(topology, "doubly_stochastic", None)
+    return found
 
 
 def kind_of(topology: GivesGraphs) -> str:

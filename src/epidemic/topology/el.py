@@ -27,6 +27,9 @@ class ELOracle(Topology, frozen=True, tag="el-oracle"):
     be connected, and is never "repaired".
     """
 
+    symmetric: ClassVar[bool | None] = True
+    doubly_stochastic: ClassVar[bool | None] = True
+
     random: ClassVar[bool] = True
 
     s: int
@@ -64,6 +67,9 @@ class ELLocal(Topology, frozen=True, tag="el-local", repr_omit_defaults=True):
     With a `view` they are chosen from those that the node knows in that round, and who knows fewer than `s` sends to all of them. A view
     of everybody gives the same graphs, to the bit, as knowing everybody.
     """
+
+    symmetric: ClassVar[bool | None] = False
+    doubly_stochastic: ClassVar[bool | None] = False
 
     random: ClassVar[bool] = True
 
@@ -125,6 +131,9 @@ class Pull(Topology, frozen=True, tag="pull"):
 
     So everybody hears exactly s models, and sends as many as it is asked for. A request is a control message.
     """
+
+    symmetric: ClassVar[bool | None] = False
+    doubly_stochastic: ClassVar[bool | None] = False
 
     random: ClassVar[bool] = True
     exchange: ClassVar[str] = "requests"

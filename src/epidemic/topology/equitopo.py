@@ -42,6 +42,9 @@ class DEquiStatic(StaticTopology, frozen=True, tag="d-equistatic"):
     Offsets are drawn with replacement; `strict` makes them distinct and the graph connected.
     """
 
+    symmetric: ClassVar[bool | None] = False
+    doubly_stochastic: ClassVar[bool | None] = True
+
     natural_mixing: ClassVar[str] = "native"
 
     m: int
@@ -65,6 +68,9 @@ class UEquiStatic(StaticTopology, frozen=True, tag="u-equistatic"):
 
     Offsets are drawn with replacement, so some may coincide or the graph may fall apart; `strict` rules that out.
     """
+
+    symmetric: ClassVar[bool | None] = True
+    doubly_stochastic: ClassVar[bool | None] = True
 
     natural_mixing: ClassVar[str] = "native"
 
@@ -129,6 +135,9 @@ class ODEquiDyn(_EquiDyn, frozen=True, tag="od-equidyn"):
     The offset comes from all 1..n-1 or, with `m`, from m offsets drawn once per run.
     """
 
+    symmetric: ClassVar[bool | None] = False
+    doubly_stochastic: ClassVar[bool | None] = True
+
     def draw(self, n: int, round: int, streams: Streams) -> Graph:
         u = _round_offset(n, self.m, round, streams)
         return Graph.circulant(n, np.array([u]), np.array([self.eta * (n - 1) / n]))
@@ -147,6 +156,9 @@ class OUEquiDyn(_EquiDyn, frozen=True, tag="ou-equidyn"):
 
     Pairs take the share `eta` of a step towards each other's model; the unpaired keep theirs and send nothing.
     """
+
+    symmetric: ClassVar[bool | None] = True
+    doubly_stochastic: ClassVar[bool | None] = True
 
     def draw(self, n: int, round: int, streams: Streams) -> Graph:
         u = _round_offset(n, self.m, round, streams)

@@ -30,6 +30,9 @@ class Hypercube(Topology, frozen=True, tag="hypercube"):
     Any log2(n) rounds in a row will do. The number of nodes must be a power of two.
     """
 
+    symmetric: ClassVar[bool | None] = True
+    doubly_stochastic: ClassVar[bool | None] = True
+
     def check(self, n: int) -> None:
         super().check(n)
         if n & (n - 1):
@@ -50,6 +53,9 @@ class Base(Topology, frozen=True, tag="base"):
     `relabel = "period"` gives the nodes other places, drawn at random, in every period, which takes away the directions in which
     different data is averaged badly; `"never"` leaves them where they are. Round t is round t + `start` of the construction.
     """
+
+    symmetric: ClassVar[bool | None] = True
+    doubly_stochastic: ClassVar[bool | None] = True
 
     natural_mixing: ClassVar[str] = "native"
 

@@ -48,6 +48,9 @@ class Matcha(Wrapper, frozen=True, tag="matcha"):
     of nodes and is often as good.
     """
 
+    symmetric: ClassVar[bool | None] = True
+    doubly_stochastic: ClassVar[bool | None] = True
+
     natural_mixing: ClassVar[str] = "native"
     placed: ClassVar[bool] = True
     random: ClassVar[bool] = True

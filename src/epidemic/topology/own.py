@@ -20,9 +20,11 @@ from epidemic.topology.base import (
     check_topology,
     exchange_of,
     expected,
+    is_doubly_stochastic,
     is_placed,
     is_random,
     is_static,
+    is_symmetric,
     natural_mixing,
 )
 
@@ -30,7 +32,7 @@ from epidemic.topology.base import (
 class PythonTopology(Topology, frozen=True, tag="python", dict=True):
     """A user's own: "module:factory" is called with `options` and returns an object with graph(n, round, streams).
 
-    What else the object has (natural_mixing, static, random, placed, exchange, check, expected) is taken over. An experiment is told apart by the name and
+    What else the object has (natural_mixing, static, random, placed, symmetric, doubly_stochastic, exchange, check, expected) is taken over. An experiment is told apart by the name and
     the options, not by the code behind them; deployed nodes also compare the first graphs.
     """
 
@@ -65,6 +67,14 @@ class PythonTopology(Topology, frozen=True, tag="python", dict=True):
     @property
     def placed(self) -> bool:  # type: ignore[override]
         return is_placed(self.made)
+
+    @property
+    def symmetric(self) -> bool | None:  # type: ignore[override]
+        return is_symmetric(self.made)
+
+    @property
+    def doubly_stochastic(self) -> bool | None:  # type: ignore[override]
+        return is_doubly_stochastic(self.made)
 
     @property
     def exchange(self) -> str:  # type: ignore[override]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ Edges = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 class Regular(StaticTopology, frozen=True, tag="regular"):
     """A random connected graph in which everybody has `s` neighbours, the same in all rounds."""
+
+    symmetric: ClassVar[bool | None] = True
+    doubly_stochastic: ClassVar[bool | None] = True
 
     s: int
 
@@ -36,6 +40,9 @@ class Regular(StaticTopology, frozen=True, tag="regular"):
 
 class Unlucky(StaticTopology, frozen=True, tag="unlucky"):
     """An s-regular graph of bad luck: two random s-regular halves joined by only two links."""
+
+    symmetric: ClassVar[bool | None] = True
+    doubly_stochastic: ClassVar[bool | None] = True
 
     s: int
 

@@ -18,6 +18,9 @@ from epidemic.topology.regular import both_ways, redraw_until_connected
 class Ring(StaticTopology, frozen=True, tag="ring"):
     """Everybody exchanges with the two nodes beside it."""
 
+    symmetric: ClassVar[bool | None] = True
+    doubly_stochastic: ClassVar[bool | None] = True
+
     def build(self, n: int, stream: Stream) -> Graph:
         return Graph.circulant(n, np.array([1, -1]))
 
@@ -27,6 +30,9 @@ class Torus(StaticTopology, frozen=True, tag="torus"):
 
     Without `rows`, the grid is as square as the number of nodes allows.
     """
+
+    symmetric: ClassVar[bool | None] = True
+    doubly_stochastic: ClassVar[bool | None] = True
 
     rows: int | None = None
 
@@ -66,6 +72,9 @@ class Complete(StaticTopology, frozen=True, tag="complete", omit_defaults=True):
     best all-reduce sends (Patarasuk and Yuan 2009), in 2 (n - 1) messages.
     """
 
+    symmetric: ClassVar[bool | None] = True
+    doubly_stochastic: ClassVar[bool | None] = True
+
     cost: Cost = "all-to-all"
 
     def __post_init__(self) -> None:
@@ -82,6 +91,9 @@ class Complete(StaticTopology, frozen=True, tag="complete", omit_defaults=True):
 class Isolated(StaticTopology, frozen=True, tag="none"):
     """Nobody sends: local training only. The one topology for a single node."""
 
+    symmetric: ClassVar[bool | None] = True
+    doubly_stochastic: ClassVar[bool | None] = True
+
     fewest_nodes: ClassVar[int] = 1
 
     def build(self, n: int, stream: Stream) -> Graph:
@@ -90,6 +102,9 @@ class Isolated(StaticTopology, frozen=True, tag="none"):
 
 class ErdosRenyi(StaticTopology, frozen=True, tag="erdos-renyi"):
     """Every pair is linked with probability (1 + c) ln(n) / n, drawn again until connected."""
+
+    symmetric: ClassVar[bool | None] = True
+    doubly_stochastic: ClassVar[bool | None] = True
 
     natural_mixing: ClassVar[str] = "metropolis-hastings"
 
@@ -148,6 +163,9 @@ class Geometric(StaticTopology, frozen=True, tag="geometric"):
     (n - 1) pi radius^2 neighbours on average.
     """
 
+    symmetric: ClassVar[bool | None] = True
+    doubly_stochastic: ClassVar[bool | None] = True
+
     natural_mixing: ClassVar[str] = "metropolis-hastings"
 
     radius: float | None = None
@@ -180,12 +198,18 @@ def near_pairs(points: FloatArray, reach: float, *, torus: bool) -> tuple[NDArra
 class Exponential(StaticTopology, frozen=True, tag="exponential"):
     """Node i hears the nodes at distance 1, 2, 4, ... ahead of it (Ying et al. 2021)."""
 
+    symmetric: ClassVar[bool | None] = False
+    doubly_stochastic: ClassVar[bool | None] = True
+
     def build(self, n: int, stream: Stream) -> Graph:
         return Graph.circulant(n, 2 ** np.arange(ceil_log2(n)))
 
 
 class OnePeerExponential(Topology, frozen=True, tag="one-peer-exponential"):
     """The exponential graph, one distance a round in turn; exact averaging every log2(n) rounds at powers of two."""
+
+    symmetric: ClassVar[bool | None] = False
+    doubly_stochastic: ClassVar[bool | None] = True
 
     def draw(self, n: int, round: int, streams: Streams) -> Graph:
         return Graph.circulant(n, np.array([2 ** (round % ceil_log2(n))]))

@@ -32,6 +32,9 @@ class PeerSwap(Topology, frozen=True, tag="peer-swap"):
     as nodes. Swaps are drawn from the run's seed; what nodes would say to each other to agree on them is not counted.
     """
 
+    symmetric: ClassVar[bool | None] = True
+    doubly_stochastic: ClassVar[bool | None] = True
+
     placed: ClassVar[bool] = True
 
     s: int

@@ -22,9 +22,12 @@ from epidemic.topology.base import (
     exchange_of,
     expected,
     graph_among,
+    is_doubly_stochastic,
     is_placed,
     is_random,
     is_static,
+    is_symmetric,
+    kind_of,
     natural_mixing,
     topology_cautions,
 )
@@ -56,6 +59,14 @@ class Wrapper(Topology, frozen=True):
         return is_static(self.inner)
 
     @property
+    def symmetric(self) -> bool | None:  # type: ignore[override]
+        return is_symmetric(self.inner)
+
+    @property
+    def doubly_stochastic(self) -> bool | None:  # type: ignore[override]
+        return is_doubly_stochastic(self.inner)
+
+    @property
     def exchange(self) -> str:  # type: ignore[override]
         return exchange_of(self.inner)
 
@@ -78,6 +89,14 @@ class Every(Wrapper, frozen=True, tag="every"):
     def __post_init__(self) -> None:
         require_int("topology.period", self.period, 1)
         super().__post_init__()
+
+    def cautions(self, n: int) -> list[str]:
+        said = super().cautions(n)
+        if self.static:
+            said.append(
+                f'topology.period = {self.period} has no effect: topology.inner.kind = "{kind_of(self.inner)}" has the same graph in all rounds'
+            )
+        return said
 
     @property
     def placed(self) -> bool:  # type: ignore[override]
@@ -131,6 +150,14 @@ class Periodic(Wrapper, frozen=True, tag="periodic"):
     def check(self, n: int) -> None:
         require_int("nodes", n, 2)
         super().check(n)
+
+    def cautions(self, n: int) -> list[str]:
+        if self.period > 1:
+            return super().cautions(n)
+        return [
+            f'topology.period = 1 makes every round complete: topology.inner.kind = "{kind_of(self.inner)}" has no effect; topology.kind ='
+            ' "complete" is the same'
+        ]
 
     def draw(self, n: int, round: int, streams: Streams) -> Graph:
         return self.graph_among(n, round, streams, None)

@@ -29,11 +29,11 @@ from epidemic.errors import EpidemicError, plain
 from epidemic.report.page import page
 from epidemic.report.results import read_results
 from epidemic.web import pages
-from epidemic.web.clusters import Cluster
+from epidemic.web.clusters import WatchedCluster
 from epidemic.web.guard import HEADERS, Guard
 from epidemic.web.picture import cluster_page
-from epidemic.web.view import View
-from epidemic.web.watch import Catalogue, Run
+from epidemic.web.view import LivePage
+from epidemic.web.watch import Catalogue, WatchedRun
 
 EVERY = 1.0
 """Seconds between two looks, while somebody has a page open."""
@@ -52,7 +52,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
     look: int
     stamp: object
-    view: View | None
+    view: LivePage | None
 
 
 class Live:
@@ -62,7 +62,7 @@ class Live:
         self.catalogue, self.every = catalogue, every
         self.clients = 0
         self._insecure = insecure
-        self._clusters: dict[str, Cluster] = {}
+        self._clusters: dict[str, WatchedCluster] = {}
         self._watched: dict[str, float] = {}  # clusters that somebody looks at, and when last
         self._views: dict[tuple[str, str], _Kept] = {}
         self._looked, self._looks = -1e9, 0  # when, and how often
@@ -74,7 +74,7 @@ class Live:
         """Do something in the thread that reads."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    def view(self, kind: str, key: str) -> View | None:
+    def view(self, kind: str, key: str) -> LivePage | None:
         """The page at an address as it is now; None if there is no such thing. In the thread that reads.
 
         All visitors share it: it is made again only if something in it has changed since the last look.
@@ -100,16 +100,16 @@ class Live:
         stamps = tuple((run.key, run.stamp) for run in self.runs(kind, key))
         return stamps if kind != "index" else (stamps, self._cluster_counts(), list(self.catalogue.notes))
 
-    def _made(self, kind: str, key: str) -> View | None:
+    def _made(self, kind: str, key: str) -> LivePage | None:
         """A page; what files of somebody else hold may make that impossible, and must not end the server."""
         try:
             return self._make(kind, key)
         except Exception as problem:
-            return View(
+            return LivePage(
                 "cannot be shown - epidemic", [(None, f"<h1>This cannot be shown</h1><p>{escape(_wrong(problem))}</p>")]
             )
 
-    def _make(self, kind: str, key: str) -> View | None:
+    def _make(self, kind: str, key: str) -> LivePage | None:
         runs = self.runs(kind, key)
         if kind == "index":
             return pages.index(self.catalogue, self._cluster_counts())
@@ -120,8 +120,8 @@ class Live:
             return None
         return pages.run_page(self.catalogue, runs[0]) if kind == "run" else pages.group_page(self.catalogue, runs[0].group, runs)  # fmt: skip
 
-    def runs(self, kind: str, key: str) -> list[Run]:
-        """The runs of a page."""
+    def runs(self, kind: str, key: str) -> list[WatchedRun]:
+        """Return the runs that a page shows, by the page's kind and key."""
         if kind == "index":
             return list(self.catalogue.runs.values())
         if kind == "run":
@@ -153,7 +153,7 @@ class Live:
         for key, folders in known.items():
             kept = self._clusters.get(key)
             if kept is None or (kept.asker is None) != (folders.asker is None):
-                kept = self._clusters[key] = Cluster(folders, insecure=self._insecure)
+                kept = self._clusters[key] = WatchedCluster(folders, insecure=self._insecure)
             try:
                 kept.look(ask=time.monotonic() - self._watched.get(key, -1e9) < 3 * BREATH)
             except Exception as problem:
@@ -176,13 +176,13 @@ class Live:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._keep_looking())
         try:
-            shown: View | None = None
+            shown: LivePage | None = None
             silent = time.monotonic()
             yield ": hello\n\n"
             while True:
                 view = await self.in_turn(lambda: self.view(kind, key))
                 if view is None:
-                    view = View(
+                    view = LivePage(
                         "gone - epidemic",
                         [(None, "<h1>It is no longer there</h1><p><a href='/'>What is there</a></p>")],
                     )
@@ -208,7 +208,7 @@ class Live:
             await asyncio.sleep(self.every)
 
     def close(self) -> None:
-        """Stop looking and asking."""
+        """Stop walking directories and asking nodes; called when the server ends."""
         if self._task is not None:
             self._task.cancel()
         for cluster in self._clusters.values():
@@ -216,7 +216,7 @@ class Live:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     @staticmethod
-    def _close(cluster: Cluster) -> None:
+    def _close(cluster: WatchedCluster) -> None:
         if cluster.asker is not None:
             cluster.asker.close()
 
@@ -308,7 +308,9 @@ def _asked(request: Request) -> tuple[str, str]:
 
 
 def _missing() -> Response:
-    view = View("not found - epidemic", [(None, '<h1>There is no such page</h1><p><a href="/">What is there</a></p>')])
+    view = LivePage(
+        "not found - epidemic", [(None, '<h1>There is no such page</h1><p><a href="/">What is there</a></p>')]
+    )
     return HTMLResponse(view.document("/events/"), 404, headers=HEADERS)
 
 

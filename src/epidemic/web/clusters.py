@@ -19,14 +19,14 @@ from epidemic.net.status import Status
 from epidemic.record import Delivery
 from epidemic.rng import Streams
 from epidemic.topology import is_static, topology_from
-from epidemic.web.watch import Folders, Run, plain_file
+from epidemic.web.watch import Folders, WatchedRun, plain_file
 
 EVERY = 1.0
 """Seconds between two questions."""
 PATIENCE = 4.0
 """Seconds without an answer after which a node counts as gone."""
 RECENT = 3.0
-"""Seconds for which letters that were late or refused are shown."""
+"""Seconds for which messages that were late or refused are shown."""
 LINGER = 20.0
 """Seconds that nodes are asked on after the last visitor."""
 COLUMNS = 72
@@ -37,16 +37,16 @@ BEHIND = 2
 """So many rounds behind the middle of the nodes is late."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class StatusAnswer(msgspec.Struct, frozen=True):
     """The last that was heard of a node."""
 
     status: Status
     at: float
-    late_at: float = -1e9  # when letters to it were last late
+    late_at: float = -1e9  # when messages to it were last late
     refused_at: float = -1e9  # when it last refused some
 
 
-class Member(msgspec.Struct, frozen=True):
+class ShownNode(msgspec.Struct, frozen=True):
     """A node, as it is shown."""
 
     place: int
@@ -62,7 +62,7 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def up(self) -> bool:
-        """Whether it takes part now."""
+        """Whether the node takes part now."""
         return self.state in ("alive", "late", "refused")
 
     @property
@@ -77,14 +77,14 @@ class Asker:
     def __init__(self, folder: Path, *, insecure: bool) -> None:
         self._folder, self._insecure = folder, insecure
         self._lock = threading.Lock()
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, StatusAnswer] = {}
         self._problem = ""
         self._until = 0.0
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
         self.asked_since = 0.0
 
-    def wanted(self) -> tuple[dict[int, Answer], str]:
+    def wanted(self) -> tuple[dict[int, StatusAnswer], str]:
         """What is known; and go on asking for a while."""
         with self._lock:
             self._until = time.monotonic() + LINGER
@@ -95,16 +95,16 @@ class Asker:
             return dict(self._answers), self._problem
 
     def close(self) -> None:
-        """Stop asking."""
+        """Stop asking the nodes, and wait for the thread to end."""
         self._stopped.set()
         thread = self._thread
         if thread is not None:
             thread.join(3.0)
 
     def _ask(self) -> None:
-        from epidemic.net.watching import Watcher
+        from epidemic.net.watching import StatusWatcher
 
-        watcher: Watcher | None = None
+        watcher: StatusWatcher | None = None
         try:
             while not self._stopped.is_set():
                 with self._lock:
@@ -112,7 +112,7 @@ class Asker:
                         self._thread = None
                         return
                 try:
-                    watcher = Watcher(self._folder, insecure=self._insecure) if watcher is None else watcher
+                    watcher = StatusWatcher(self._folder, insecure=self._insecure) if watcher is None else watcher
                     found, problem = watcher.ask(1.0), ""
                 except Exception as error:  # whatever the files of somebody else hold
                     found, problem = [], plain(str(error) if isinstance(error, EpidemicError) else repr(error))
@@ -126,21 +126,21 @@ class Asker:
                 watcher.close()
 
 
-def _heard(before: Answer | None, status: Status, now: float) -> Answer:
+def _heard(before: StatusAnswer | None, status: Status, now: float) -> StatusAnswer:
     if before is None:
-        return Answer(status, now)
+        return StatusAnswer(status, now)
     late = now if status.late > before.status.late else before.late_at
     refused = now if status.refused > before.status.refused else before.refused_at
-    return Answer(status, now, late, refused)
+    return StatusAnswer(status, now, late, refused)
 
 
-class Cluster:
+class WatchedCluster:
     """A cluster as it is now, and as it was at the last looks."""
 
     def __init__(self, folders: Folders, *, insecure: bool = False) -> None:
         self.folders = folders
         self.asker = None if folders.asker is None else Asker(folders.asker, insecure=insecure)
-        self.members: list[Member] = []
+        self.members: list[ShownNode] = []
         self.problem = ""
         self.history: deque[tuple[int, dict[int, str]]] = deque(maxlen=COLUMNS)
         self._experiment: dict[str, Any] | None = None
@@ -160,18 +160,18 @@ class Cluster:
 
     @property
     def round(self) -> int:
-        """Where most nodes are."""
+        """The median round of the live nodes; without any, of those that have begun."""
         rounds = [m.round for m in self.members if m.up] or [m.round for m in self.members if m.round > 0]
         return median_low(rounds) if rounds else 0
 
     @property
     def unit(self) -> str:
-        """What that counts."""
+        """What `round` counts: "round", or "second" for asynchronous methods."""
         return "second" if any(m.unit == "second" for m in self.members) else "round"
 
     def look(self, *, ask: bool) -> None:
         """See how the nodes are; `ask` them, if somebody wants to know."""
-        answers: dict[int, Answer] = {}
+        answers: dict[int, StatusAnswer] = {}
         waiting = False
         if self.asker is not None and ask:
             answers, problem = self.asker.wanted()
@@ -212,8 +212,8 @@ def _own(topology: object) -> bool:
 
 
 def members(
-    places: list[int], answers: Mapping[int, Answer], runs: Mapping[int, Run], now: float, *, asked: bool
-) -> list[Member]:
+    places: list[int], answers: Mapping[int, StatusAnswer], runs: Mapping[int, WatchedRun], now: float, *, asked: bool
+) -> list[ShownNode]:
     """Every node as it is: by what it answers, else by what its run has written down here."""
     rounds = [a.status.round for a in answers.values() if now - a.at < PATIENCE and a.status.state not in _OVER]
     middle = median_low(rounds) if rounds else 0
@@ -224,10 +224,12 @@ _OVER = ("lingering", "left", "done")
 _JOINING = ("starting", "looking", "adopting")
 
 
-def _member(place: int, answer: Answer | None, run: Run | None, now: float, middle: int, *, asked: bool) -> Member:
+def _member(
+    place: int, answer: StatusAnswer | None, run: WatchedRun | None, now: float, middle: int, *, asked: bool
+) -> ShownNode:
     here = None if run is None else _from_disk(place, run, asked=asked)
     if answer is None:
-        return Member(place, "absent") if here is None else here
+        return ShownNode(place, "absent") if here is None else here
     status = answer.status
     state, why = _state(answer, now, middle)
     if (
@@ -242,10 +244,10 @@ def _member(place: int, answer: Answer | None, run: Run | None, now: float, midd
     shown = status.rounds if state == "finished" else max(0, min(status.round, status.rounds))
     final = None if here is None or state != "finished" else here.delivery
     delivery = status.delivery if final is None else final
-    return Member(place, state, why, shown, status.rounds, accuracy, loss, status.bytes, status, delivery)
+    return ShownNode(place, state, why, shown, status.rounds, accuracy, loss, status.bytes, status, delivery)
 
 
-def _state(answer: Answer, now: float, middle: int) -> tuple[str, str]:
+def _state(answer: StatusAnswer, now: float, middle: int) -> tuple[str, str]:
     status = answer.status
     if status.state in _OVER:
         return "finished", ""
@@ -256,15 +258,15 @@ def _state(answer: Answer, now: float, middle: int) -> tuple[str, str]:
     if status.state in _JOINING:
         return "joining", status.state
     if now - answer.refused_at < RECENT:
-        return "refused", "it has just refused letters: " + ", ".join(f"{k} {v}" for k, v in status.refusals.items())
+        return "refused", "it has just refused messages: " + ", ".join(f"{k} {v}" for k, v in status.refusals.items())
     if status.trained is None and middle - status.round >= BEHIND:
         return "late", f"{middle - status.round} rounds behind"
     if now - answer.late_at < RECENT:
-        return "late", "letters to it have just come late"
+        return "late", "messages to it have just come late"
     return "alive", status.state
 
 
-def _from_disk(place: int, run: Run, *, asked: bool) -> Member:
+def _from_disk(place: int, run: WatchedRun, *, asked: bool) -> ShownNode:
     """What the run of a node says of itself."""
     found = run.state
     state, why = found.state, plain(found.why)
@@ -273,7 +275,7 @@ def _from_disk(place: int, run: Run, *, asked: bool) -> Member:
     if state == "unfinished":
         state = "absent"
     last = run.by_seed[0][-1] if run.by_seed else None
-    return Member(
+    return ShownNode(
         place,
         state,
         why,

@@ -34,7 +34,7 @@ class Connection(H11Protocol):
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is expected any more."""
+        """Stop the timer that waits for the visitor; the connection is closed."""
         self._stop_waiting()
         super().connection_lost(exc)
 

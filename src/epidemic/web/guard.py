@@ -40,7 +40,7 @@ class Guard:
         self._names = {"localhost", host.strip("[]").lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or pass on."""
+        """Answer a refused request, or pass it on to the application."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)

@@ -16,13 +16,13 @@ from epidemic.errors import plain
 from epidemic.experiment import flat
 from epidemic.record import Moment, Record
 from epidemic.report import charts
-from epidemic.report.charts import Look, Series
+from epidemic.report.charts import LineStyle, Series
 from epidemic.report.schemes import looks_of
 from epidemic.report.statistics import along, curve
 from epidemic.shown import ABOUT_DISAGREEMENT, simulated, size
-from epidemic.web.seeds import Seed
-from epidemic.web.view import View, badge, block, row, spark, table, tiles
-from epidemic.web.watch import Catalogue, Run, key_of
+from epidemic.web.seeds import WatchedSeed
+from epidemic.web.view import LivePage, badge, block, row, spark, table, tiles
+from epidemic.web.watch import Catalogue, WatchedRun, key_of
 
 MOST_LINES = 24
 """Runs that are drawn in one chart."""
@@ -35,7 +35,7 @@ STATES = ("running", "failed", "gone", "stopped", "unfinished", "finished")
 # -- what there is ----------------------------------------------------------------------------------------------------
 
 
-def index(catalogue: Catalogue, clusters: Sequence[tuple[str, str, dict[str, int]]]) -> View:
+def index(catalogue: Catalogue, clusters: Sequence[tuple[str, str, dict[str, int]]]) -> LivePage:
     """Everything that is there; `clusters` are keys, titles, and how many nodes are in which state."""
     groups = catalogue.groups
     runs = [run for found in groups.values() for run in found]
@@ -59,7 +59,7 @@ def index(catalogue: Catalogue, clusters: Sequence[tuple[str, str, dict[str, int
     if not runs and not clusters:
         pieces.append((None, _nothing_yet(catalogue)))
     busy = f"{counts['running']} running, " if counts["running"] else ""
-    return View(f"{busy}{len(runs)} run{'' if len(runs) == 1 else 's'} - epidemic", pieces)
+    return LivePage(f"{busy}{len(runs)} run{'' if len(runs) == 1 else 's'} - epidemic", pieces)
 
 
 def _nothing_yet(catalogue: Catalogue) -> str:
@@ -83,20 +83,20 @@ def notes(lines: Sequence[str]) -> str:
     )
 
 
-def _group_table(catalogue: Catalogue, path: Path, runs: list[Run]) -> list[tuple[str | None, str]]:
+def _group_table(catalogue: Catalogue, path: Path, runs: list[WatchedRun]) -> list[tuple[str | None, str]]:
     title = escape(catalogue.title(path))
     if len(runs) > 1:
         title = f'<a href="/group/{key_of(path)}">{title}</a> <small>{_kind(path, runs)} of {len(runs)} runs</small>'
     return [(None, f"<section><h2>{title}</h2>"), *runs_table(runs), (None, "</section>")]
 
 
-def _kind(path: Path, runs: Sequence[Run]) -> str:
+def _kind(path: Path, runs: Sequence[WatchedRun]) -> str:
     if all("=" in run.path.name for run in runs):
         return "sweep"
     return "comparison" if (path / "comparison.json").is_file() else "directory"
 
 
-def runs_table(runs: Sequence[Run]) -> list[tuple[str | None, str]]:
+def runs_table(runs: Sequence[WatchedRun]) -> list[tuple[str | None, str]]:
     """A row for each run, which can be exchanged alone."""
     what = "accuracy" if all(run.classes for run in runs if run.by_seed) else "accuracy or loss"
     timed = any(_seconds(run) is not None for run in runs)
@@ -111,18 +111,18 @@ def runs_table(runs: Sequence[Run]) -> list[tuple[str | None, str]]:
     return [(None, before), *rows, (None, after)]
 
 
-def _seconds(run: Run) -> float | None:
+def _seconds(run: WatchedRun) -> float | None:
     """Where the seed is on the simulated clock that has come least far; None without a clock."""
     times = [records[-1].time for records in run.by_seed]
     return min((time.seconds for time in times if time is not None), default=None)
 
 
-def _simulated(run: Run) -> str:
+def _simulated(run: WatchedRun) -> str:
     seconds = _seconds(run)
     return "-" if seconds is None else simulated(seconds)
 
 
-def _cells(run: Run, name: str, *, timed: bool) -> list[str]:
+def _cells(run: WatchedRun, name: str, *, timed: bool) -> list[str]:
     state = run.state
     values = _values(run)
     seeds = f"{sum(seed.ended for seed in run.known)} / {run.wanted}"
@@ -146,24 +146,24 @@ def _cells(run: Run, name: str, *, timed: bool) -> list[str]:
     ]
 
 
-def labels(runs: Sequence[Run]) -> list[str]:
+def labels(runs: Sequence[WatchedRun]) -> list[str]:
     """Names where they tell runs apart, else with their directory."""
     names = Counter(run.name for run in runs)
     return [run.name if names[run.name] == 1 else f"{run.name} ({plain(run.path.name, 60)})" for run in runs]
 
 
-def _values(run: Run) -> list[float]:
+def _values(run: WatchedRun) -> list[float]:
     """Accuracy or loss by round, the mean over the seeds that have it."""
     if not run.by_seed:
         return []
     return [v for v in curve(run.by_seed, _what(run), partial=True).mean if math.isfinite(v)]
 
 
-def _what(run: Run) -> str:
+def _what(run: WatchedRun) -> str:
     return "accuracy" if run.classes else "loss"
 
 
-def _figure(run: Run, value: float) -> str:
+def _figure(run: WatchedRun, value: float) -> str:
     return f"{100 * value:.2f} %" if run.classes else f"{value:.4g}"
 
 
@@ -174,12 +174,12 @@ def _mean(values: Sequence[float]) -> float:
 # -- a run ------------------------------------------------------------------------------------------------------------
 
 
-def run_page(catalogue: Catalogue, run: Run) -> View:
+def run_page(catalogue: Catalogue, run: WatchedRun) -> LivePage:
     """One experiment: a line for each seed."""
     state = run.state
     clock = ["simulated"] if _seconds(run) is not None else []
     before, after = table(["seed", "state", "round", *clock, _what(run), "least", "most", "loss", "D(X)", "sent per node"], "")  # fmt: skip
-    looks = [Look(run.kind, i) for i in range(len(run.known))]
+    looks = [LineStyle(run.kind, i) for i in range(len(run.known))]
     series = [(f"seed {seed.number}", look, seed.records) for seed, look in zip(run.known, looks, strict=True)]
     pieces: list[tuple[str | None, str]] = [
         (None, _crumbs(catalogue, run.group, run.path)),
@@ -197,16 +197,16 @@ def run_page(catalogue: Catalogue, run: Run) -> View:
         pieces.append(
             (None, f'<p><a href="/report/run/{run.key}">The whole report</a>, as of the moment it is opened.</p>')
         )
-    return View(f"{_progress(run)} {run.name} - epidemic", pieces)
+    return LivePage(f"{_progress(run)} {run.name} - epidemic", pieces)
 
 
-def _progress(run: Run) -> str:
+def _progress(run: WatchedRun) -> str:
     state = run.state.state
     return of_planned(run.round, run.experiment) if state == "running" else f"{state}:"
 
 
 def state_line(state: str, why: str) -> str:
-    """A state with its reason."""
+    """Return the HTML of a state with its reason."""
     return f'<p class="state">{badge(state)} {escape(plain(why, 600))}</p>'
 
 
@@ -216,7 +216,7 @@ def _crumbs(catalogue: Catalogue, group: Path, path: Path) -> str:
     return f'<p class="crumbs"><a href="/">all</a> / {f"""<a href="/group/{key_of(group)}">{title}</a>""" if several else title} / {escape(plain(path.name, 80))}</p>'
 
 
-def _run_tiles(run: Run) -> str:
+def _run_tiles(run: WatchedRun) -> str:
     values = _values(run)
     free = TRAININGS if without_rounds(run.experiment) else "round"
     planned = rounds_planned(run.experiment)
@@ -240,7 +240,7 @@ def _run_tiles(run: Run) -> str:
 
 
 def _busy(moments: Sequence[Moment]) -> list[tuple[str, str, str]]:
-    """How busy processors and uplinks were, and how old letters are when they are used."""
+    """How busy processors and uplinks were, and how old messages are when they are used."""
     found = []
     if moments:
         uplinks = [m.uplink for m in moments if m.uplink is not None]
@@ -250,8 +250,8 @@ def _busy(moments: Sequence[Moment]) -> list[tuple[str, str, str]]:
     return [*found, ("staleness", simulated(_mean(ages)), "mean")] if ages else found
 
 
-def _seed_cells(run: Run, seed: Seed) -> list[str]:
-    state = Run.unfinished(seed)
+def _seed_cells(run: WatchedRun, seed: WatchedSeed) -> list[str]:
+    state = WatchedRun.unfinished(seed)
     cells = [str(seed.number), badge(state.state, plain(state.why)), of_planned(seed.round, run.experiment, " / ")]
     timed = _seconds(run) is not None
     if not seed.records:
@@ -265,7 +265,7 @@ def _seed_cells(run: Run, seed: Seed) -> list[str]:
     return [*cells, *of, f"{last.loss.mean:.4g}", apart, size(last.bytes.total.mean)]
 
 
-def _settings(run: Run) -> str:
+def _settings(run: WatchedRun) -> str:
     def shown(value: Any) -> str:
         return plain(value if isinstance(value, str) else msgspec.json.encode(value).decode(), 200)
 
@@ -278,7 +278,7 @@ def _settings(run: Run) -> str:
 # -- several runs -----------------------------------------------------------------------------------------------------
 
 
-def group_page(catalogue: Catalogue, path: Path, runs: list[Run]) -> View:
+def group_page(catalogue: Catalogue, path: Path, runs: list[WatchedRun]) -> LivePage:
     """A sweep, a comparison, or whatever runs a directory holds: a line for each, the mean over seeds."""
     begun = [run for run in runs if run.by_seed]
     drawn = chosen(begun)
@@ -305,10 +305,10 @@ def group_page(catalogue: Catalogue, path: Path, runs: list[Run]) -> View:
     if begun:
         pieces.append((None, f'<p><a href="/report/group/{key_of(path)}">The whole report</a>, as of the moment it is opened.</p>'))  # fmt: skip
     ended = f"{counts['finished']}/{len(runs)}"
-    return View(f"{ended} {catalogue.title(path)} - epidemic", pieces)
+    return LivePage(f"{ended} {catalogue.title(path)} - epidemic", pieces)
 
 
-def chosen(runs: Sequence[Run]) -> list[Run]:
+def chosen(runs: Sequence[WatchedRun]) -> list[WatchedRun]:
     """The runs that are drawn: all, or those that run and then the best; in their order."""
     if len(runs) <= MOST_LINES:
         return list(runs)
@@ -318,12 +318,12 @@ def chosen(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if run.key in kept]
 
 
-Lines = Sequence[tuple[str, Look, list[Record] | list[list[Record]]]]
+Lines = Sequence[tuple[str, LineStyle, list[Record] | list[list[Record]]]]
 
 
 def figures(lines: Lines, *, classes: bool, rounds: str = "round") -> list[tuple[str | None, str]]:
     """The charts of learning, each of which can be exchanged alone; `rounds` is what their axis is called."""
-    by_seed: list[tuple[str, Look, list[list[Record]]]] = []
+    by_seed: list[tuple[str, LineStyle, list[list[Record]]]] = []
     for name, look, records in lines:
         several = [r for r in records if isinstance(r, list)]
         single = [r for r in records if isinstance(r, Record)]
@@ -360,7 +360,7 @@ def figures(lines: Lines, *, classes: bool, rounds: str = "round") -> list[tuple
     return [(None, head), *drawn, (None, "</div></section>")]
 
 
-def _chart(name: str, title: str, label: str, by_seed: list[tuple[str, Look, list[list[Record]]]], value: str, factor: float,
+def _chart(name: str, title: str, label: str, by_seed: list[tuple[str, LineStyle, list[list[Record]]]], value: str, factor: float,
            options: dict[str, Any], axis: tuple[str, str]) -> str:  # fmt: skip
     """`axis`: as `statistics.curve` knows it, and what it is called."""
     series = [_series(line, look, records, value, factor, axis[0]) for line, look, records in by_seed]
@@ -371,12 +371,12 @@ def _chart(name: str, title: str, label: str, by_seed: list[tuple[str, Look, lis
     return f"{chart}<figcaption>{title}</figcaption>"
 
 
-def _series(name: str, look: Look, by_seed: list[list[Record]], value: str, factor: float, axis: str) -> Series:
+def _series(name: str, look: LineStyle, by_seed: list[list[Record]], value: str, factor: float, axis: str) -> Series:
     found = curve(by_seed, value, partial=True)
     wide = [factor * v for v in found.half_width] if len(by_seed) >= FEWEST_FOR_BANDS else []
     xs = found.rounds if axis == "rounds" else along(curve(by_seed, axis, partial=True), found)
     return Series(name, look, [float(t) for t in xs], [factor * v for v in found.mean], wide)
 
 
-def _swatch(look: Look) -> str:
+def _swatch(look: LineStyle) -> str:
     return f'<svg class="swatch" viewBox="0 0 28 10" aria-hidden="true"><line class="line" style="{look.style}"{look.dash} x1="1" x2="27" y1="5" y2="5"/></svg>'

@@ -11,12 +11,12 @@ from epidemic.errors import plain
 from epidemic.graph import Graph
 from epidemic.net.isolation import mostly_alone, often_alone
 from epidemic.record import Delivery
-from epidemic.report.charts import Look
+from epidemic.report.charts import LineStyle
 from epidemic.shown import size
-from epidemic.web.clusters import Cluster, Member
+from epidemic.web.clusters import ShownNode, WatchedCluster
 from epidemic.web.pages import MOST_LINES, figures, notes
-from epidemic.web.view import View, badge, block, row, table, tiles
-from epidemic.web.watch import Run
+from epidemic.web.view import LivePage, badge, block, row, table, tiles
+from epidemic.web.watch import WatchedRun
 
 WIDTH, HEIGHT = 640, 500
 RADIUS = 205
@@ -25,8 +25,8 @@ NAMED = 40
 
 WORDS = {
     "alive": "takes part",
-    "late": "behind the others, or letters to it come late",
-    "refused": "has just refused letters",
+    "late": "behind the others, or messages to it come late",
+    "refused": "has just refused messages",
     "joining": "looks for the others, or where they are",
     "finished": "has come to its end",
     "failed": "has given up",
@@ -36,7 +36,7 @@ WORDS = {
 }
 
 
-def cluster_page(cluster: Cluster) -> View:
+def cluster_page(cluster: WatchedCluster) -> LivePage:
     """A cluster as it is now."""
     people, title = cluster.members, cluster.folders.title
     expecting = cluster.unit == "round"
@@ -58,13 +58,13 @@ def cluster_page(cluster: Cluster) -> View:
         (None, f"{after}</section>"),
         *_curves(cluster.folders.runs),
     ]
-    return View(f"{cluster.round} - {title} - epidemic", pieces)
+    return LivePage(f"{cluster.round} - {title} - epidemic", pieces)
 
 
 NOT_ASKED = "There is no observer's certificate here, so nodes are not asked; this is what they have written down in these directories."
 
 
-def _tiles(cluster: Cluster, counts: Counter[str]) -> str:
+def _tiles(cluster: WatchedCluster, counts: Counter[str]) -> str:
     people = cluster.members
     rounds = [m.round for m in people if m.up or m.state == "finished"]
     total = max((m.rounds for m in people), default=0)
@@ -89,7 +89,7 @@ def _tiles(cluster: Cluster, counts: Counter[str]) -> str:
     return tiles(found)
 
 
-def _cells(m: Member, *, expecting: bool) -> list[str]:
+def _cells(m: ShownNode, *, expecting: bool) -> list[str]:
     score = f"{100 * m.accuracy:.2f} %" if m.accuracy is not None else "-" if m.loss is None else f"loss {m.loss:.4g}"
     s = m.status
     alive = "-" if s is None else f"{s.alive} / {s.nodes}"
@@ -125,7 +125,7 @@ def _count(value: int) -> str:
 # -- the picture ------------------------------------------------------------------------------------------------------
 
 
-def _picture(cluster: Cluster) -> str:
+def _picture(cluster: WatchedCluster) -> str:
     people = cluster.members
     graph = cluster.links()
     said = "; ".join(f"{n} {state}" for state, n in Counter(m.state for m in people).items())
@@ -155,7 +155,7 @@ def _arrow() -> str:
     )
 
 
-def _links(graph: Graph, where: Mapping[int, tuple[float, float]], states: Mapping[int, Member], r: float) -> str:
+def _links(graph: Graph, where: Mapping[int, tuple[float, float]], states: Mapping[int, ShownNode], r: float) -> str:
     """Curves from senders to receivers, bent towards the middle; dashed where one of the two is away."""
     found: dict[str, list[str]] = {"flow": [], "cut": []}
     for receiver in range(graph.n):
@@ -179,7 +179,7 @@ def _towards(a: tuple[float, float], b: tuple[float, float], by: float) -> tuple
     return a[0] + by * (b[0] - a[0]) / length, a[1] + by * (b[1] - a[1]) / length
 
 
-def _node(m: Member, at: tuple[float, float], r: float, *, named: bool) -> str:
+def _node(m: ShownNode, at: tuple[float, float], r: float, *, named: bool) -> str:
     x, y = at
     said = f"node {m.place}: {m.state}{', ' + m.why if m.why else ''}, {m.unit} {m.round} of {m.rounds}"
     text = f'<text class="who" x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{m.place}</text>' if r > 9 else ""
@@ -213,7 +213,7 @@ def _legend() -> str:
     return f'<ul class="legend keys">{entries}</ul>'
 
 
-def _history(cluster: Cluster) -> str:
+def _history(cluster: WatchedCluster) -> str:
     """A column for each look at which something had changed, a row for each node."""
     people, looks = cluster.members, list(cluster.history)
     left, top, bottom = 44, 12, 46
@@ -250,11 +250,11 @@ def _some(looks: Sequence[tuple[int, dict[int, str]]]) -> list[tuple[int, tuple[
     return list(enumerate(looks))[::step]
 
 
-def _curves(runs: Mapping[int, Run]) -> list[tuple[str | None, str]]:
+def _curves(runs: Mapping[int, WatchedRun]) -> list[tuple[str | None, str]]:
     """What the nodes have written down here, a line for each."""
     begun = [(place, run) for place, run in sorted(runs.items()) if run.by_seed]
     if not begun:
         return []
     drawn = begun[:: math.ceil(len(begun) / MOST_LINES)]
-    lines = [(f"node {place}", Look(run.kind, i), run.by_seed) for i, (place, run) in enumerate(drawn)]
+    lines = [(f"node {place}", LineStyle(run.kind, i), run.by_seed) for i, (place, run) in enumerate(drawn)]
     return figures(lines, classes=all(run.classes for _, run in drawn))

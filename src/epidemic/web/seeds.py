@@ -106,7 +106,7 @@ class Records:
         return True
 
 
-class Seed:
+class WatchedSeed:
     """What is known of one seed."""
 
     def __init__(self, path: Path) -> None:
@@ -120,17 +120,17 @@ class Seed:
 
     @property
     def records(self) -> list[Record]:
-        """Those so far."""
+        """The records that the seed has written so far."""
         return self._records.rows
 
     @property
     def problem(self) -> str:
-        """What cannot be read."""
+        """What in the seed's directory cannot be read, in words; empty if nothing is wrong."""
         return self._problem or self._records.problem
 
     @property
     def number(self) -> int:
-        """The seed."""
+        """The seed's number, or -1 as long as it is not known."""
         return self.info.seed if self.info is not None else -1
 
     @property

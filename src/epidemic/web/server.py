@@ -48,7 +48,7 @@ def serve(
 
 
 def configuration(app: ASGIApp) -> uvicorn.Config:
-    """How the application is served."""
+    """Return the settings with which uvicorn serves the application."""
     return uvicorn.Config(
         app,
         http=Connection,

@@ -9,7 +9,7 @@ from html import escape
 from epidemic import __version__
 
 
-class View:
+class LivePage:
     """A page: its title and its pieces. A piece with a name is one element with that id, and can be exchanged alone."""
 
     def __init__(self, title: str, pieces: list[tuple[str | None, str]]) -> None:
@@ -25,7 +25,7 @@ class View:
         """Tells whether a page is the one that somebody has."""
         return blake2b(f"{self.title}\0{self.main}".encode(), digest_size=8).hexdigest()
 
-    def since(self, before: View | None) -> list[tuple[str, str]]:
+    def since(self, before: LivePage | None) -> list[tuple[str, str]]:
         """What to exchange in the page `before` to get this one, by name; everything, if its frame is another."""
         if before is None or _frame(before) != _frame(self):
             return [("main", self.main)]
@@ -45,12 +45,12 @@ class View:
         )
 
 
-def _frame(view: View) -> list[str]:
+def _frame(view: LivePage) -> list[str]:
     return [html if name is None else f"#{name}" for name, html in view.pieces]
 
 
 def block(name: str, html: str, tag: str = "div", classes: str = "") -> tuple[str, str]:
-    """A piece with a name."""
+    """Return a named piece of a page: one element whose id is the name, so that it can be exchanged alone."""
     kind = f' class="{classes}"' if classes else ""
     return name, f'<{tag} id="{name}"{kind}>{html}</{tag}>'
 
@@ -84,7 +84,7 @@ def tiles(entries: list[tuple[str, str, str]]) -> str:
 
 
 def spark(values: list[float], label: str) -> str:
-    """A small curve without axes."""
+    """Return the SVG of a small curve without axes, of at most about 60 points."""
     step = max(1, -(-len(values) // 60))
     shown = values[::step] + ([values[-1]] if values and (len(values) - 1) % step else [])
     if len(shown) < 2:

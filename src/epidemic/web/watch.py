@@ -18,7 +18,7 @@ from typing import Any
 from epidemic.errors import BadInput, plain
 from epidemic.host.store import RunState
 from epidemic.record import Record
-from epidemic.web.seeds import INFO, LeftOut, Seed
+from epidemic.web.seeds import INFO, LeftOut, WatchedSeed
 
 DEEPEST = 8
 """Directories below a given one that are walked."""
@@ -38,17 +38,17 @@ def key_of(path: Path) -> str:
     return blake2b(os.fsencode(path), digest_size=8).hexdigest()
 
 
-class Run:
+class WatchedRun:
     """An experiment's directory with its seeds."""
 
     def __init__(self, path: Path, group: Path, place: int | None = None) -> None:
         self.path, self.group, self.place = path, group, place
         self.key = key_of(path)
-        self.seeds: dict[Path, Seed] = {}
+        self.seeds: dict[Path, WatchedSeed] = {}
         self.stamp = 0  # counts its changes
 
     @property
-    def known(self) -> list[Seed]:
+    def known(self) -> list[WatchedSeed]:
         """Its seeds of which something can be shown."""
         return sorted((s for s in self.seeds.values() if s.info is not None), key=lambda seed: seed.number)
 
@@ -64,13 +64,13 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """The kind of its topology."""
+        """The kind of the run's topology; "own" for a user's own."""
         topology = self.experiment.get("topology")
         return str(topology.get("kind", "own")) if isinstance(topology, dict) else "own"
 
     @property
     def rounds(self) -> int:
-        """That it is to have."""
+        """How many rounds the run is to have."""
         return int(self.experiment.get("rounds", 0))
 
     @property
@@ -91,7 +91,7 @@ class Run:
 
     @property
     def classes(self) -> bool:
-        """Whether there are accuracies."""
+        """Whether the last records have accuracies."""
         return bool(self.by_seed) and all(records[-1].accuracy is not None for records in self.by_seed)
 
     @property
@@ -108,7 +108,7 @@ class Run:
         return RunState("unfinished", f"{ended} of {self.wanted} seeds are done, and none is running")
 
     @staticmethod
-    def unfinished(seed: Seed) -> RunState:
+    def unfinished(seed: WatchedSeed) -> RunState:
         """The state of a seed; one that says nothing of itself is unfinished."""
         return RunState("unfinished") if seed.state.state == "unknown" else seed.state
 
@@ -126,7 +126,7 @@ class Folders:
         self.path, self.title, self.key = path, title, key_of(path)
         self.asker: Path | None = None
         self.nodes: dict[int, Path] = {}
-        self.runs: dict[int, Run] = {}
+        self.runs: dict[int, WatchedRun] = {}
 
 
 class Catalogue:
@@ -144,30 +144,30 @@ class Catalogue:
             self.roots.setdefault(directory.resolve(), str(directory))
         if not self.roots:
             raise BadInput("no directory was given; name at least one that holds runs, or will")
-        self.runs: dict[Path, Run] = {}
+        self.runs: dict[Path, WatchedRun] = {}
         self.clusters: dict[Path, Folders] = {}
         self.notes: list[str] = []
         self._walk_at = 0.0
 
     @property
-    def groups(self) -> dict[Path, list[Run]]:
+    def groups(self) -> dict[Path, list[WatchedRun]]:
         """The runs that are not of a cluster's nodes, by the directory that holds them."""
-        found: dict[Path, list[Run]] = {}
+        found: dict[Path, list[WatchedRun]] = {}
         for run in self.runs.values():
             if run.place is None and run.known:
                 found.setdefault(run.group, []).append(run)
         return {path: sorted(runs, key=lambda run: natural(str(run.path))) for path, runs in sorted(found.items())}
 
-    def run(self, key: str) -> Run | None:
-        """By its key."""
+    def run(self, key: str) -> WatchedRun | None:
+        """Return the run with this key, or None."""
         return next((run for run in self.runs.values() if run.key == key and run.known), None)
 
     def group(self, key: str) -> Path | None:
-        """By its key."""
+        """Return the directory of several runs with this key, or None."""
         return next((path for path in self.groups if key_of(path) == key), None)
 
     def cluster(self, key: str) -> Folders | None:
-        """By its key."""
+        """Return the cluster with this key, or None."""
         return next((cluster for cluster in self.clusters.values() if cluster.key == key), None)
 
     def title(self, path: Path) -> str:
@@ -191,7 +191,7 @@ class Catalogue:
 
     def _walk(self) -> None:
         self.notes = []
-        found: dict[Path, Run] = {}
+        found: dict[Path, WatchedRun] = {}
         clusters: dict[Path, Folders] = {}
         for root in self.roots:
             for path, names in self._directories(root, 0):
@@ -202,7 +202,7 @@ class Catalogue:
                     clusters[path] = folders
                 seeds = self._seeds(path, names)
                 if seeds and len(found) < MOST_RUNS:
-                    run = self.runs.get(path) or Run(path, path if path == root else path.parent)
+                    run = self.runs.get(path) or WatchedRun(path, path if path == root else path.parent)
                     found[path] = self._with(run, seeds)
                 elif seeds:
                     self.notes.append(f"more than {MOST_RUNS} runs: {self.title(path)} and others are not shown")
@@ -236,10 +236,10 @@ class Catalogue:
             seeds.append(path)
         return seeds
 
-    def _with(self, run: Run, seeds: list[Path]) -> Run:
-        kept: dict[Path, Seed] = {}
+    def _with(self, run: WatchedRun, seeds: list[Path]) -> WatchedRun:
+        kept: dict[Path, WatchedSeed] = {}
         for path in seeds:
-            seed = run.seeds.get(path) or Seed(path)
+            seed = run.seeds.get(path) or WatchedSeed(path)
             try:
                 run.stamp += seed.look()
             except LeftOut as why:

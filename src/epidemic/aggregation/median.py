@@ -1,0 +1,26 @@
+"""The median, coordinate by coordinate."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+from torch import Tensor
+
+from epidemic.aggregation.base import Coordinatewise, total
+from epidemic.aggregation.ordering import smallest
+
+
+class Median(Coordinatewise, msgspec.Struct, frozen=True, tag_field="kind", tag="median", forbid_unknown_fields=True):
+    """Of each coordinate the middle one of all inputs; of an even number the mean of the two middle ones.
+
+    Fewer than half of the inputs may be anything: the result stays among the values of the others.
+    """
+
+    pairs: ClassVar[bool] = False
+
+    def reduce(self, inputs: list[Tensor]) -> Tensor:
+        """The one or two in the middle."""
+        m = len(inputs)
+        middle = smallest(inputs, (m - 1) // 2, m // 2)
+        return total(middle).div_(len(middle))
