@@ -16,7 +16,6 @@ from epidemic.engine.ranks import in_turn
 from epidemic.errors import BadInput, argument, require_real, spoken
 from epidemic.experiment import Experiment, experiment_from, merged
 from epidemic.files import directory_name, read_json
-from epidemic.host.joining import several
 from epidemic.host.store import Store
 from epidemic.record import Record
 from epidemic.report.curves import MethodCurve, lines_of
@@ -24,6 +23,7 @@ from epidemic.report.statistics import Interval, accuracy_of, best
 from epidemic.report.targets import FIRST, MOST, cost, nodes_until, over_seeds, seconds_in_all
 from epidemic.shown import interval, percent
 from epidemic.topology import is_static, kind_of
+from epidemic.workers import several
 
 DEMO: dict[str, Any] = {
     "name": "demo",

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 
 from epidemic.errors import require_int
 
@@ -24,6 +25,21 @@ SMALL = 2_000_000
 
 A = TypeVar("A")
 B = TypeVar("B")
+
+
+def ranks_here() -> int:
+    """How many ranks of the simulation share this machine; 1 in a process of its own."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if several() else 1
+
+
+def several() -> bool:
+    """Whether this process is one of several ranks that have met."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def started_as_a_rank() -> bool:
+    """Whether this process was started as one of several ranks."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
 def available_threads() -> int:

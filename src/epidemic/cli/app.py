@@ -169,5 +169,5 @@ def _among_ranks() -> bool:
 
     Nothing is imported to find out: after Ctrl-C during an import, PyTorch may be half loaded.
     """
-    several = getattr(sys.modules.get("epidemic.host.joining"), "several", None)
+    several = getattr(sys.modules.get("epidemic.workers"), "several", None)
     return several is not None and several()

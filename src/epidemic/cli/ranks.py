@@ -102,9 +102,9 @@ def started_as_a_rank() -> bool:
     """Whether this process was started as one of several ranks; PyTorch is loaded only where that may be."""
     if "RANK" not in os.environ:
         return False
-    from epidemic.host import joining
+    from epidemic import workers
 
-    return joining.started_as_a_rank()
+    return workers.started_as_a_rank()
 
 
 def silent() -> bool:

@@ -24,7 +24,6 @@ from epidemic.errors import BadInput, Interrupted, spoken
 from epidemic.experiment import Experiment, same_experiment
 from epidemic.experiment.compatibility import require_compatible
 from epidemic.host.interrupt import Stop, agreed_stop
-from epidemic.host.joining import ranks_here
 from epidemic.host.journal import Host
 from epidemic.host.plan import check_first_round
 from epidemic.host.population import Population
@@ -33,7 +32,7 @@ from epidemic.host.shards import Shards
 from epidemic.host.store import Store
 from epidemic.learner import Choice, Task
 from epidemic.record import Record, Summary
-from epidemic.workers import Workers, available_threads, blocks
+from epidemic.workers import Workers, available_threads, blocks, ranks_here
 
 
 def on_ranks(

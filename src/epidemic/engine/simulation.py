@@ -21,7 +21,6 @@ from epidemic.engine.round import InRounds, way_on
 from epidemic.errors import Interrupted
 from epidemic.experiment import Experiment, as_experiment
 from epidemic.host.interrupt import gentle_stop
-from epidemic.host.joining import several
 from epidemic.host.journal import Host
 from epidemic.host.plan import check_first_round
 from epidemic.host.population import Population
@@ -29,7 +28,7 @@ from epidemic.host.setup import initial_module, make_learner, prepare
 from epidemic.host.store import Store
 from epidemic.learner import Choice
 from epidemic.rng import Streams
-from epidemic.workers import Workers
+from epidemic.workers import Workers, several
 
 LARGE = 64 << 20
 """Bytes of models for which it is worth to look for what is not needed any more, which takes a tenth of a second."""

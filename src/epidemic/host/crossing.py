@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from epidemic.host.mixture import column_blocks, shared_row, taken
+from epidemic.host.mixture import UNIT, column_blocks, shared_row, taken
 from epidemic.host.passing import Passing
-from epidemic.host.ways import UNIT, Needs, cuts_of, members_of
+from epidemic.host.ways import Needs, cuts_of, members_of
 from epidemic.mixing import Weights
 from epidemic.workers import Workers
 

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 
 from epidemic.errors import EpidemicError, Interrupted, RankLost, plain
+from epidemic.workers import several, started_as_a_rank
 
 TIMEOUT = 600.0
 """Seconds that a rank waits for the others before it gives up."""
@@ -27,21 +28,6 @@ ROLL_CALL = 5.0
 
 _LOST = "-"
 _met: Any = None  # the store of this process's group, if it was made here
-
-
-def ranks_here() -> int:
-    """How many ranks of the simulation share this machine; 1 in a process of its own."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if several() else 1
-
-
-def several() -> bool:
-    """Whether this process is one of several ranks that have met."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def started_as_a_rank() -> bool:
-    """Whether this process was started as one of several ranks."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
 @contextmanager

@@ -16,13 +16,14 @@ from torch import Tensor
 
 from epidemic.compression import Fill, Said
 from epidemic.graph import FloatArray
-from epidemic.host.ways import UNIT
 from epidemic.mixing import Weights
 from epidemic.workers import SMALL, Workers, blocks
 
 NUMBERS = 1 << 19  # of a sparse mixture per piece, where it is cut into columns ...
 ENOUGH = 8  # of these pieces there must be, or it is cut ...
 ROWS = 64  # ... into so many rows
+UNIT = 64
+"""Columns are cut at multiples of this many, so that each has the same place in a vector register as in one process."""
 COLUMNS = 1 << 14  # of a sum over all nodes per piece
 LEFT = 1e-12  # a share of the own row that is rounding
 OF_ALL = 1 << 24

@@ -14,10 +14,10 @@ import torch.distributed as dist
 
 from epidemic.errors import BadInput, RunFailed
 from epidemic.host.checkpoint import CHECKPOINT, MODELS
-from epidemic.host.joining import several
 from epidemic.host.longer import NODES, RECORDS, SUMMARY, TIMINGS
 from epidemic.host.state import STATE, held
 from epidemic.host.store import WRITTEN
+from epidemic.workers import several
 
 ASIDE, MOVING = ".replaced", ".replaced-moving"
 PREFIX = "old-"

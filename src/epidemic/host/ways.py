@@ -21,12 +21,11 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from epidemic.graph import IntArray
+from epidemic.host.mixture import UNIT
 from epidemic.mixing import Weights
 
 ROWS, COLUMNS, SUM, LETTERS = "rows", "columns", "sum", "letters"
 """The ways, and what is done for algorithms that ask for the letters themselves: as by rows, but nothing is mixed."""
-UNIT = 64
-"""Columns are cut at multiples of this many, so that each has the same place in a vector register as in one process."""
 
 
 def bounds_of(nodes: int, ranks: int) -> IntArray:
