@@ -8,9 +8,9 @@ import epidemic as ep
 from benchmarks.sizes import sized
 from benchmarks.timing import interleaved, verdict
 from epidemic.aggregation import Aggregator
-from epidemic.host.inbox import Exchange
+from epidemic.core.workers import Workers
 from epidemic.mixing import weights
-from epidemic.workers import Workers
+from epidemic.runtime.inbox import MatrixInbox
 
 S = 7
 LARGE = (16, sized(89_834, 1_000))
@@ -48,9 +48,9 @@ def _times(n: int, d: int, workers: Workers) -> dict[str, float]:
     graph, rows = ep.ELOracle(S).graph(n, 0, ep.Streams(1)), _inputs(n, d)
     spare = {"x": torch.empty_like(rows)}
 
-    def exchange(rule: Aggregator) -> Exchange:
+    def exchange(rule: Aggregator) -> MatrixInbox:
         w = weights("uniform", graph)
-        return Exchange({"x": rows}, w, torch.arange(n).numpy(), workers, lambda name, _: spare[name], rule=rule)
+        return MatrixInbox({"x": rows}, w, torch.arange(n).numpy(), workers, lambda name, _: spare[name], rule=rule)
 
     found = interleaved(*(lambda rule=rule: exchange(rule).aggregate("x") for rule in RULES.values()), repeat=20)
     times = dict(zip(RULES, found, strict=True))

@@ -23,8 +23,8 @@ from epidemic.algorithms.async_el import AsyncEL
 from epidemic.algorithms.divshare import DivShare
 from epidemic.algorithms.gossip_learning import GossipLearning
 from epidemic.clock import Clock, CloseDeadline, Links, PerNodeCompute
-from epidemic.engine.dry import dry_work
-from epidemic.host.promises import Promise
+from epidemic.runtime.lazy_models import LazyModel
+from epidemic.simulator.dry_run import dry_work
 
 METHODS: dict[str, dict[str, Any]] = {
     "async-el": {"algorithm": AsyncEL()},
@@ -128,7 +128,7 @@ SIZES = {
     "": (FEW, SHORT, 0.02),
     "more nodes": (4 * FEW, SHORT, 0.02),
     "more rounds": (FEW, 4 * SHORT, 0.02),
-    "more letters": (FEW, SHORT, 0.5),
+    "more messages": (FEW, SHORT, 0.5),
 }
 """Of the runs whose memory is compared: nodes, rounds, latency; a training takes a tenth of a second."""
 
@@ -146,7 +146,7 @@ class _Held(ep.Callback):
     most = 0
 
     def advanced(self, rounds_done: int, x: Any) -> None:
-        self.most = max(self.most, sum(isinstance(one, Promise) for one in gc.get_objects()))
+        self.most = max(self.most, sum(isinstance(one, LazyModel) for one in gc.get_objects()))
 
 
 def _memory() -> list[bool]:

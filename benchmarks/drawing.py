@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.sizes import sized
 from benchmarks.timing import interleaved, verdict
-from epidemic.rng import Streams
+from epidemic.core.rng import Streams
 from epidemic.topology import ELLocal, ELOracle
 
 

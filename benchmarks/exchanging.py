@@ -15,14 +15,14 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.sizes import sized
-from epidemic.graph import Graph
-from epidemic.host import crossing, sharded, ways
-from epidemic.host.crossing import Crossing
-from epidemic.host.passing import Passing
+from epidemic.core.graph import Graph
+from epidemic.core.rng import Streams
+from epidemic.core.workers import Workers
 from epidemic.mixing import Weights, weights
-from epidemic.rng import Streams
+from epidemic.sharding import routing, sharded_inbox, transfer
+from epidemic.sharding.communicator import Communicator
+from epidemic.sharding.transfer import Transfer
 from epidemic.topology import ELLocal, Ring
-from epidemic.workers import Workers
 
 NODES, NUMBERS, REPEAT = 96, sized(100_000, 1_000), sized(30, 1)
 PIECE = sized(16 << 20, 1 << 16)  # bytes that each rank sends to each other one to measure what gloo can do
@@ -30,22 +30,22 @@ PIECE = sized(16 << 20, 1 << 16)  # bytes that each rank sends to each other one
 
 def main() -> None:
     dist.init_process_group("gloo")
-    ranks, workers = Crossing(Passing()), Workers(1)
+    ranks, workers = Transfer(Communicator()), Workers(1)
     graphs = {
         "ring": Ring().graph(NODES, 0, Streams(1)),
         "EL-Local, s = 7": ELLocal(7).graph(NODES, 0, Streams(1)),
         "complete": Graph.complete(NODES),
     }
-    counts = np.diff(ways.bounds_of(NODES, ranks.count)).tolist()
+    counts = np.diff(routing.bounds_of(NODES, ranks.count)).tolist()
     own = torch.randn(counts[ranks.rank], NUMBERS, generator=torch.Generator().manual_seed(ranks.rank))
     moving = plain(ranks.count)
-    choose = sharded.choose
+    choose = sharded_inbox.choose
     found = []
     for name, graph in graphs.items():
         w = weights("uniform", graph)
-        chosen = choose(None if w.matrix is None else ways.Needs.of(w, counts), counts, NUMBERS)
-        for way in (ways.SUM, ways.COLUMNS) if w.matrix is None else (ways.ROWS, ways.COLUMNS):
-            sharded.choose = lambda *_, way=way: way
+        chosen = choose(None if w.matrix is None else routing.Needs.of(w, counts), counts, NUMBERS)
+        for way in (routing.SUM, routing.COLUMNS) if w.matrix is None else (routing.ROWS, routing.COLUMNS):
+            sharded_inbox.choose = lambda *_, way=way: way
             work = partial(exchange, ranks, own, w, counts, workers)
             bare, whole, alone = slowest(moving), slowest(work), slowest(partial(without_arithmetic, work))
             moved = 4 * cost(w, counts, way)
@@ -69,19 +69,22 @@ def main() -> None:
 
 def without_arithmetic(work: Callable[[], None]) -> None:
     """The same rows and columns travel, and nothing is added up."""
-    kept = sharded.added, sharded.mix, crossing.shared_row, crossing.taken
-    sharded.added, sharded.mix = lambda _matrix, _x, _workers, out: out, lambda _weights, x, _workers, _out: x
-    crossing.shared_row, crossing.taken = lambda _weights, members: members[:1], lambda _weights, row, _takers: row
+    kept = sharded_inbox.added, sharded_inbox.mix, transfer.shared_row, transfer.taken
+    sharded_inbox.added, sharded_inbox.mix = (
+        lambda _matrix, _x, _workers, out: out,
+        lambda _weights, x, _workers, _out: x,
+    )
+    transfer.shared_row, transfer.taken = lambda _weights, members: members[:1], lambda _weights, row, _takers: row
     try:
         work()
     finally:
-        sharded.added, sharded.mix, crossing.shared_row, crossing.taken = kept
+        sharded_inbox.added, sharded_inbox.mix, transfer.shared_row, transfer.taken = kept
 
 
-def exchange(ranks: Crossing, own: torch.Tensor, w: Weights, counts: list[int], workers: Workers) -> None:
+def exchange(ranks: Transfer, own: torch.Tensor, w: Weights, counts: list[int], workers: Workers) -> None:
     """One round's mixtures of the nodes of this rank."""
     out = torch.empty_like(own)
-    sharded.Sharded(ranks, {"x": own}, w, counts, None, workers, lambda *_: out).mean("x")
+    sharded_inbox.ShardedInbox(ranks, {"x": own}, w, counts, None, workers, lambda *_: out).mean("x")
 
 
 def plain(count: int) -> Callable[[], None]:
@@ -106,11 +109,11 @@ def slowest(work: Callable[[], object]) -> float:
 
 
 def cost(w: Weights, counts: list[int], way: str) -> int:
-    if way == ways.COLUMNS:
-        return ways.by_columns(counts, NUMBERS)
-    if way == ways.SUM:
-        return ways.by_sum(ways.members_of(w, counts), NUMBERS)
-    return ways.by_rows(ways.Needs.of(w, counts), NUMBERS)
+    if way == routing.COLUMNS:
+        return routing.by_columns(counts, NUMBERS)
+    if way == routing.SUM:
+        return routing.by_sum(routing.members_of(w, counts), NUMBERS)
+    return routing.by_rows(routing.Needs.of(w, counts), NUMBERS)
 
 
 if __name__ == "__main__":

@@ -15,19 +15,19 @@ from pathlib import Path
 
 import epidemic as ep
 from benchmarks.sizes import SMALLEST, sized
-from epidemic.host.plan import intended_graph, view_of
-from epidemic.host.setup import prepare
-from epidemic.net.addresses import Addresses, free_addresses, read_addresses
-from epidemic.net.folders import make_cluster
-from epidemic.net.handshake import Handshake, seal_handshakes
-from epidemic.net.keys import Identity
-from epidemic.net.outbox import raw_bytes
-from epidemic.net.processes import LocalCluster
-from epidemic.net.terms import terms_of
-from epidemic.net.transport import Transport
-from epidemic.net.watching import StatusWatcher
-from epidemic.net.wire import Column, MessageFormat
-from epidemic.rng import Streams
+from epidemic.core.rng import Streams
+from epidemic.deploy.addresses import Addresses, free_addresses, read_addresses
+from epidemic.deploy.agreement import agreement_of
+from epidemic.deploy.folders import make_cluster
+from epidemic.deploy.handshake import Handshake, seal_handshakes
+from epidemic.deploy.keys import Identity
+from epidemic.deploy.outbox import raw_bytes
+from epidemic.deploy.processes import LocalCluster
+from epidemic.deploy.transport import Transport
+from epidemic.deploy.watching import StatusWatcher
+from epidemic.deploy.wire import Column, MessageFormat
+from epidemic.runtime.plan import intended_graph, view_of
+from epidemic.runtime.setup import prepare
 
 SECONDS = sized(6.0, 1.0)
 WHAT = ep.Experiment(
@@ -44,21 +44,21 @@ WHAT = ep.Experiment(
 def _attack(folder, addresses, kind, round, started):
     """Flood node 0 until it is killed."""
     identity, setup = Identity.load(folder), prepare(WHAT, 1, None, [3])
-    terms = terms_of(setup)
+    terms = agreement_of(setup)
     transport = Transport(identity, Addresses(None, addresses), nodes=WHAT.nodes, largest=2**22)
-    hello = Handshake(3, 3, transport.token, identity.encoded, terms.run, 0, WHAT.rounds, False, False)
-    bundle = seal_handshakes([(hello, identity)], terms)
+    handshake = Handshake(3, 3, transport.token, identity.encoded, terms.run, 0, WHAT.rounds, False, False)
+    bundle = seal_handshakes([(handshake, identity)], terms)
     format = MessageFormat.in_rounds(terms.run, (Column("x", tuple(setup.initial.shape), "float32"),))
     graph = view_of(intended_graph(WHAT, Streams(WHAT.seeds[0]), round), round, 3).digest
     payload = transport.payload(format.seal(round, 3, {"x": raw_bytes(setup.initial)}, identity.key, graph=graph))
     time.sleep(1.0)
-    transport.ask("hello", 0, bundle, 3.0, lambda _: None, 2**20)
+    transport.ask("handshake", 0, bundle, 3.0, lambda _: None, 2**20)
     while not transport.send(0, payload):
         time.sleep(0.01)
     started.set()
     while True:
         if kind == "greetings":
-            transport.ask("hello", 0, bundle, 1.0, lambda _: None, 2**20)
+            transport.ask("handshake", 0, bundle, 1.0, lambda _: None, 2**20)
         else:
             transport.send(0, payload)
 
@@ -76,7 +76,7 @@ def _trainings(watcher, cluster):
     def look():
         found = {}
         while not {0, 1} <= found.keys():
-            found = {status.place: status for status in watcher.ask()}
+            found = {status.node_id: status for status in watcher.ask()}
         return [found[i].round for i in (0, 1)], [_used(pid) for pid in pids], found[0].refusals.get("flood", 0)
 
     before, spent, _ = look()
@@ -89,8 +89,8 @@ def run() -> bool:
     """Whether a flooded node keeps half of what one has that is not flooded."""
     kept = []
     for kind in ("nothing", "greetings", "old messages"):
-        with tempfile.TemporaryDirectory() as place:
-            root = Path(place) / "cluster"
+        with tempfile.TemporaryDirectory() as node_id:
+            root = Path(node_id) / "cluster"
             folders = make_cluster(WHAT, free_addresses(3), root)
             addresses = tuple(read_addresses(folder / "node.toml").listen for folder in folders[:3])
             cluster, watcher = LocalCluster(folders[:3]), StatusWatcher(root / "observer")

@@ -1,6 +1,6 @@
 """Every method that only mixes: what a round takes besides training.
 
-GN-LeNet, 96 nodes: mixing, which is drawing the graphs, reading letters, averaging and counting them; and making letters smaller, where they are
+GN-LeNet, 96 nodes: mixing, which is drawing the graphs, reading messages, averaging and counting them; and making messages smaller, where they are
 compressed; both relative to training.
 10,000 logistic regressions: whole rounds, relative to those of plain EL-Local.
 
@@ -24,13 +24,13 @@ from benchmarks.timing import verdict
 from benchmarks.training import BATCH, NODES, STEPS, pictures
 from epidemic.callbacks import Callback
 from epidemic.compression import BFloat16, Float16, Int8, RandomK, TopK
-from epidemic.engine.round import InRounds
-from epidemic.host.interrupt import gentle_stop
-from epidemic.host.journal import Host
-from epidemic.host.plan import plan_round
-from epidemic.host.population import Population
-from epidemic.host.setup import make_learner, prepare
-from epidemic.workers import Workers
+from epidemic.core.workers import Workers
+from epidemic.runtime.interrupt import gentle_stop
+from epidemic.runtime.plan import plan_round
+from epidemic.runtime.population import Population
+from epidemic.runtime.recorder import Host
+from epidemic.runtime.setup import make_learner, prepare
+from epidemic.simulator.rounds import RoundLoop
 
 MANY = sized(10_000, 256)
 FEW, MORE = sized((7, 14), (4, 7))
@@ -87,8 +87,8 @@ class _Rounds:
         learner = make_learner(setup, workers)[0]
         with gentle_stop() as stop:
             host = Host(Population(setup, learner, workers), learner, workers, stop)
-            self.engine = InRounds(host, None, Callback(), "")
-        self.experiment, self.population, self.turn = experiment, host.population, count(10**6)
+            self.engine = RoundLoop(host, None, Callback(), "")
+        self.experiment, self.population, self.context = experiment, host.population, count(10**6)
         x = self.population.state["x"]
         self._trained = [x + 0.01 * torch.randn(x.shape) for _ in range(2)]  # as if it were trained, in turn
 
@@ -97,8 +97,8 @@ class _Rounds:
         self.engine._round()
 
     def besides(self) -> tuple[float, Times, Times]:
-        """All of a round but training: the share of the nodes that take part, what mixing took, and what making letters smaller took."""
-        t, population, setup = next(self.turn), self.population, self.population.setup
+        """All of a round but training: the share of the nodes that take part, what mixing took, and what making messages smaller took."""
+        t, population, setup = next(self.context), self.population, self.population.setup
         start = _now()
         plan = plan_round(self.experiment, setup.streams, t % 1000, setup.sizes)
         setup.batches.index(setup.streams, t)
@@ -111,13 +111,13 @@ class _Rounds:
             message = population._compressed(message, state, t, ids)
             population._put(who, state)
         made = _now()
-        population.absorb(self.engine._inbox(plan, message, who), who, message)
+        population.aggregate(self.engine._inbox(plan, message, who), who, message)
         self.engine._count(plan)
         return float(up.mean()), (planned - start) + (_now() - made), made - planned
 
     def trained(self) -> None:
         """Other models than before, without training."""
-        self.population.state["x"].copy_(self._trained[next(self.turn) % 2])
+        self.population.state["x"].copy_(self._trained[next(self.context) % 2])
 
 
 class _Best:
@@ -167,7 +167,7 @@ def _large() -> bool:
         ratio = mixing.over(training) / part
         reached.append(verdict(f"  {name}: mixing, relative to training", ratio, 0.05, at_most=True))
         if rounds.population.coder is not None:
-            print(f"    making letters smaller besides: {making.over(training) / part:.3f}")
+            print(f"    making messages smaller besides: {making.over(training) / part:.3f}")
     workers.close()
     return all(reached)
 

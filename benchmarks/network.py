@@ -23,13 +23,13 @@ import epidemic as ep
 from benchmarks.sizes import sized
 from benchmarks.timing import verdict
 from epidemic.callbacks import Callback
-from epidemic.net.addresses import Addresses, free_addresses
-from epidemic.net.folders import make_cluster
-from epidemic.net.keys import Authority, Identity
-from epidemic.net.processes import LocalCluster
-from epidemic.net.transport import Transport
-from epidemic.net.watching import StatusWatcher
-from epidemic.net.wire import Column, MessageFormat
+from epidemic.deploy.addresses import Addresses, free_addresses
+from epidemic.deploy.folders import make_cluster
+from epidemic.deploy.keys import Authority, Identity
+from epidemic.deploy.processes import LocalCluster
+from epidemic.deploy.transport import Transport
+from epidemic.deploy.watching import StatusWatcher
+from epidemic.deploy.wire import Column, MessageFormat
 
 NUMBERS, MODELS, REPEATS = sized(1_700_000, 1_000), sized(60, 3), sized(4, 1)
 FORMAT = MessageFormat.in_rounds(bytes(16), (Column("x", (NUMBERS,), "float32"),))
@@ -63,7 +63,7 @@ def _sealed_receiver(folders, addresses, results):
     seen, start, done = 0, 0.0, threading.Event()
     key = other.key.public_key()
 
-    def take(_, frame, places):
+    def take(_, frame, node_ids):
         nonlocal seen, start
         FORMAT.open(frame, lambda _: key)
         seen += 1

@@ -21,11 +21,11 @@ import epidemic as ep
 from benchmarks.memory import peak_gigabytes
 from benchmarks.sizes import sized
 from benchmarks.timing import verdict
+from epidemic.core.workers import Workers
 from epidemic.data import Dataset, Samples
-from epidemic.host.mixture import mix
-from epidemic.host.plan import plan_round
+from epidemic.runtime.mixing_arithmetic import mix
+from epidemic.runtime.plan import plan_round
 from epidemic.topology import Topology
-from epidemic.workers import Workers
 
 GN_LENET = 89_834
 """Parameters."""

@@ -7,11 +7,11 @@ import torch
 import epidemic as ep
 from benchmarks.sizes import sized
 from benchmarks.timing import best
-from epidemic.host.mixture import mix
-from epidemic.host.plan import plan_round
-from epidemic.host.setup import prepare
+from epidemic.core.workers import Workers
 from epidemic.learner import Stacked
-from epidemic.workers import Workers
+from epidemic.runtime.mixing_arithmetic import mix
+from epidemic.runtime.plan import plan_round
+from epidemic.runtime.setup import prepare
 
 
 def run() -> bool:

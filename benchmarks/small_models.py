@@ -13,11 +13,11 @@ from torch import nn
 import epidemic as ep
 from benchmarks.sizes import sized
 from benchmarks.timing import best, interleaved, verdict
-from epidemic.host.mixture import mix
-from epidemic.host.plan import plan_round
-from epidemic.host.setup import prepare
+from epidemic.core.workers import Workers
 from epidemic.learner import Stacked
-from epidemic.workers import Workers
+from epidemic.runtime.mixing_arithmetic import mix
+from epidemic.runtime.plan import plan_round
+from epidemic.runtime.setup import prepare
 
 NODES = sized(10_000, 300)
 FEW = 100

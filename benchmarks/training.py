@@ -11,15 +11,15 @@ import torch
 import epidemic as ep
 from benchmarks.sizes import sized
 from benchmarks.timing import best, verdict
+from epidemic.core.rng import Streams
+from epidemic.core.workers import Workers, available_threads
 from epidemic.data import Dataset, Samples
-from epidemic.host.counters import Counters
-from epidemic.host.mixture import mix
-from epidemic.host.plan import plan_round
-from epidemic.host.setup import prepare
 from epidemic.learner import PerNode
 from epidemic.record import Spread
-from epidemic.rng import Streams
-from epidemic.workers import Workers, available_threads
+from epidemic.runtime.counters import Counters
+from epidemic.runtime.mixing_arithmetic import mix
+from epidemic.runtime.plan import plan_round
+from epidemic.runtime.setup import prepare
 
 FLOP_PER_SAMPLE = 68.9e6
 NODES, STEPS, BATCH = sized(96, 16), sized(3, 1), 8

@@ -7,12 +7,12 @@ n nodes hold private data and have no server. In every round each node
   3. averages what it received and its own.
 
 The problem is logistic regression on synthetic data, so that plain NumPy is enough. The random numbers come from
-`epidemic.rng`, so that this file and the real engine draw the same graphs and batches; a test compares their models.
+`epidemic.core.rng`, so that this file and the real engine draw the same graphs and batches; a test compares their models.
 """
 
 import numpy as np
 
-from epidemic.rng import Streams, distinct
+from epidemic.core.rng import Streams, distinct
 
 
 def el_local_targets(n, s, stream):

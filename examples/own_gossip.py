@@ -15,46 +15,46 @@ From an experiment file it is named, and then runs in `epidemic run`, `compare`,
 import epidemic as ep
 
 
-class Neighbourly(ep.FreeRunning, frozen=True):
+class Neighbourly(ep.AsynchronousMethod, frozen=True):
     """Train all the time; take a share `trust` of every model that is shown."""
 
     trust: float = 0.5
 
-    def node(self, me):
-        """The node that `me` is."""
-        return NeighbourlyNode(me, self.trust)
+    def node(self, context):
+        """The node that `context` is."""
+        return NeighbourlyNode(context, self.trust)
 
 
 class NeighbourlyNode(ep.Node):
-    """Events come as calls; what it wants done it says to `self.me`. Models are handles, never numbers."""
+    """Events come as calls; what it wants done it says to `self.context`. Models are handles, never numbers."""
 
-    def __init__(self, me, trust):
-        super().__init__(me)
+    def __init__(self, context, trust):
+        super().__init__(context)
         self.trust = trust
-        self.shown = []  # letters that came while it trained
+        self.shown = []  # messages that came while it trained
         self.times = 0
 
     def started(self):
         """The run begins."""
-        self.me.train()
+        self.context.train()
 
     def trained(self, row):
         """Take what was shown meanwhile, show the result to somebody, and train on."""
-        for letter in self.shown:
-            row = self.me.mix([(1 - self.trust, row), (self.trust, letter.row)])
-        self.me.used(self.shown)
+        for message in self.shown:
+            row = self.context.mix([(1 - self.trust, row), (self.trust, message.row)])
+        self.context.used(self.shown)
         self.shown = []
-        self.me.model = row
-        self.me.send(self.me.peers(self.times)[:1], row)
+        self.context.model = row
+        self.context.send(self.context.peers(self.times)[:1], row)
         self.times += 1
-        self.me.train()
+        self.context.train()
 
-    def received(self, letter):
+    def received(self, message):
         """Keep it until the training ends."""
-        self.shown.append(letter)
+        self.shown.append(message)
 
-    def letters_held(self):
-        """Every letter is used, dropped, or held: the clock checks that."""
+    def messages_held(self):
+        """Every message is used, dropped, or held: the clock checks that."""
         return len(self.shown)
 
 
@@ -73,4 +73,6 @@ if __name__ == "__main__":
     )
     run = ep.simulate(experiment)
     last = run.records[-1]
-    print(f"{last.accuracy.mean:.1%} after {last.time.seconds:.1f} simulated seconds, {last.time.letters.sent} letters")
+    print(
+        f"{last.accuracy.mean:.1%} after {last.time.seconds:.1f} simulated seconds, {last.time.messages.sent} messages"
+    )

@@ -14,11 +14,11 @@ from functools import lru_cache
 
 import epidemic as ep
 import simulated
-from epidemic.host.plan import committed_targets
 from epidemic.protocol import events as e
 from epidemic.protocol.commitment import Chain, Commitments
-from epidemic.protocol.rounds import Rounds, View
+from epidemic.protocol.rounds import NodeView, Rounds
 from epidemic.protocol.rules import most_private
+from epidemic.runtime.plan import committed_targets
 
 SECOND = e.SECOND
 RUN = bytes(16)
@@ -63,29 +63,29 @@ class World(simulated.World):
     def _made(self, rules, view, draw, token, **kept):
         if self.coin == "private":
             return self.kind(replace(rules, most=most_private(self.what.s)), view, draw, token, **kept)
-        own = chain(rules.place, rules.rounds)
+        own = chain(rules.node_id, rules.rounds)
 
         def drawn(round):
-            shown = self.link(rules.place, round)
-            return View(self.targets(rules.place, round, shown), None, shown)
+            shown = self.link(rules.node_id, round)
+            return NodeView(self.targets(rules.node_id, round, shown), None, shown)
 
-        saved = self.saved.get(rules.place, b"") if kept["done"] else b""
-        coin = Commitments(own, RUN, rules.place, rules.rounds, self.targets, saved)
+        saved = self.saved.get(rules.node_id, b"") if kept["done"] else b""
+        coin = Commitments(own, RUN, rules.node_id, rules.rounds, self.targets, saved)
         return self.kind(rules, drawn, draw, token, coin=coin, **kept)
 
     def save(self, node):
         super().save(node)
         if self.coin == "committed":
-            self.saved[node.place] = node.protocol.coin.saved
+            self.saved[node.node_id] = node.protocol.coin.saved
 
     def step(self, node, event):
         if self.coin == "committed" and isinstance(event, e.Introduced) and not event.commitment:
-            event = replace(event, commitment=chain(event.place, self.what.rounds).commitment)
+            event = replace(event, commitment=chain(event.node_id, self.what.rounds).commitment)
         super().step(node, event)
 
     def on_train(self, node, action):
         super().on_train(node, action)
-        self.trained[node.place] += 1
+        self.trained[node.node_id] += 1
 
     # -- members that lie ---------------------------------------------------------------------------------------------
 
@@ -93,17 +93,17 @@ class World(simulated.World):
         if self.random.random() < 0.5:
             super().lie()
             return
-        for place in sorted(self.liars):
-            self.flood(self.nodes[place])
+        for node_id in sorted(self.liars):
+            self.flood(self.nodes[node_id])
 
     def flood(self, liar, only_true=False):
         """It sends to everybody, as early as anybody keeps a message."""
         for victim in self.nodes:
-            if not liar.running or victim.place in self.liars or not self.open(liar.place, victim.place):
+            if not liar.running or victim.node_id in self.liars or not self.open(liar.node_id, victim.node_id):
                 continue
             if not only_true and victim.running and self.coin == "committed" and self.random.random() < 0.3:
-                other = chain(liar.place, self.what.rounds, 1).commitment
-                self.step(victim, e.Introduced(liar.place, liar.place, liar.token, 0, 0, commitment=other))
+                other = chain(liar.node_id, self.what.rounds, 1).commitment
+                self.step(victim, e.Introduced(liar.node_id, liar.node_id, liar.token, 0, 0, commitment=other))
             here = victim.protocol.round if victim.running else 0
             for round in range(max(0, here - 2), min(here + 10, self.what.rounds)):
                 self.forge(liar, victim, round, only_true)
@@ -115,16 +115,16 @@ class World(simulated.World):
         if self.coin == "committed":
             wrong = 0 if only_true else self.random.choice([0, 0, 0, 1])
             of = round if only_true or self.random.random() < 0.8 else self.random.randrange(self.what.rounds)
-            graph = self.link(liar.place, of, wrong)
-        self.letters["sent"] += 1
-        self.deliver(victim.place, liar.place, round, graph, (round, liar.place, victim.place))
+            graph = self.link(liar.node_id, of, wrong)
+        self.messages["sent"] += 1
+        self.deliver(victim.node_id, liar.node_id, round, graph, (round, liar.node_id, victim.node_id))
 
     # -- laws ---------------------------------------------------------------------------------------------------------
 
-    def check_inbox(self, node, round, letters):
-        super().check_inbox(node, round, letters)
-        senders = [sender for sender, _ in letters]
-        if node.place not in self.liars:
+    def check_inbox(self, node, round, messages):
+        super().check_inbox(node, round, messages)
+        senders = [sender for sender, _ in messages]
+        if node.node_id not in self.liars:
             self.counted.update(senders)
         if self.coin == "private":
             assert len(senders) <= most_private(self.what.s), f"{len(senders)} messages count in one round"
@@ -134,24 +134,24 @@ class World(simulated.World):
             assert first is not None, f"a message counts of node {sender}, which has committed to nothing"
             (number,) = (k for k in (0, 1) if chain(sender, self.what.rounds, k).commitment == first)
             drawn = self.targets(sender, round, self.link(sender, round, number))
-            assert node.place in drawn, f"a message counts of node {sender}, which has drawn {drawn}"
+            assert node.node_id in drawn, f"a message counts of node {sender}, which has drawn {drawn}"
 
     def check_jump(self, node, round):
         if len(self.liars) >= max(2, -(-(self.what.n - 1) // 3)):  # as many as are believed
             return
-        others = (other.reached for other in self.nodes if other is not node and other.place not in self.liars)
+        others = (other.reached for other in self.nodes if other is not node and other.node_id not in self.liars)
         real = max(node.reached, *others) if self.what.n > 2 else self.what.rounds
-        assert round <= real + 1, f"node {node.place} goes to round {round}, but the others are in {real}"
+        assert round <= real + 1, f"node {node.node_id} goes to round {round}, but the others are in {real}"
         node.reached = max(node.reached, round)
 
     @staticmethod
     def said(protocol):
-        return protocol.count.refused["implausible-hello"] + protocol.count.refused["other-commitment"]
+        return protocol.count.refused["implausible-handshake"] + protocol.count.refused["other-commitment"]
 
     @property
     def share(self):
         """Of the messages that counted at honest nodes, the share of those that lie."""
-        return sum(self.counted[place] for place in self.liars) / max(1, sum(self.counted.values()))
+        return sum(self.counted[node_id] for node_id in self.liars) / max(1, sum(self.counted.values()))
 
 
 def drawn(seed):
@@ -185,8 +185,8 @@ def flooded(coin, close, n=16, s=2, liars=2, rounds=60, seed=3, protocol=Rounds)
     world = World(schedule, coin, protocol, set(range(n - liars, n)))
 
     def go_on():
-        for place in sorted(world.liars):
-            world.flood(world.nodes[place], only_true=True)
+        for node_id in sorted(world.liars):
+            world.flood(world.nodes[node_id], only_true=True)
         if world.up:
             world.at(world.now + SECOND // 10, go_on)
 

@@ -23,11 +23,11 @@ from blake3 import blake3
 
 from epidemic.algorithms import cautions
 from epidemic.callbacks import Callback
-from epidemic.engine.sharing import check_sharing
-from epidemic.engine.simulation import simulate
-from epidemic.errors import BadInput, Diverged
+from epidemic.core.errors import BadInput, Diverged
+from epidemic.deploy.agreement import check_deployable
 from epidemic.experiment.files import experiment_from
-from epidemic.net.terms import check_deployable
+from epidemic.simulator.sharing import check_sharing
+from epidemic.simulator.simulation import simulate
 from epidemic.topology import topology_cautions
 
 Table = dict[str, Any]
@@ -409,7 +409,7 @@ def _checked(check: Callable[[], None]) -> None:
 
 def _one_line(problem: BadInput) -> None:
     if "\n" in str(problem) or not 10 <= len(str(problem)) <= 400:
-        raise Broken(f"refused, but not in one line of at most 400 letters: {problem}")
+        raise Broken(f"refused, but not in one line of at most 400 messages: {problem}")
 
 
 def _digest(run: Any) -> str:

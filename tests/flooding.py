@@ -18,12 +18,12 @@ from random import Random
 sys.path.insert(0, str(Path(__file__).parent))
 import partial
 import simulated
+from epidemic.core.rng import Streams
+from epidemic.peer_sampling import Cyclon, Jelasity, Spray
 from epidemic.protocol import events as e
 from epidemic.protocol.events import SECOND
-from epidemic.protocol.known import PAUSE
+from epidemic.protocol.partial_view import PAUSE
 from epidemic.protocol.rounds import Rounds
-from epidemic.rng import Streams
-from epidemic.sampling import Cyclon, Jelasity, Spray
 
 SERVICES = (
     Cyclon(size=3, shuffle=2),
@@ -50,9 +50,9 @@ class World(partial.World):
         start = service.start(schedule.n, Streams(schedule.seed)("views-start")).ids.tolist()
         self.told = [frozenset({(i + 1) % schedule.n, *row} - {i, -1}) for i, row in enumerate(start)]
 
-    def first(self, place):
+    def first(self, node_id):
         """Whom a node is told of: as `epidemic cluster init` does it."""
-        return self.told[place]
+        return self.told[node_id]
 
     def play(self):
         end = 40 * SECOND
@@ -64,22 +64,22 @@ class World(partial.World):
 
     @property
     def honest(self):
-        return [node for node in self.nodes if node.place not in self.liars and node.running]
+        return [node for node in self.nodes if node.node_id not in self.liars and node.running]
 
     def look(self):
         """Note which share of entries liars hold, once they had time, and who knows liars only."""
-        self.alone = Counter({place: self.alone[place] + 1 for place in self.isolated})
+        self.alone = Counter({node_id: self.alone[node_id] + 1 for node_id in self.isolated})
         self.longest = max([self.longest, *self.alone.values()])
         if self.now < 20 * SECOND:
             return
-        entries = [place for node in self.honest for place, _ in node.protocol.known.side.entries]
+        entries = [node_id for node in self.honest for node_id, _ in node.protocol.known.side.entries]
         if entries:
-            self.shares.append(sum(place in self.liars for place in entries) / len(entries))
+            self.shares.append(sum(node_id in self.liars for node_id in entries) / len(entries))
 
     @property
     def isolated(self):
         """Honest nodes that know no honest one."""
-        return [node.place for node in self.honest if node.protocol.known.side.places <= self.liars]
+        return [node.node_id for node in self.honest if node.protocol.known.side.node_ids <= self.liars]
 
     def false(self, liar, receiver):
         """What a liar says to a node: as many entries of liars as anybody may send."""
@@ -87,31 +87,31 @@ class World(partial.World):
         self.random.shuffle(others)
         most = self.nodes[receiver].protocol.known.side.most
         age = 10**9 if self.way == "old" else 0
-        return tuple((place, age) for place in ([liar, *others] * most)[:most])
+        return tuple((node_id, age) for node_id in ([liar, *others] * most)[:most])
 
     def flood(self):
         """Every liar begins an exchange with every honest node."""
-        for place in sorted(self.liars):
-            liar = self.nodes[place]
+        for node_id in sorted(self.liars):
+            liar = self.nodes[node_id]
             for victim in self.honest:
                 if liar.running:
-                    self.link(liar, victim.place)
-                    self.step(victim, e.Approached(place, self.false(place, victim.place), lambda _: None))
+                    self.link(liar, victim.node_id)
+                    self.step(victim, e.Approached(node_id, self.false(node_id, victim.node_id), lambda _: None))
 
     def on_exchange(self, node, action):
-        if node.place in self.liars:  # it begins none of its own, but those of `flood`
+        if node.node_id in self.liars:  # it begins none of its own, but those of `flood`
             self.later(1, node, e.EntriesCame(action.to, None, refused=True))
         else:
             super().on_exchange(node, action)
 
     def on_entries(self, node, action):
-        if node.place in self.liars and action.entries is not None:
-            action.reply(() if self.way == "starve" else self.false(node.place, action.to))
+        if node.node_id in self.liars and action.entries is not None:
+            action.reply(() if self.way == "starve" else self.false(node.node_id, action.to))
         else:
             super().on_entries(node, action)
 
     def check_view(self, node):
-        if node.place not in self.liars:
+        if node.node_id not in self.liars:
             super().check_view(node)
 
 

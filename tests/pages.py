@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 from markdown_it import MarkdownIt
 
-from epidemic.config import import_object
+from epidemic.core.config import import_object
 
 ROOT = Path(__file__).resolve().parents[1]
 SHELL = {"bash", "sh", "console"}
@@ -444,7 +444,7 @@ class Desk:
     def _part(self, text):
         """A part of an experiment file: every key and kind must exist."""
         from epidemic.experiment import experiment_from
-        from epidemic.methods import methods_from
+        from epidemic.study.comparison import methods_from
 
         self.parts.append(text)
         table = tomllib.loads(text)

@@ -12,11 +12,11 @@ from collections import Counter
 from dataclasses import replace
 
 import simulated
+from epidemic.peer_sampling import Cyclon, Jelasity, Spray
 from epidemic.protocol import events as e
-from epidemic.protocol.known import LINGER, OWN_ENTRIES, PAUSE, Known
-from epidemic.protocol.rounds import Acquaintance, Rounds
-from epidemic.protocol.sample import Sample
-from epidemic.sampling import Cyclon, Jelasity, Spray
+from epidemic.protocol.partial_view import LINGER, OWN_ENTRIES, PAUSE, PartialView
+from epidemic.protocol.rounds import PartialKnowledge, Rounds
+from epidemic.protocol.sample import PeerSample
 
 SERVICES = (
     Cyclon(size=3, shuffle=2),
@@ -39,32 +39,32 @@ class World(simulated.World):
         self.exchanges = 0
         self.do |= {
             e.Connect: self.on_connect, e.Disconnect: self.on_disconnect, e.Seek: self.on_seek,
-            e.Exchange: self.on_exchange, e.AnswerEntries: self.on_entries,
+            e.ExchangeViews: self.on_exchange, e.AnswerEntries: self.on_entries,
         }  # fmt: skip
 
-    def first(self, place):
+    def first(self, node_id):
         """Whom a node is told of."""
         n, late = self.what.n, self.what.late
-        others = [(place + k) % n for k in range(1, n)]
+        others = [(node_id + k) % n for k in range(1, n)]
         return frozenset([i for i in others if i not in late][:2])
 
     def _made(self, rules, view, draw, token, **kept):
-        side = self.service.side(rules.nodes, rules.place, draw)
+        sampler = self.service.sampler(rules.nodes, rules.node_id, draw)
         if kept["done"]:
-            side.entries = list(self.views.get(rules.place, []))
-        rules = replace(rules, founders=self.first(rules.place), partial=True)
-        sample = Sample(rules.place, draw, self.samples.get(rules.place, ()) if kept["done"] else ())
-        known = Acquaintance(side, self.what.s, self.service.cycles, sample)
+            sampler.entries = list(self.views.get(rules.node_id, []))
+        rules = replace(rules, founders=self.first(rules.node_id), partial=True)
+        sample = PeerSample(rules.node_id, draw, self.samples.get(rules.node_id, ()) if kept["done"] else ())
+        known = PartialKnowledge(sampler, self.what.s, self.service.cycles, sample)
         return self.kind(rules, known, draw, token, **kept)
 
     def save(self, node):
         super().save(node)
-        self.views[node.place] = list(node.protocol.known.side.entries)
-        self.samples[node.place] = node.protocol.known.sample.saved
+        self.views[node.node_id] = list(node.protocol.known.sampler.entries)
+        self.samples[node.node_id] = node.protocol.known.sample.saved
 
     def end(self, node, outcome, noticed=0):
         self.check_view(node)
-        self.lines[node.place] = set()
+        self.lines[node.node_id] = set()
         super().end(node, outcome, noticed)
 
     def step(self, node, event):
@@ -77,27 +77,27 @@ class World(simulated.World):
     def open(self, a, b):
         return super().open(a, b) and (b in self.lines[a] or a in self.lines[b])
 
-    def link(self, node, place):
-        if place != node.place and place not in self.lines[node.place]:
-            self.lines[node.place].add(place)
-            other = self.nodes[place]
+    def link(self, node, node_id):
+        if node_id != node.node_id and node_id not in self.lines[node.node_id]:
+            self.lines[node.node_id].add(node_id)
+            other = self.nodes[node_id]
             if other.running:
                 self.show(node, other)
                 self.show(other, node)
 
     def on_connect(self, node, action):
-        self.link(node, action.place)
+        self.link(node, action.node_id)
 
     def on_seek(self, node, action):
-        for place in self.first(node.place):
-            self.link(node, place)
+        for node_id in self.first(node.node_id):
+            self.link(node, node_id)
 
     def on_disconnect(self, node, action):
-        self.lines[node.place].discard(action.place)
-        other = self.nodes[action.place]
-        if not self.open(node.place, action.place):
-            self.hide(node, other.place, other.token, 0)
-            self.hide(other, node.place, node.token, self.delay())
+        self.lines[node.node_id].discard(action.node_id)
+        other = self.nodes[action.node_id]
+        if not self.open(node.node_id, action.node_id):
+            self.hide(node, other.node_id, other.token, 0)
+            self.hide(other, node.node_id, node.token, self.delay())
 
     # -- exchanges ----------------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class World(simulated.World):
             self.step(
                 other,
                 e.Approached(
-                    node.place,
+                    node.node_id,
                     action.entries,
                     lambda entries: reply(e.EntriesCame(to, entries, refused=entries is None)),
                 ),
@@ -124,15 +124,15 @@ class World(simulated.World):
         liar = self.nodes[self.what.liar]
         victim = self.nodes[self.random.randrange(self.what.n)]
         if liar.running and victim.running and victim is not liar and self.random.random() < 0.5:
-            self.link(liar, victim.place)
-            before = victim.protocol.known.side.places
+            self.link(liar, victim.node_id)
+            before = victim.protocol.known.sampler.node_ids
             for _ in range(10):
                 entries = tuple((self.random.randrange(self.what.n), self.random.choice([0, 10**9])) for _ in range(40))
-                self.step(victim, e.Approached(liar.place, entries, lambda _: None))
+                self.step(victim, e.Approached(liar.node_id, entries, lambda _: None))
                 if not victim.running:
                     return
-            new = victim.protocol.known.side.places - before
-            most = self.service.cycles * victim.protocol.known.side.most
+            new = victim.protocol.known.sampler.node_ids - before
+            most = self.service.cycles * victim.protocol.known.sampler.most
             assert len(new) <= most, f"a liar brought {len(new)} entries into a view"
         super().lie()
 
@@ -140,23 +140,23 @@ class World(simulated.World):
 
     @staticmethod
     def said(protocol):
-        """Refused entries are no letters."""
+        """Refused entries are no messages."""
         return simulated.World.said(protocol) + protocol.count.refused[OWN_ENTRIES]
 
     def check_view(self, node):
-        known: Known = node.protocol.known
-        places = [place for place, _ in known.side.entries]
-        assert node.place not in places, f"node {node.place} knows itself"
-        assert all(0 <= place < self.what.n for place in places)
+        known: PartialView = node.protocol.known
+        node_ids = [node_id for node_id, _ in known.sampler.entries]
+        assert node.node_id not in node_ids, f"node {node.node_id} knows itself"
+        assert all(0 <= node_id < self.what.n for node_id in node_ids)
         if not isinstance(self.service, Spray):
-            assert len(places) == len(set(places)) <= min(self.service.size, self.what.n - 1)
+            assert len(node_ids) == len(set(node_ids)) <= min(self.service.size, self.what.n - 1)
         else:  # a view may be larger than a network of few
-            most = max(2, -(-4 * known.side.usual // (self.what.n - 1)))
-            copies = max(Counter(places).values(), default=0)
-            assert copies <= most, f"node {node.place} has {copies} entries of one peer"
+            most = max(2, -(-4 * known.sampler.usual // (self.what.n - 1)))
+            copies = max(Counter(node_ids).values(), default=0)
+            assert copies <= most, f"node {node.node_id} has {copies} entries of one peer"
         lately = set(known._leaving) | set(known._linked)
-        assert node.place == self.what.liar or self.lines[node.place] <= set(places) | lately | self.first(
-            node.place
+        assert node.node_id == self.what.liar or self.lines[node.node_id] <= set(node_ids) | lately | self.first(
+            node.node_id
         ), "a line to somebody who is not known"
         assert len(known._targets) <= 40
 

@@ -1,7 +1,7 @@
 """A small driver of methods without rounds, for their laws: a heap, and rows that are arrays or fractions.
 
 `play(method, rows, ...)` gives a `World`. What happens in it is told by functions: whom `peers(node, count)` gives, how long the
-count-th training of a node takes and what comes out of it, how long a letter takes (None: it is lost), how long it occupies its uplink.
+count-th training of a node takes and what comes out of it, how long a message takes (None: it is lost), how long it occupies its uplink.
 """
 
 import heapq
@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from epidemic.algorithms.free import Letter
+from epidemic.algorithms.asynchronous import Message
 
 PERIOD = 1_000_000
 
@@ -71,19 +71,19 @@ class Me:
             row = sent
         for other in to:
             assert other != self.id
-            self.queue.append((other, Letter(self.id, row, tag, note, part, self.now)))
+            self.queue.append((other, Message(self.id, row, tag, note, part, self.now)))
             self.world.tally["sent"] += 1
         self.leave()
 
     def leave(self):
         while self.queue and not self.sending:
-            other, letter = self.queue.pop(0)
+            other, message = self.queue.pop(0)
             uplink, delay = self.world.uplink, self.world.delay(self.id, other, self.sent)
             self.sent += 1
             if delay is None:
                 self.world.tally["lost"] += 1
             else:
-                self.world.at(self.now + uplink + delay, 2, other, "received", letter)
+                self.world.at(self.now + uplink + delay, 2, other, "received", message)
             if uplink:
                 self.sending = True
                 self.world.at(self.now + uplink, 2, self.id, "left", None)
@@ -104,8 +104,8 @@ class Me:
         self.world.mixed.append([weight for weight, _ in terms])
         return sum((Fraction(weight) if isinstance(row, Fraction) else weight) * row for weight, row in terms)
 
-    def aggregate(self, own, letters, weights=()):
-        rows = [own, *(letter.row for letter in letters)]
+    def aggregate(self, own, messages, weights=()):
+        rows = [own, *(message.row for message in messages)]
         return self.mix(list(zip(weights or [1 / len(rows)] * len(rows), rows, strict=True)))
 
     def patch(self, base, parts):
@@ -115,11 +115,11 @@ class Me:
             new[here] = sum(weight * row[here] for weight, row in terms)
         return new
 
-    def used(self, letters):
-        self.world.tally["used"] += len(list(letters))
+    def used(self, messages):
+        self.world.tally["used"] += len(list(messages))
 
-    def dropped(self, letters):
-        self.world.tally["dropped"] += len(list(letters))
+    def dropped(self, messages):
+        self.world.tally["dropped"] += len(list(messages))
 
 
 class World:
@@ -151,26 +151,26 @@ class World:
         while self.heap and self.heap[0][0] < until:
             self.now, _, id, _, what, detail = heapq.heappop(self.heap)
             self.happen(self.nodes[id], what, detail)
-        held = sum(node.letters_held() for node in self.nodes)
+        held = sum(node.messages_held() for node in self.nodes)
         assert self.tally["received"] == self.tally["used"] + self.tally["dropped"] + held
         return self
 
     def happen(self, node, what, detail):
-        me = node.me
+        context = node.context
         if what == "left":
-            me.sending = False
-            me.leave()
+            context.sending = False
+            context.leave()
         elif what == "trained":
-            me.busy = False
+            context.busy = False
             node.trained(detail)
         elif what == "received":
             self.tally["received"] += 1
-            self.heard[me.id] += 1
+            self.heard[context.id] += 1
             node.received(detail)
-        elif me.alarms.get(detail[0]) == detail[1]:
-            del me.alarms[detail[0]]
+        elif context.alarms.get(detail[0]) == detail[1]:
+            del context.alarms[detail[0]]
             node.woken(detail[0])
 
     @property
     def rows(self):
-        return [node.me.model for node in self.nodes]
+        return [node.context.model for node in self.nodes]

@@ -1,17 +1,17 @@
 """Simulated schedules: a population of round protocols over a fake network and a fake clock, reproducible from a seed.
 
-A schedule draws how many nodes there are, how rounds close, how long trainings and letters take, and what goes wrong: letters lost, doubled,
+A schedule draws how many nodes there are, how rounds close, how long trainings and messages take, and what goes wrong: messages lost, doubled,
 delayed and reordered; crashes with a restart from a checkpoint or from nothing; processes stopped for a while; clocks that jump; networks
 that split and heal; nodes that are slow or come late; a member that lies, at times with several node ids in its process. `run(seed)` plays it to its end and checks the laws:
 
   nobody hangs        every live node finishes, or says why, within `World.limit` after the last fault
-  letters             none counts twice, in another round, or from somebody unexpected; never more than the cap
-  books               every letter that was sent ends in one tally of its receiver or of the network
+  messages             none counts twice, in another round, or from somebody unexpected; never more than the cap
+  books               every message that was sent ends in one tally of its receiver or of the network
   barrier             without a crash every node mixes exactly what the simulator would
   quiet               a shared coin without a cap asks for nothing while nothing is late
   greetings           nobody is greeted faster than the pauses between greetings allow
   memory              what a protocol holds is bounded by the number of nodes, whatever it was told
-  pace                each letter is seen once
+  pace                each message is seen once
   graphs              a message of a current or near round with a wrong graph is refused and counted as such, and never mixed
   jumps               rounds are left out only where another honest node is really that far, whatever all ids of one process say
   a liar              where it is all that is wrong it ends nobody, and costs no more time than the deadlines of a few rounds
@@ -26,10 +26,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from random import Random
 
-from epidemic.close import CLOSES
+from epidemic.core.rng import Streams
 from epidemic.protocol import events as e
-from epidemic.protocol.rounds import Rounds, Rules, View
-from epidemic.rng import Streams
+from epidemic.protocol.closing_rules import CLOSES
+from epidemic.protocol.rounds import NodeView, Rounds, Rules
 from epidemic.topology import Base, ELLocal, ELOracle, Matcha, Periodic, Ring
 
 SECOND = e.SECOND
@@ -37,7 +37,7 @@ LEASE = 5 * SECOND  # until a silent connection counts as dead
 GREETING = 3 * SECOND  # how long a hello is waited for
 NOT_HELD = ("_node", "rules", "view", "draw")
 PLAIN = (int, str, bytes, bool, type(None))
-LIES = ("progress", "letters", "questions", "answers", "tokens", "carrier", "differs", "repeat")
+LIES = ("progress", "messages", "questions", "answers", "tokens", "carrier", "differs", "repeat")
 MORE_LIES = 20
 """So many of the lies are drawn from a random source of their own, so that the others are the same as they were before these were added."""
 
@@ -51,7 +51,7 @@ def views(kind, n, s, seed, round):
     }[kind]  # fmt: skip
     graph = topology.graph(n, round, Streams(seed))
     digest = bytes([round % 251]) * 8
-    return tuple(View(tuple(graph.out_of(i).tolist()), frozenset(graph.into(i).tolist()), digest) for i in range(n))
+    return tuple(NodeView(tuple(graph.out_of(i).tolist()), frozenset(graph.into(i).tolist()), digest) for i in range(n))
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Schedule:
     deadline: int
     patience: int
     compute: list  # microseconds a training takes, by node
-    delay: tuple  # least and most microseconds of a letter
+    delay: tuple  # least and most microseconds of a message
     loss: float
     doubling: float
     faults: list = field(default_factory=list)  # (time, what, ...)
@@ -172,8 +172,8 @@ def closing(kind, deadline, **more):
 class Node:
     """A place, through its lives."""
 
-    def __init__(self, place):
-        self.place = place
+    def __init__(self, node_id):
+        self.node_id = node_id
         self.process = self  # the node whose connection carries its messages
         self.life = 0
         self.renewals = 0
@@ -184,10 +184,10 @@ class Node:
         self.skew = 0
         self.timers = {}
         self.arrivals = 0
-        self.base = 0  # letters that were tallied in earlier lives
+        self.base = 0  # messages that were tallied in earlier lives
         self.inboxes = {}
         self.born = 0
-        self.distinct = set()  # rounds and senders of the letters that came in this life
+        self.distinct = set()  # rounds and senders of the messages that came in this life
         self.reached = -1  # the furthest round that it was in
         self.greeted = Counter()  # whom it greeted in this life
         self.ghost = None  # the token of its last life, and until when it is still shown
@@ -201,7 +201,7 @@ class Node:
 
     @property
     def token(self):
-        return f"{self.process.place}/{self.process.life}/{self.process.renewals}"
+        return f"{self.process.node_id}/{self.process.life}/{self.process.renewals}"
 
 
 class World:
@@ -216,18 +216,18 @@ class World:
         self.heap = []
         self.order = 0
         self.nodes = [Node(i) for i in range(schedule.n)]
-        for place in schedule.ids:
-            self.nodes[place].process = self.nodes[schedule.liar]
+        for node_id in schedule.ids:
+            self.nodes[node_id].process = self.nodes[schedule.liar]
         self.splits = []  # groups that are cut off from the rest
         self.shown = {}  # (viewer, its life, place, token) that the network shows: when the viewer knows
-        self.letters = Counter()  # what the network did with letters
+        self.messages = Counter()  # what the network did with messages
         self.last_fault = 0
         self.asked = 0
         self.pending_starts = self.up = 0
-        self.hellos = deque(maxlen=64)  # said lately, by anybody
+        self.handshakes = deque(maxlen=64)  # said lately, by anybody
         self.do = {
             e.SetTimer: self.on_timer, e.Send: self.on_send, e.Train: self.on_train, e.Mix: self.on_mix,
-            e.Greet: self.on_greet, e.Ask: self.on_ask, e.Answer: self.on_answer, e.AnswerLetter: self.on_answer_letter,
+            e.Greet: self.on_greet, e.Ask: self.on_ask, e.Answer: self.on_answer, e.AnswerMessage: self.on_answer_message,
             e.Give: self.on_give, e.Adopt: self.on_adopt, e.Conclude: self.on_conclude, e.Leave: self.on_leave,
             e.Fail: self.on_fail, e.Say: self.on_nothing, e.Forget: self.on_nothing,
         }  # fmt: skip
@@ -239,9 +239,9 @@ class World:
         heapq.heappush(self.heap, (time, self.order, do, args))
 
     def play(self):
-        starts = [self.what.late.get(place, self.random.randint(0, SECOND // 2)) for place in range(self.what.n)]
-        for place in sorted(range(self.what.n), key=lambda place: place in self.what.ids):  # after the liar
-            self.at_start(starts[self.nodes[place].process.place], place, False)
+        starts = [self.what.late.get(node_id, self.random.randint(0, SECOND // 2)) for node_id in range(self.what.n)]
+        for node_id in sorted(range(self.what.n), key=lambda node_id: node_id in self.what.ids):  # after the liar
+            self.at_start(starts[self.nodes[node_id].process.node_id], node_id, False)
         for time, what, *rest in self.what.faults:
             self.at(time, getattr(self, f"do_{what}"), *rest)
         self.last_fault = max([0, *self.what.late.values(), *(fault[0] for fault in self.what.faults)])
@@ -261,12 +261,12 @@ class World:
                 break
         return self
 
-    def at_start(self, time, place, from_nothing):
+    def at_start(self, time, node_id, from_nothing):
         self.pending_starts += 1
 
         def go():
             self.pending_starts -= 1
-            self.start(place, from_nothing)
+            self.start(node_id, from_nothing)
 
         self.at(time, go)
 
@@ -299,17 +299,17 @@ class World:
 
     # -- lives --------------------------------------------------------------------------------------------------------
 
-    def start(self, place, from_nothing):
-        node, w = self.nodes[place], self.what
+    def start(self, node_id, from_nothing):
+        node, w = self.nodes[node_id], self.what
         if node.running:
             return
         node.life += 1
         self.up += 1
         node.outcome = None
         saved = None if from_nothing else node.saved
-        founders = frozenset(i for i in range(w.n) if i != place and i not in w.late)
+        founders = frozenset(i for i in range(w.n) if i != node_id and i not in w.late)
         rules = Rules(
-            place, w.n, w.rounds, close=closing(w.close, w.deadline), patience=w.patience, founders=founders,
+            node_id, w.n, w.rounds, close=closing(w.close, w.deadline), patience=w.patience, founders=founders,
             adopt=self.random.random() < 0.7, cap=w.cap, retries=self.random.choice([0, 1, 5]), blind=w.private,
         )  # fmt: skip
         secret = Random(self.random.random())
@@ -319,10 +319,10 @@ class World:
             found = drawing.get(round)
             if found is None:
                 if w.private:
-                    others = [i for i in range(w.n) if i != place]
-                    found = View(tuple(secret.sample(others, w.s)), None, bytes(8))
+                    others = [i for i in range(w.n) if i != node_id]
+                    found = NodeView(tuple(secret.sample(others, w.s)), None, bytes(8))
                 else:
-                    found = views(w.topology, w.n, w.s, w.seed % 7, round)[place]
+                    found = views(w.topology, w.n, w.s, w.seed % 7, round)[node_id]
                 drawing[round] = found
             return found
 
@@ -340,8 +340,8 @@ class World:
         self.step(node, e.Started())
         if node.ghost is not None and node.ghost[1] > self.now:  # the end of its last life was not noticed yet
             token, until = node.ghost
-            self.later(0, node, e.Present(place, token, True))
-            self.later(until - self.now, node, e.Present(place, token, False))
+            self.later(0, node, e.Present(node_id, token, True))
+            self.later(until - self.now, node, e.Present(node_id, token, False))
         self.show_all(node)
         for other in self.nodes:
             if other.running and other is not node:
@@ -354,18 +354,18 @@ class World:
                 self.show(other, node)
 
     def show(self, viewer, node):
-        place = node.process.place
-        key = (viewer.place, viewer.life, place, node.token)
-        if self.open(viewer.place, place) and node.running and key not in self.shown:
+        node_id = node.process.node_id
+        key = (viewer.node_id, viewer.life, node_id, node.token)
+        if self.open(viewer.node_id, node_id) and node.running and key not in self.shown:
             delay = self.delay()
             self.shown[key] = self.now + delay
-            self.later(delay, viewer, e.Present(place, node.token, True))
+            self.later(delay, viewer, e.Present(node_id, node.token, True))
 
-    def hide(self, viewer, place, token, delay):
-        key = (viewer.place, viewer.life, place, token)
+    def hide(self, viewer, node_id, token, delay):
+        key = (viewer.node_id, viewer.life, node_id, token)
         if key in self.shown:
             known = self.shown.pop(key)  # what is shown of one token comes in order
-            self.later(max(delay, known - self.now + 1), viewer, e.Present(place, token, False))
+            self.later(max(delay, known - self.now + 1), viewer, e.Present(node_id, token, False))
 
     def end(self, node, outcome, noticed=0):
         self.check_life(node)
@@ -376,19 +376,19 @@ class World:
             return  # its process goes on
         node.ghost = (token, self.now + noticed)
         for other in self.nodes:
-            self.hide(other, node.process.place, token, noticed + self.delay())
+            self.hide(other, node.process.node_id, token, noticed + self.delay())
 
     def save(self, node):
         p = node.protocol
         kept = {round: tuple(sent) for round, sent in p.questions.kept.items()} if p.rules.barrier else {}
         count = type(p.count)(**{**vars(p.count), "refused": Counter(p.count.refused)})
-        # of letters that are early and lost with the process nothing is left
+        # of messages that are early and lost with the process nothing is left
         node.saved = (p.done, kept, dict(p.mailbox.tally), count)
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
-    def do_crash(self, place, back, from_nothing):
-        node = self.nodes[place]
+    def do_crash(self, node_id, back, from_nothing):
+        node = self.nodes[node_id]
         if not node.running:
             return
         self.end(node, None, noticed=self.random.choice([0, 0, LEASE]))
@@ -396,10 +396,10 @@ class World:
             node.dead_for_good = True
             return
         self.last_fault = max(self.last_fault, node.ghost[1], back)
-        self.at_start(max(back, self.now), place, from_nothing)
+        self.at_start(max(back, self.now), node_id, from_nothing)
 
-    def do_stop(self, place, length):
-        node = self.nodes[place]
+    def do_stop(self, node_id, length):
+        node = self.nodes[node_id]
         if not node.running:
             return
         node.stopped_until = self.now + length
@@ -421,7 +421,7 @@ class World:
     def lose_token(self, node, life):
         if node.life == life and node.running:
             for other in self.nodes:
-                self.hide(other, node.place, node.token, self.delay())
+                self.hide(other, node.node_id, node.token, self.delay())
 
     def reappear(self, node):
         """Show a node's token again; where that does not work, the node opens its connections anew after a while."""
@@ -440,8 +440,8 @@ class World:
             self.at(node.stopped_until, self.renew, node, life)
             return
         for other in self.nodes:
-            self.hide(other, node.place, node.token, 0)
-            self.hide(node, other.place, other.token, 0)
+            self.hide(other, node.node_id, node.token, 0)
+            self.hide(node, other.node_id, other.token, 0)
         node.renewals += 1
         self.step(node, e.Renewed(node.token))
         self.at(self.now + 1, self.show_both, node, life)
@@ -453,10 +453,10 @@ class World:
                 if other is not node and other.running:
                     self.show(node, other)
 
-    def do_jump(self, place, length):
-        self.nodes[place].skew += length
-        for name, at in list(self.nodes[place].timers.items()):
-            self.set_timer(self.nodes[place], name, at)
+    def do_jump(self, node_id, length):
+        self.nodes[node_id].skew += length
+        for name, at in list(self.nodes[node_id].timers.items()):
+            self.set_timer(self.nodes[node_id], name, at)
 
     def do_split(self, group, length):
         self.splits.append(group)
@@ -475,8 +475,8 @@ class World:
     def notice_split(self, group):
         for one in self.nodes:
             for other in self.nodes:
-                if other.running and one.running and not self.open(one.place, other.place):
-                    self.hide(one, other.place, other.token, self.delay())
+                if other.running and one.running and not self.open(one.node_id, other.node_id):
+                    self.hide(one, other.node_id, other.token, self.delay())
 
     def open(self, a, b):
         return not self.splits or all((a in group) == (b in group) for group in self.splits)
@@ -491,32 +491,32 @@ class World:
         return not self.open(a, b) or (self.what.loss and self.random.random() < self.what.loss)
 
     def send(self, sender, receiver, round, graph):
-        letter = (round, sender.place, receiver)
+        message = (round, sender.node_id, receiver)
         for _ in range(2 if self.what.doubling and self.random.random() < self.what.doubling else 1):
-            self.letters["sent"] += 1
-            if self.lost(sender.place, receiver):
-                self.letters["lost"] += 1
+            self.messages["sent"] += 1
+            if self.lost(sender.node_id, receiver):
+                self.messages["lost"] += 1
             else:
-                self.at(self.now + self.delay(), self.deliver, receiver, sender.place, round, graph, letter)
+                self.at(self.now + self.delay(), self.deliver, receiver, sender.node_id, round, graph, message)
 
-    def deliver(self, receiver, sender, round, graph, letter):
+    def deliver(self, receiver, sender, round, graph, message):
         node = self.nodes[receiver]
         if not node.running:
-            self.letters["nobody"] += 1
+            self.messages["nobody"] += 1
             return
         if self.now < node.stopped_until:  # it waits in the stopped process's buffers
-            self.at(node.stopped_until, self.deliver, receiver, sender, round, graph, letter)
+            self.at(node.stopped_until, self.deliver, receiver, sender, round, graph, message)
             return
-        self.letters["arrived"] += 1
+        self.messages["arrived"] += 1
         node.arrivals += 1
         node.distinct.add((round, sender))
-        self.step(node, e.Arrived(sender, round, graph, letter))
+        self.step(node, e.Arrived(sender, round, graph, message))
 
-    def hello(self, node):
-        round, start, finished, gone = node.protocol.hello()
-        said = e.Introduced(node.place, node.process.place, node.token, round, start, (), finished, gone)
+    def handshake(self, node):
+        round, start, finished, gone = node.protocol.handshake()
+        said = e.Introduced(node.node_id, node.process.node_id, node.token, round, start, (), finished, gone)
         if self.what.liar is not None:
-            self.hellos.append(said)
+            self.handshakes.append(said)
         return said
 
     def question(self, asker, to, patience, reach, fallback):
@@ -529,7 +529,7 @@ class World:
                 self.step(asker, event)
 
         def reply(event):
-            if not over and not self.lost(to, asker.place):
+            if not over and not self.lost(to, asker.node_id):
                 self.at(self.now + self.delay(), answer, event)
 
         def arrive():
@@ -537,7 +537,7 @@ class World:
             if node.running and self.now >= node.stopped_until:
                 reach(node, reply)
 
-        if not self.lost(asker.place, to):
+        if not self.lost(asker.node_id, to):
             self.at(self.now + self.delay(), arrive)
         self.at(self.now + patience, answer, fallback)
 
@@ -563,22 +563,22 @@ class World:
     def on_send(self, node, action):
         self.check_jump(node, action.round)
         graph = node.protocol.view(action.round).graph
-        for place in action.to:
-            self.send(node, place, action.round, graph)
+        for node_id in action.to:
+            self.send(node, node_id, action.round, graph)
 
     def on_train(self, node, action):
         self.check_jump(node, action.round)
-        self.later(self.what.compute[node.place], node, e.Trained(action.round))
+        self.later(self.what.compute[node.node_id], node, e.Trained(action.round))
 
     def on_mix(self, node, action):
-        self.check_inbox(node, action.round, action.letters)
+        self.check_inbox(node, action.round, action.messages)
         self.at(self.now + 1000, self.mixed, node, node.life, action.round)
 
     def on_greet(self, node, action):
-        if action.place is not None:
-            node.greeted[action.place] += 1
-        for to in range(self.what.n) if action.place is None else (action.place,):
-            if to != node.place:
+        if action.node_id is not None:
+            node.greeted[action.node_id] += 1
+        for to in range(self.what.n) if action.node_id is None else (action.node_id,):
+            if to != node.node_id:
                 self.greet(node, to)
 
     def on_ask(self, node, action):
@@ -588,12 +588,12 @@ class World:
     def on_answer(self, node, action):
         action.reply(action.word)
 
-    def on_answer_letter(self, node, action):
+    def on_answer_message(self, node, action):
         self.send(node, action.to, action.round, node.protocol.view(action.round).graph)
         action.reply("sent")
 
     def on_give(self, node, action):
-        action.reply(("model", node.place))
+        action.reply(("model", node.node_id))
 
     def on_adopt(self, node, action):
         self.later(1000, node, e.Adopted())
@@ -624,12 +624,12 @@ class World:
             self.save(node)
 
     def greet(self, node, to):
-        hello = self.hello(node)
+        handshake = self.handshake(node)
 
         def reach(other, reply):
-            self.step(other, hello)
+            self.step(other, handshake)
             if other.running:
-                reply(self.hello(other))
+                reply(self.handshake(other))
 
         self.question(node, to, GREETING, reach, e.Ungreeted(to))
 
@@ -638,7 +638,7 @@ class World:
             def answered(content):
                 reply(e.Answered(topic, to, round, content))
 
-            self.step(other, e.Asked(topic, node.place, round, answered))
+            self.step(other, e.Asked(topic, node.node_id, round, answered))
 
         self.question(node, to, patience, reach, e.Answered(topic, to, round, None))
 
@@ -648,7 +648,7 @@ class World:
         """Something that only a malicious member does, in the liar's own name."""
         liar = self.nodes[self.what.liar]
         victim = self.nodes[self.random.randrange(self.what.n)]
-        if not liar.running or not victim.running or victim is liar or not self.open(liar.place, victim.place):
+        if not liar.running or not victim.running or victim is liar or not self.open(liar.node_id, victim.node_id):
             return
         getattr(self, f"lie_{self.random.choice(LIES)}")(liar, victim)
 
@@ -657,54 +657,54 @@ class World:
         round = self.random.choice([10**9, self.what.rounds, self.what.rounds - 1, 3, -1])
         start = self.random.choice([0, 0, 2, self.what.rounds, 10**9])
         finished, gone = self.random.random() < 0.2, self.random.random() < 0.1
-        self.step(victim, e.Introduced(liar.place, liar.place, liar.token, round, start, (), finished, gone))
+        self.step(victim, e.Introduced(liar.node_id, liar.node_id, liar.token, round, start, (), finished, gone))
 
-    def lie_letters(self, liar, victim):
-        """Old and future letters, again and again."""
+    def lie_messages(self, liar, victim):
+        """Old and future messages, again and again."""
         for _ in range(5):
             round = self.random.choice([0, 1, victim.protocol.round, self.what.rounds - 1, 10**9])
             graph = bytes(8) if self.what.private else bytes([round % 251]) * 8
-            self.letters["sent"] += 1
-            self.deliver(victim.place, liar.place, round, graph, (round, liar.place, victim.place))
+            self.messages["sent"] += 1
+            self.deliver(victim.node_id, liar.node_id, round, graph, (round, liar.node_id, victim.node_id))
             if not victim.running:
                 return
 
     def lie_questions(self, liar, victim):
         for topic in ("again", "model", "offer"):
-            self.step(victim, e.Asked(topic, liar.place, self.random.choice([-5, 0, 2, 10**12]), lambda _: None))
+            self.step(victim, e.Asked(topic, liar.node_id, self.random.choice([-5, 0, 2, 10**12]), lambda _: None))
             if not victim.running:
                 return
 
     def lie_answers(self, liar, victim):
         """Answers that nobody asked for."""
         topic, word = self.random.choice(["again", "model", "offer"]), self.random.choice([e.NOTHING, e.ACCEPTED, None])
-        self.step(victim, e.Answered(topic, liar.place, victim.protocol.round, word))
+        self.step(victim, e.Answered(topic, liar.node_id, victim.protocol.round, word))
 
     def lie_tokens(self, liar, victim):
         """It flickers."""
         token = f"another {self.random.randrange(40)}"
-        self.step(victim, e.Present(liar.place, token, self.random.random() < 0.7))
+        self.step(victim, e.Present(liar.node_id, token, self.random.random() < 0.7))
 
     def lie_carrier(self, liar, victim):
-        """It says that its letters come over somebody else's connection."""
+        """It says that its messages come over somebody else's connection."""
         other = self.nodes[self.random.randrange(self.what.n)]
-        self.step(victim, e.Introduced(liar.place, other.place, other.token, 0, 0))
+        self.step(victim, e.Introduced(liar.node_id, other.node_id, other.token, 0, 0))
 
     def lie_differs(self, liar, victim):
-        self.step(victim, e.Introduced(liar.place, liar.place, liar.token, 0, 0, ("everything",)))
+        self.step(victim, e.Introduced(liar.node_id, liar.node_id, liar.token, 0, 0, ("everything",)))
 
     def lie_repeat(self, liar, victim):
         """What somebody said of itself before is said again."""
-        if self.hellos:
-            self.step(victim, self.random.choice(self.hellos))
+        if self.handshakes:
+            self.step(victim, self.random.choice(self.handshakes))
 
     def lie_more(self):
         """A lie under one of the liar's node ids: about graphs, or about where its process is."""
         liar = self.nodes[self.more.choice(sorted(self.what.liars))]
         victim = self.nodes[self.more.randrange(self.what.n)]
         lie = self.lie_graph if not self.what.ids or self.more.random() < 0.4 else self.lie_ids
-        there = liar.running and victim.running and self.open(liar.place, victim.place)
-        if there and victim.place not in self.what.liars and self.now >= victim.stopped_until:
+        there = liar.running and victim.running and self.open(liar.node_id, victim.node_id)
+        if there and victim.node_id not in self.what.liars and self.now >= victim.stopped_until:
             lie(liar, victim)
 
     def lie_graph(self, liar, victim):
@@ -716,9 +716,9 @@ class World:
                 continue
             why = "wrong-graph" if p.coin is None else "wrong-coin"
             before, near = p.count.refused[why], here <= round <= here + p.rules.ahead or round in p._ready
-            self.letters["sent"] += 1
-            letter = (round, liar.place, victim.place, "wrong graph")
-            self.deliver(victim.place, liar.place, round, b"another.", letter)
+            self.messages["sent"] += 1
+            message = (round, liar.node_id, victim.node_id, "wrong graph")
+            self.deliver(victim.node_id, liar.node_id, round, b"another.", message)
             refused = p.count.refused[why] - before
             assert refused == near, f"a wrong graph in round {round}, {here} is open: {refused} messages refused"
 
@@ -726,29 +726,29 @@ class World:
         """All node ids of its process say to be far ahead, carried by the process or by others."""
         round = self.more.choice([self.what.rounds, self.what.rounds - 1, victim.protocol.round + 3])
         others = self.more.sample(self.nodes, len(self.what.liars))
-        for place in sorted(self.what.liars):
+        for node_id in sorted(self.what.liars):
             process = liar.process if self.more.random() < 0.8 else others.pop()
             if victim.running:
                 at = min(round, self.what.rounds)
                 self.step(
-                    victim, e.Introduced(place, process.place, process.token, at, 0, (), self.more.random() < 0.2)
+                    victim, e.Introduced(node_id, process.node_id, process.token, at, 0, (), self.more.random() < 0.2)
                 )
 
     # -- laws ---------------------------------------------------------------------------------------------------------
 
-    def check_inbox(self, node, round, letters):
-        """No letter counts twice or in another round."""
+    def check_inbox(self, node, round, messages):
+        """No message counts twice or in another round."""
         assert round == node.protocol.round
-        senders = [sender for sender, _ in letters]
-        assert senders == sorted(set(senders)), f"a letter counts twice: {senders}"
-        for sender, letter in letters:
-            assert "wrong graph" not in letter, f"a message with a wrong graph counts: {letter}"
-            assert letter == (round, sender, node.place), f"a letter in another round: {letter} in {round}"
+        senders = [sender for sender, _ in messages]
+        assert senders == sorted(set(senders)), f"a message counts twice: {senders}"
+        for sender, message in messages:
+            assert "wrong graph" not in message, f"a message with a wrong graph counts: {message}"
+            assert message == (round, sender, node.node_id), f"a message in another round: {message} in {round}"
         w = self.what
         if not w.private and w.cap is None:
-            assert set(senders) <= node.protocol.view(round).expected, "a letter of somebody unexpected counts"
+            assert set(senders) <= node.protocol.view(round).expected, "a message of somebody unexpected counts"
         if w.cap is not None:
-            assert len(senders) <= w.cap, f"{len(senders)} letters count, more than the cap of {w.cap}"
+            assert len(senders) <= w.cap, f"{len(senders)} messages count, more than the cap of {w.cap}"
         if w.close == "barrier":
             assert set(senders) == node.protocol.view(round).expected, "not what the simulator would mix"
         node.inboxes[round] = senders
@@ -757,41 +757,43 @@ class World:
         """Rounds are left out only where another node, and not one that lies, is really that far."""
         if round > node.reached + 1:
             lying = self.what.liars
-            others = (other.reached for other in self.nodes if other is not node and other.place not in lying)
+            others = (other.reached for other in self.nodes if other is not node and other.node_id not in lying)
             real = max(node.reached, *others) if self.what.n > 2 else self.what.rounds
-            assert round <= real + 1, f"node {node.place} goes to round {round}, but the others are in {real}"
+            assert round <= real + 1, f"node {node.node_id} goes to round {round}, but the others are in {real}"
         node.reached = max(node.reached, round)
 
     def check_life(self, node):
         """What must hold whenever a protocol ends."""
         self.check_books(node)
         p, n = node.protocol, self.what.n
-        assert held(p) <= 200 + 40 * n, f"node {node.place} holds {held(p)} things"
+        assert held(p) <= 200 + 40 * n, f"node {node.node_id} holds {held(p)} things"
         seen = sum(p.mailbox.tally[kind] for kind in ("counted", "skipped", "late")) - node.seen_before
-        assert seen <= len(node.distinct), f"{seen} letters were counted or late, but {len(node.distinct)} came"
-        assert len(p.pace._waits) <= seen, f"the pace has seen {len(p.pace._waits)} letters of {seen}"
-        for place, times in node.greeted.items():
-            most = 12 + 2 * (self.now - node.born) // SECOND + (40 + MORE_LIES if place in self.what.liars else 0)
-            assert times <= most, f"node {place} was greeted {times} times by node {node.place}"
+        assert seen <= len(node.distinct), f"{seen} messages were counted or late, but {len(node.distinct)} came"
+        assert len(p.adaptive_timeout._waits) <= seen, (
+            f"the pace has seen {len(p.adaptive_timeout._waits)} messages of {seen}"
+        )
+        for node_id, times in node.greeted.items():
+            most = 12 + 2 * (self.now - node.born) // SECOND + (40 + MORE_LIES if node_id in self.what.liars else 0)
+            assert times <= most, f"node {node_id} was greeted {times} times by node {node.node_id}"
 
     def check_books(self, node):
-        """Every letter that arrived is in exactly one tally."""
+        """Every message that arrived is in exactly one tally."""
         p = node.protocol
         tallied = sum(p.mailbox.tally.values()) + sum(p.count.refused.values()) - self.said(p)
-        assert all(v >= 0 for v in p.mailbox.tally.values()), f"less than no letters: {p.mailbox.tally}"
+        assert all(v >= 0 for v in p.mailbox.tally.values()), f"less than no messages: {p.mailbox.tally}"
         found = tallied - node.base
-        assert found == node.arrivals, f"{found} letters are in the books, {node.arrivals} came: {p.mailbox.tally}"
+        assert found == node.arrivals, f"{found} messages are in the books, {node.arrivals} came: {p.mailbox.tally}"
 
     @staticmethod
     def said(protocol):
-        """Refused hellos are no letters."""
-        return protocol.count.refused["implausible-hello"]
+        """Refused hellos are no messages."""
+        return protocol.count.refused["implausible-handshake"]
 
     def check(self):
         w = self.what
         for node in self.nodes:
             assert not node.running, (
-                f"node {node.place} hangs in {node.protocol.phase}, round {node.protocol.round} of {w.rounds}"
+                f"node {node.node_id} hangs in {node.protocol.phase}, round {node.protocol.round} of {w.rounds}"
             )
             if node.dead_for_good:
                 continue
@@ -809,7 +811,8 @@ class World:
                 assert sorted(node.inboxes) == list(range(w.rounds))
         on_the_way = sum(1 for _, _, do, _ in self.heap if do == self.deliver)
         assert (
-            self.letters["sent"] == self.letters["lost"] + self.letters["nobody"] + self.letters["arrived"] + on_the_way
+            self.messages["sent"]
+            == self.messages["lost"] + self.messages["nobody"] + self.messages["arrived"] + on_the_way
         )
         if w.calm and w.cap is None:
             assert all(node.outcome == "left" for node in self.nodes), [node.outcome for node in self.nodes]
@@ -821,8 +824,8 @@ class World:
         """One that lies is all that is wrong: nobody else notices much, compared with the same schedule without it."""
         w = self.what
         for node in self.nodes:
-            if node.place not in w.liars:
-                assert node.outcome == "left", f"node {node.place}: {node.outcome}"
+            if node.node_id not in w.liars:
+                assert node.outcome == "left", f"node {node.node_id}: {node.outcome}"
         assert self.now <= without.now + 4 * w.deadline, (
             f"it took {self.now / SECOND} instead of {without.now / SECOND} s"
         )

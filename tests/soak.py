@@ -21,13 +21,13 @@ from multiprocessing import get_context
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-import free_simulated
+import asynchronous_simulated
 import simulated
 import staying
 from epidemic.protocol import events as e
 
 CHUNK = 100
-KINDS = {"rounds": simulated, "free": free_simulated, "long": staying}
+KINDS = {"rounds": simulated, "free": asynchronous_simulated, "long": staying}
 TESTS = Path(__file__).parent
 
 
@@ -36,7 +36,7 @@ def replay(worlds, seed):
     schedule = worlds.drawn(seed)
     print(schedule)
     world = worlds.World(schedule)
-    world.do[e.Say] = lambda node, action: print(f"{world.now / e.SECOND:10.6f}  node {node.place}: {action.text}")
+    world.do[e.Say] = lambda node, action: print(f"{world.now / e.SECOND:10.6f}  node {node.node_id}: {action.text}")
     world.play()
     for node in world.nodes:
         state = (
@@ -44,7 +44,7 @@ def replay(worlds, seed):
             if node.running
             else node.outcome
         )
-        print(f"node {node.place}: {state or 'crashed'}")
+        print(f"node {node.node_id}: {state or 'crashed'}")
     worlds.run(seed)
     print("all laws hold")
 

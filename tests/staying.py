@@ -112,8 +112,8 @@ class Long(simulated.World):
 
     def play(self):
         w = self.what
-        for place in range(w.n):
-            self.at_start(self.random.randint(0, SECOND // 2), place, False)
+        for node_id in range(w.n):
+            self.at_start(self.random.randint(0, SECOND // 2), node_id, False)
         for time, what, *rest in w.faults:
             self.at(time, getattr(self, f"do_{what}"), *rest)
         ends = [until + extra for _, until, _, extra in w.delayed]
@@ -131,8 +131,8 @@ class Long(simulated.World):
         return self
 
     def send(self, sender, receiver, round, graph):
-        if sender.place != self.what.slow:
-            self.sent.setdefault((receiver, round), set()).add(sender.place)
+        if sender.node_id != self.what.slow:
+            self.sent.setdefault((receiver, round), set()).add(sender.node_id)
         elif self.watching:
             self.of_slow["sent"] += 1
         super().send(sender, receiver, round, graph)
@@ -145,11 +145,11 @@ class Long(simulated.World):
         super().at(time, do, *args)
 
     def on_mix(self, node, action):
-        senders = {sender for sender, _ in action.letters}
+        senders = {sender for sender, _ in action.messages}
         if not senders:
             self.check_company(node, action.round)
         if self.watching:
-            self.closings.append((node.place, action.round, senders))
+            self.closings.append((node.node_id, action.round, senders))
         self.check_waited(node)
         super().on_mix(node, action)
 
@@ -164,7 +164,7 @@ class Long(simulated.World):
             took = self.now + node.skew - node.waiting_since
             most = w.deadline + SECOND // 100
             assert took <= most, (
-                f"node {node.place} waited for {took / SECOND} s, the deadline is {w.deadline / SECOND} s"
+                f"node {node.node_id} waited for {took / SECOND} s, the deadline is {w.deadline / SECOND} s"
             )
 
     def step(self, node, event):
@@ -182,21 +182,21 @@ class Long(simulated.World):
             return
         if self.now + node.skew - node.waiting_since >= w.deadline:
             return
-        alive = p.roster.alive(p.now)
-        for place in p.view(round).expected & alive:
-            other = self.nodes[place]
-            if not other.running or not other.protocol.begun or not self.open(node.place, place):
+        alive = p.membership.alive(p.now)
+        for node_id in p.view(round).expected & alive:
+            other = self.nodes[node_id]
+            if not other.running or not other.protocol.begun or not self.open(node.node_id, node_id):
                 continue
             behind = round - other.protocol.round
-            takes_part = other.protocol.start <= round and not p.roster.given_up(place, p.now)
+            takes_part = other.protocol.start <= round and not p.membership.given_up(node_id, p.now)
             assert not (0 <= behind < LEAD and takes_part), (
-                f"node {node.place} closes round {round} alone, {place} is in {other.protocol.round}"
+                f"node {node.node_id} closes round {round} alone, {node_id} is in {other.protocol.round}"
             )
 
     def live(self):
         """Who is watched."""
         return [
-            node for node in self.nodes if node.running and node.place != self.what.slow and not self.lost_track(node)
+            node for node in self.nodes if node.running and node.node_id != self.what.slow and not self.lost_track(node)
         ]
 
     def lost_track(self, node):
@@ -207,11 +207,11 @@ class Long(simulated.World):
     def look(self):
         """Law "together"."""
         live = self.live()
-        rounds = {node.place: max(node.protocol.round, node.protocol.done) for node in live}
+        rounds = {node.node_id: max(node.protocol.round, node.protocol.done) for node in live}
         for a in live:
             for b in live:
-                apart = rounds[a.place] - rounds[b.place]
-                if apart > SPREAD and (apart := apart - self.allowed(a, b, rounds[a.place])) > self.spread:
+                apart = rounds[a.node_id] - rounds[b.node_id]
+                if apart > SPREAD and (apart := apart - self.allowed(a, b, rounds[a.node_id])) > self.spread:
                     self.spread, self.worst = apart, (self.now, dict(rounds))
         self.at(self.now + SECOND // 10, self.look)
 
@@ -227,10 +227,10 @@ class Long(simulated.World):
         if unknown and w.close == "quorum":
             most = LEAD
         if w.topology == "ring":
-            most = max(most, min((a.place - b.place) % w.n, (b.place - a.place) % w.n))
+            most = max(most, min((a.node_id - b.node_id) % w.n, (b.node_id - a.node_id) % w.n))
         if w.slow is not None:
             most += w.compute[w.slow] // min(w.compute) + BEHIND
-        alive = a.protocol.roster.alive(a.protocol.now)
+        alive = a.protocol.membership.alive(a.protocol.now)
         while not unknown and round and not a.protocol.view(round - 1).expected & alive:
             round, most = round - 1, most + 1
         return most
@@ -242,22 +242,22 @@ class Long(simulated.World):
         assert self.watching, "the schedule ended before the nodes were watched"
         for node in self.nodes:
             if not node.running and not node.dead_for_good:
-                raise AssertionError(f"node {node.place} is no longer there: {node.outcome}")
+                raise AssertionError(f"node {node.node_id} is no longer there: {node.outcome}")
         assert not self.spread, f"nodes are apart by {self.spread} rounds too many: {self.worst}"
         self.check_rounds()
-        for place, round, senders in self.closings:
-            given = self.sent.get((place, round), set())
+        for node_id, round, senders in self.closings:
+            given = self.sent.get((node_id, round), set())
             enough = w.n
             if w.close == "quorum":  # it does not wait for more
                 enough = simulated.closing("quorum", w.deadline).needed(w.s if w.private else len(given))
             enough = min(enough, w.cap or w.n)
-            self.given[place] += min(enough, len(given))
-            self.counted[place] += min(enough, len(given & senders))
+            self.given[node_id] += min(enough, len(given))
+            self.counted[node_id] += min(enough, len(given & senders))
             self.of_slow["counted"] += w.slow in senders
         for node in self.live():
-            given, counted = self.given[node.place], self.counted[node.place]
+            given, counted = self.given[node.node_id], self.counted[node.node_id]
             share = 0.5 if w.slow is not None else 0.85 if w.private or w.cap is not None else 0.95
-            assert counted >= share * given - 1, f"node {node.place} counted {counted} of {given} messages"
+            assert counted >= share * given - 1, f"node {node.node_id} counted {counted} of {given} messages"
         if w.slow is not None and self.nodes[w.slow].running and w.close != "quorum":  # a quorum waits for nobody slow
             sent, counted = self.of_slow["sent"], self.of_slow["counted"]
             assert counted >= 0.6 * sent - 2 * w.s, f"{counted} of {sent} messages of the slow node counted"
@@ -265,15 +265,15 @@ class Long(simulated.World):
     def check_rounds(self):
         """Law "rounds"."""
         w, closed = self.what, {}
-        for place, round, _ in self.closings:
-            closed.setdefault(place, []).append(round)
+        for node_id, round, _ in self.closings:
+            closed.setdefault(node_id, []).append(round)
         share = 0.5 if w.close == "quorum" or w.cap is not None or w.slow is not None else 0.95
         for node in self.live():
-            rounds = closed.get(node.place, [])
-            assert rounds, f"node {node.place} closes no rounds"
+            rounds = closed.get(node.node_id, [])
+            assert rounds, f"node {node.node_id} closes no rounds"
             passed = rounds[-1] - rounds[0] + 1
             left_out = passed - len(rounds)
-            assert left_out <= (1 - share) * passed + 1, f"node {node.place} leaves out {left_out} of {passed} rounds"
+            assert left_out <= (1 - share) * passed + 1, f"node {node.node_id} leaves out {left_out} of {passed} rounds"
 
 
 World = Long

@@ -3,8 +3,8 @@
 import pytest
 import zenoh
 
-from epidemic.net.access import access_rules
-from epidemic.net.keys import Authority, Identity
+from epidemic.deploy.access import access_rules
+from epidemic.deploy.keys import Authority, Identity
 
 NODES = 3
 
@@ -37,7 +37,7 @@ def may(root):
     return lambda name, flow, message, key: allowed(rules, name, flow, message, f"{prefix}/{key}")
 
 
-def test_letters_are_taken_from_their_sender_and_leave_towards_their_receiver_only(may):
+def test_messages_are_taken_from_their_sender_and_leave_towards_their_receiver_only(may):
     assert may("node-1", "ingress", "put", "to/0/1")
     assert not may("node-1", "ingress", "put", "to/0/2")
     assert not may("node-1", "ingress", "put", "to/0/*")

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import epidemic as ep
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
 from epidemic.learner.accuracies import accuracy, accuracy_measure
 
 RNG = np.random.default_rng(5)

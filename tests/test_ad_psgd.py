@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import epidemic as ep
 from epidemic.algorithms.ad_psgd import REMEMBERED
-from epidemic.algorithms.free import Letter
+from epidemic.algorithms.asynchronous import Message
 from epidemic.clock import Clock
 from playing import PERIOD, World, chance, disagreement, el_local
 
@@ -32,7 +32,7 @@ def step(node, count):
 
 
 def played(n, seed, spread, patience, until, peers=None, static=True, lost=0.0):
-    """A run in which trainings and letters take random times; it ends when nothing is on its way any more."""
+    """A run in which trainings and messages take random times; it ends when nothing is on its way any more."""
 
     def delay(sender, to, count):
         return (
@@ -50,7 +50,7 @@ def played(n, seed, spread, patience, until, peers=None, static=True, lost=0.0):
 
 def missing(world):
     """By how much the sum differs from what the first rows and all trainings make."""
-    learnt = sum(step(node.me.id, count) for node in world.nodes for count in range(node.me.trainings))
+    learnt = sum(step(node.context.id, count) for node in world.nodes for count in range(node.context.trainings))
     return sum(world.rows) - sum(Fraction(i * i) for i in range(world.n)) - learnt
 
 
@@ -78,7 +78,7 @@ def test_an_answer_to_an_earlier_question_does_not_end_the_wait_for_the_later_on
     world.run(46)  # asked at 10, gave up at 30, asked again at 40
     active = world.nodes[1]
     assert (active.gave_up, list(active.asked)) == (1, [1, 2])
-    world.happen(active, "received", Letter(0, Fraction(0), "answer", (1,)))
+    world.happen(active, "received", Message(0, Fraction(0), "answer", (1,)))
     assert world.rows[1] == 4
     assert active.learnt is not None
     assert list(active.asked) == [2]
@@ -96,7 +96,7 @@ def test_a_lost_answer_breaks_the_sum_and_nobody_is_stuck():
     gave_up = sum(node.gave_up for node in world.nodes)
     asked = sum(node.exchanges for node in world.nodes)
     assert gave_up / asked == pytest.approx(1 - 0.8**2, abs=5 * (0.36 * 0.64 / asked) ** 0.5)
-    assert min(node.me.trainings for node in world.nodes) > 30
+    assert min(node.context.trainings for node in world.nodes) > 30
     assert all(len(node.asked) <= REMEMBERED for node in world.nodes)
 
 
@@ -126,10 +126,10 @@ def test_a_passive_node_is_averaged_once_per_training_on_average():
 
     class Counting(World):
         def happen(self, node, what, detail):
-            if node.me.id % 2 == 0 and what == "trained" and self.now > 2 * PERIOD:
-                hits.append(self.heard[node.me.id])
+            if node.context.id % 2 == 0 and what == "trained" and self.now > 2 * PERIOD:
+                hits.append(self.heard[node.context.id])
             if what == "trained":
-                self.heard[node.me.id] = 0
+                self.heard[node.context.id] = 0
             super().happen(node, what, detail)
 
     Counting(ep.ADPSGD(), [Fraction(0)] * n, complete(n), static=True,
@@ -144,7 +144,7 @@ def test_a_passive_node_is_averaged_once_per_training_on_average():
 def test_what_a_node_has_not_asked_for_is_dropped():
     world = World(ep.ADPSGD(), [Fraction(0), Fraction(8)], complete(2), takes=lambda *_: 10, static=True)
     for node, tag, number in ((1, "ask", 1), (1, "answer", 7), (0, "answer", 1)):
-        world.happen(world.nodes[node], "received", Letter(1 - node, Fraction(99), tag, (number,)))
+        world.happen(world.nodes[node], "received", Message(1 - node, Fraction(99), tag, (number,)))
     assert world.tally["dropped"] == 3
     assert world.rows == [0, 8]
 
@@ -154,7 +154,7 @@ def test_who_finds_nobody_goes_on_alone_and_counts_it():
         world = World(ep.ADPSGD(), [Fraction(0)] * 4, lambda node, _: [3 - node] if node in (0, 3) else [], static=static,
                       takes=lambda *_: 10).run(95)  # fmt: skip
         assert [node.gave_up for node in world.nodes] == [0, 9, 0, 0]
-        assert [node.me.trainings for node in world.nodes] == [10] * 4
+        assert [node.context.trainings for node in world.nodes] == [10] * 4
 
 
 class Pairs:

@@ -3,7 +3,7 @@
 import pytest
 
 import epidemic as ep
-from epidemic.net.addresses import (
+from epidemic.deploy.addresses import (
     Addresses,
     elsewhere,
     free_addresses,
@@ -80,7 +80,7 @@ def test_a_name_is_resolved_and_what_it_leads_to_is_looked_at(monkeypatch):
     def ask(host, port, type):
         return [(2, 1, 6, "", (ip, port)) for ip in found[host]]
 
-    monkeypatch.setattr("epidemic.net.addresses.socket.getaddrinfo", ask)
+    monkeypatch.setattr("epidemic.deploy.addresses.socket.getaddrinfo", ask)
     assert elsewhere("good.example:5") == "10.0.0.9:5"
     assert elsewhere("six.example:5") == "[fd00::9]:5"
     for name in ("bad.example", "any.example"):

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 import epidemic as ep
 from epidemic.aggregation import AGGREGATORS, Aggregator, Coordinatewise, Heard, aggregator_from
 from epidemic.aggregation.ordering import network, smallest
-from epidemic.errors import BadInput, RunFailed
+from epidemic.core.errors import BadInput, RunFailed
+from epidemic.core.graph import Graph
+from epidemic.core.workers import Workers
 from epidemic.experiment import experiment_from, to_toml
-from epidemic.graph import Graph
-from epidemic.host import aggregating
-from epidemic.host.fragments import Mosaic
-from epidemic.host.inbox import Exchange, Post, Received
 from epidemic.mixing import weights
-from epidemic.workers import Workers
+from epidemic.runtime import aggregating
+from epidemic.runtime.fragments import FragmentsInbox
+from epidemic.runtime.inbox import MatrixInbox, MessageInbox, Received
 
 WORKERS = Workers(1)
 
@@ -230,12 +230,12 @@ def both(graph, alive, rows, rule):
     arrived, who = graph.among(alive), np.flatnonzero(alive)
     w = weights("uniform", graph, arrived).among(who)
     own = {"x": rows[torch.from_numpy(who)]}
-    exchange = Exchange(own, w, who, WORKERS, lambda _, like: torch.empty_like(like), rule=rule)
+    exchange = MatrixInbox(own, w, who, WORKERS, lambda _, like: torch.empty_like(like), rule=rule)
     received = []
     for i, (_, share) in zip(who, w.by_row(), strict=True):
         senders = arrived.into(i).tolist()
         received.append(Received(senders, [{"x": rows[j]} for j in senders], share))
-    return exchange, Post(own, received, WORKERS, rule=rule)
+    return exchange, MessageInbox(own, received, WORKERS, rule=rule)
 
 
 shapes = st.sampled_from([(), (1,), (7,), (64,), (100,)])
@@ -284,7 +284,7 @@ def test_parts_of_models_are_aggregated_by_their_own_graphs():
     graphs = [ep.ELOracle(4).graph(8, round, ep.Streams(1)) for round in range(2)]
     parts = [torch.arange(0, 30, 2), torch.arange(1, 30, 2)]
     memory = lambda _, like: torch.empty_like(like)  # noqa: E731
-    mosaic = Mosaic({"x": rows}, [weights("uniform", g) for g in graphs], parts, WORKERS, memory, ep.Median())
+    mosaic = FragmentsInbox({"x": rows}, [weights("uniform", g) for g in graphs], parts, WORKERS, memory, ep.Median())
     found = mosaic.aggregate("x")
     for graph, part in zip(graphs, parts, strict=True):
         whole = both(graph, np.ones(8, dtype=bool), rows, ep.Median())[0].aggregate("x")
@@ -325,7 +325,7 @@ def test_a_run_is_what_its_definition_gives_round_by_round(rule):
     """Local SGD whose absorb sorts what it heard, against [aggregation]."""
 
     class Sorted(ep.LocalSGD, frozen=True):
-        def absorb(self, state, inbox):
+        def aggregate(self, state, inbox):
             rows = []
             for one in inbox.each("x"):
                 ordered, m = one.inputs.sort(0).values, 1 + len(one.senders)
@@ -450,8 +450,8 @@ def test_it_learns_among_liars_where_the_mean_does_not():
     """A fifth of the nodes send ten times the opposite of their model."""
 
     class Lying(ep.LocalSGD, frozen=True):
-        def emit(self, state, learner, turn):
-            state, message, loss = super().emit(state, learner, turn)
+        def local_update(self, state, learner, context):
+            state, message, loss = super().local_update(state, learner, context)
             message["x"][:2] *= -10
             return state, message, loss
 
@@ -528,10 +528,10 @@ class OwnTrimmed(ep.Defaults):
     def init(self, x):
         return {"x": x}
 
-    def emit(self, state, learner, turn):
+    def local_update(self, state, learner, context):
         return state, {"x": state["x"]}, torch.zeros(len(state["x"]))
 
-    def absorb(self, state, inbox):
+    def aggregate(self, state, inbox):
         return {"x": torch.stack([self.middle(heard) for heard in inbox.each("x")])}
 
     def middle(self, heard):

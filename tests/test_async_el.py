@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import epidemic as ep
-from epidemic.algorithms.free import Letter
+from epidemic.algorithms.asynchronous import Message
 from epidemic.theory import beta, mean_drift
 from playing import PERIOD, World, chance, disagreement, el_local
 
@@ -26,8 +26,8 @@ def two(method, **world):
     return World(method, [np.array([0.0]), np.array([8.0])], lambda node, _: [1 - node], **world)
 
 
-def letter(sender, row, sent_at=0, part=None):
-    return Letter(sender, np.atleast_1d(np.asarray(row, float)), part=part, sent_at=sent_at)
+def message(sender, row, sent_at=0, part=None):
+    return Message(sender, np.atleast_1d(np.asarray(row, float)), part=part, sent_at=sent_at)
 
 
 # -- order --------------------------------------------------------------------------------------------------------------------
@@ -43,29 +43,29 @@ def test_what_is_sent_is_the_trained_model_or_the_average(method, order, heard):
 
 
 @pytest.mark.parametrize("method", [ep.AsyncEL(), ep.DivShare(fragments=1)])
-def test_of_each_sender_the_newest_letter_counts_in_whatever_order_they_come(method):
+def test_of_each_sender_the_newest_message_counts_in_whatever_order_they_come(method):
     world = World(method, [np.array([0.0])], lambda *_: [], takes=lambda *_: 10)
-    for arrived in (letter(1, 100, 5), letter(1, 6, 7), letter(1, 100, 6), letter(2, 3, 1)):
+    for arrived in (message(1, 100, 5), message(1, 6, 7), message(1, 100, 6), message(2, 3, 1)):
         world.happen(world.nodes[0], "received", arrived)
-    assert world.nodes[0].letters_held() == 2
+    assert world.nodes[0].messages_held() == 2
     world.run(11)
     assert world.rows[0] == (0 + 6 + 3) / 3
     assert (world.tally["used"], world.tally["dropped"]) == (2, 2)
 
 
-def test_a_node_waits_for_its_first_letter_where_it_should():
+def test_a_node_waits_for_its_first_message_where_it_should():
     for wait, trainings in ((False, 10), (True, 1)):
         world = two(ep.AsyncEL(wait=wait)).run(100)
-        assert world.nodes[0].me.trainings == trainings
+        assert world.nodes[0].context.trainings == trainings
     assert world.nodes[0].waiting
     world.run(102)  # the other one has sent
     assert world.rows[0] == 4
-    assert world.nodes[0].me.trainings == 2
+    assert world.nodes[0].context.trainings == 2
 
 
-def test_nobody_waits_for_ever_where_letters_get_lost():
+def test_nobody_waits_for_ever_where_messages_get_lost():
     world = two(ep.AsyncEL(wait=True, patience=20e-6), delay=lambda *_: None).run(200)
-    assert world.nodes[0].me.trainings == 1 + 190 // 30  # trained at 10, 40, 70, ...
+    assert world.nodes[0].context.trainings == 1 + 190 // 30  # trained at 10, 40, 70, ...
     assert world.nodes[0].counts() == {"gave_up": 6}
     assert two(ep.AsyncEL()).nodes[0].counts() == {}
 
@@ -73,17 +73,17 @@ def test_nobody_waits_for_ever_where_letters_get_lost():
 def test_a_node_that_comes_back_does_not_wait_for_what_was_lost():
     world = two(ep.AsyncEL(wait=True)).run(50)
     world.nodes[0].online()
-    assert world.nodes[0].me.trainings == 2
+    assert world.nodes[0].context.trainings == 2
     world.nodes[0].online()
-    assert world.nodes[0].me.trainings == 2
+    assert world.nodes[0].context.trainings == 2
 
 
 @pytest.mark.parametrize(("queue", "behind"), [("replace", 1), ("keep", 15)])
-def test_on_a_thin_uplink_newer_letters_replace_those_that_have_not_left(queue, behind):
+def test_on_a_thin_uplink_newer_messages_replace_those_that_have_not_left(queue, behind):
     world = World(ep.AsyncEL(queue=queue), [np.zeros(1)] * 4, el_local(4, 3), takes=lambda *_: 10, uplink=10)
     world.run(85)
-    # Eight trainings and seven letters that have begun to leave.
-    assert len(world.nodes[0].me.queue) == pytest.approx(behind, abs=2)
+    # Eight trainings and seven messages that have begun to leave.
+    assert len(world.nodes[0].context.queue) == pytest.approx(behind, abs=2)
     assert (world.tally["withdrawn"] > 0) == (queue == "replace")
 
 
@@ -136,7 +136,7 @@ def test_fragments_contract_as_whole_models_do_and_cost_the_same():
 def test_every_fragment_has_targets_of_its_own_and_all_leave_in_random_order():
     sent = []
     world = World(ep.DivShare(fragments=4), [np.zeros(8)] * N, el_local(N, S), takes=lambda *_: PERIOD)
-    world.nodes[0].me.send = lambda to, row, part: sent.append((part, *to))
+    world.nodes[0].context.send = lambda to, row, part: sent.append((part, *to))
     world.run(2 * PERIOD + 1)
     first, second = sent[:28], sent[28:]
     for cycle in (first, second):
@@ -151,7 +151,7 @@ def test_every_fragment_has_targets_of_its_own_and_all_leave_in_random_order():
 def test_coordinates_are_averaged_over_what_came_of_them():
     world = World(ep.DivShare(fragments=2), [np.array([1.0, 1.0])], lambda *_: [], takes=lambda *_: 10)
     nan = np.nan
-    for arrived in (letter(1, [4, nan], part=0), letter(2, [7, nan], part=0), letter(1, [nan, 3], part=1)):
+    for arrived in (message(1, [4, nan], part=0), message(2, [7, nan], part=0), message(1, [nan, 3], part=1)):
         world.happen(world.nodes[0], "received", arrived)
     world.run(11)
     assert world.rows[0].tolist() == pytest.approx([4, 2])
@@ -177,11 +177,11 @@ def test_a_slow_uplink_sends_a_random_share_of_the_newest_model():
     class Noting(World):
         def happen(self, node, what, detail):
             if what == "received" and detail.sender == 0:
-                arrived.append((self.now - detail.sent_at, detail.part, node.me.id))
+                arrived.append((self.now - detail.sent_at, detail.part, node.context.id))
             super().happen(node, what, detail)
 
     world = Noting(ep.DivShare(fragments=5), [np.zeros(5)] * 4, el_local(4, 3), takes=lambda *_: 100, uplink=25)
-    world.run(10_000)  # four of fifteen letters leave while a node trains
+    world.run(10_000)  # four of fifteen messages leave while a node trains
     assert len(arrived) == pytest.approx(400, abs=8)
     assert max(age for age, _, _ in arrived) <= 125
     assert {(part, to) for _, part, to in arrived} == {(part, to) for part in range(5) for to in (1, 2, 3)}

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import epidemic as ep
-from epidemic.errors import BadInput
-from epidemic.host.batches import SAMPLINGS, Batches
-from epidemic.host.findings import held_of
-from epidemic.host.setup import prepare
-from epidemic.rng import Streams
+from epidemic.core.errors import BadInput
+from epidemic.core.rng import Streams
+from epidemic.runtime.batches import SAMPLINGS, Batches
+from epidemic.runtime.evaluations import held_of
+from epidemic.runtime.setup import prepare
 
 
 @st.composite
@@ -104,9 +104,9 @@ def test_a_host_that_keeps_the_samples_of_its_own_nodes_only_trains_on_the_same(
         nodes=12, rounds=3, topology=ep.ELLocal(3), data=ep.Digits(), partition=partition, model=ep.Logistic(),
         algorithm=ep.LocalSGD(local_steps=2, batch_size=5, sampling=sampling),
     )  # fmt: skip
-    places = [4, 5, 6, 7]
+    node_ids = [4, 5, 6, 7]
     data = experiment.load_data()
-    whole, own = (prepare(experiment, 1, data, places, cut=cut) for cut in (False, True))
+    whole, own = (prepare(experiment, 1, data, node_ids, cut=cut) for cut in (False, True))
     assert (whole.samples == own.samples).all()
     assert (whole.sizes == own.sizes).all()
     assert len(own.task.train[0]) == len(own.data.train) == own.samples.sum() < len(whole.task.train[0])

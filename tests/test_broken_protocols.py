@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import simulated
-from epidemic.protocol import member, people
+from epidemic.protocol import introductions, member
+from epidemic.protocol.adaptive_timeout import AdaptiveTimeout
 from epidemic.protocol.mailbox import Mailbox
-from epidemic.protocol.pace import Pace
+from epidemic.protocol.membership import Membership
 from epidemic.protocol.questions import Questions
-from epidemic.protocol.roster import Roster
 from epidemic.protocol.rounds import Rounds
 from simulated import with_part
 
@@ -26,20 +26,20 @@ def caught(protocol=Rounds, words=""):
     return False
 
 
-def test_a_letter_that_counts_twice_is_caught():
+def test_a_message_that_counts_twice_is_caught():
     class Twice(Mailbox):
-        def _sort(self, round, sender, letter):
+        def _sort(self, round, sender, message):
             if round == self.round and not self._taken:
-                self._letters.pop(sender, None)
-            return super()._sort(round, sender, letter)
+                self._messages.pop(sender, None)
+            return super()._sort(round, sender, message)
 
     assert caught(with_part(mailbox=Twice), "were counted or late")
 
 
-def test_a_letter_that_counts_in_another_round_is_caught():
+def test_a_message_that_counts_in_another_round_is_caught():
     class Confused(Mailbox):
-        def _sort(self, round, sender, letter):
-            return super()._sort(max(round, self.round), sender, letter)
+        def _sort(self, round, sender, message):
+            return super()._sort(max(round, self.round), sender, message)
 
     assert caught(with_part(mailbox=Confused), "in another round")
 
@@ -52,17 +52,17 @@ def test_a_mailbox_that_expects_nobody_is_caught():
     assert caught(with_part(mailbox=Open), "not what the simulator would mix")
 
 
-def test_a_letter_that_nobody_tallies_is_caught():
+def test_a_message_that_nobody_tallies_is_caught():
     class Forgetful(Mailbox):
-        def put(self, round, sender, letter):
-            outcome = super().put(round, sender, letter)
+        def put(self, round, sender, message):
+            outcome = super().put(round, sender, message)
             self.tally[outcome] -= outcome == "duplicate"
             return outcome
 
     assert caught(with_part(mailbox=Forgetful), "are in the books")
 
 
-def test_an_early_letter_that_stays_in_two_tallies_is_caught():
+def test_an_early_message_that_stays_in_two_tallies_is_caught():
     class Hoarding(Mailbox):
         def open(self, round, expected):
             early = self.tally["early"]
@@ -93,15 +93,15 @@ def test_a_barrier_that_closes_when_time_is_up_is_caught():
 
 
 def test_asking_at_once_is_caught():
-    class Hasty(Pace):
+    class Hasty(AdaptiveTimeout):
         suspicious = 0
 
-    assert caught(with_part(pace=Hasty), "a control message although nothing was late")
+    assert caught(with_part(adaptive_timeout=Hasty), "a control message although nothing was late")
 
 
 def test_never_asking_again_is_caught():
     class Silent(Questions):
-        def ask_again(self, places):
+        def ask_again(self, node_ids):
             pass
 
     assert caught(with_part(questions=Silent), "hangs in waiting")
@@ -125,34 +125,34 @@ def test_waiting_without_a_timer_is_caught():
 
 
 def test_believing_one_alone_is_caught():
-    class Credulous(Roster):
+    class Credulous(Membership):
         def front(self, now, ahead=0):
             return self.furthest(now)
 
-    assert caught(with_part(roster=Credulous), "but the others are in")
+    assert caught(with_part(membership=Credulous), "but the others are in")
 
 
 def test_counting_node_ids_of_one_process_as_witnesses_is_caught():
-    class Counting(Roster):
+    class Counting(Membership):
         def carriers(self, now):
-            return {place: self._peers[place].round for place in self.alive(now)}
+            return {node_id: self._peers[node_id].round for node_id in self.alive(now)}
 
     assert caught(
-        with_part(roster=Counting), "the others"
+        with_part(membership=Counting), "the others"
     )  # a node goes where they are not, or comes when they have left
 
 
 def test_believing_what_others_say_of_a_process_is_caught():
-    class Trusting(Roster):
+    class Trusting(Membership):
         def carriers(self, now):
             found = {}
-            for place in self.alive(now):
-                peer = self._peers[place]
+            for node_id in self.alive(now):
+                peer = self._peers[node_id]
                 if peer.carrier in self._peers:
                     found[peer.carrier] = max(peer.round, found.get(peer.carrier, -1))
             return found
 
-    assert caught(with_part(roster=Trusting), "the others")
+    assert caught(with_part(membership=Trusting), "the others")
 
 
 def test_a_message_with_a_wrong_graph_that_counts_is_caught():
@@ -172,7 +172,7 @@ def test_leaving_out_a_round_too_many_is_caught():
     assert caught(Leaping, "but the others are in")
 
 
-def test_late_letters_that_move_the_pace_again_and_again_are_caught():
+def test_late_messages_that_move_the_pace_again_and_again_are_caught():
     class Again(Mailbox):
         def _first(self, round, sender):
             super()._first(round, sender)
@@ -187,20 +187,20 @@ def test_saying_only_once_that_one_has_finished_is_caught(monkeypatch):
 
 
 def test_greeting_a_stranger_as_fast_as_it_answers_is_caught(monkeypatch):
-    class Eager(people.Greeting):
-        def failed(self, place, now):
-            self._next[place] = 0
+    class Eager(introductions.Greeting):
+        def failed(self, node_id, now):
+            self._next[node_id] = 0
 
         known = failed
 
-    monkeypatch.setattr(people, "Greeting", Eager)
+    monkeypatch.setattr(introductions, "Greeting", Eager)
     assert caught(words="was greeted")
 
 
 def test_a_memory_that_grows_is_caught():
     class Hoarding(Mailbox):
-        def put(self, round, sender, letter):
+        def put(self, round, sender, message):
             self._seen.setdefault(-1, set()).update((round, sender, i) for i in range(40))
-            return super().put(round, sender, letter)
+            return super().put(round, sender, message)
 
     assert caught(with_part(mailbox=Hoarding), "things")

@@ -17,11 +17,11 @@ from PIL import Image
 
 import epidemic as ep
 from epidemic.cli.app import main
+from epidemic.core.errors import BadInput
+from epidemic.core.rng import Streams
 from epidemic.data import CIFAR10, FEMNIST, MNIST, ImageFolder, ImageTable
 from epidemic.data import cache as cache_module
-from epidemic.errors import BadInput
 from epidemic.learner import LOSSES, Task
-from epidemic.rng import Streams
 
 LONG_AGO = 1_600_000_000
 
@@ -316,7 +316,7 @@ import sys
 import numpy as np
 from pathlib import Path
 from epidemic.data import Dataset, Samples, Source
-from epidemic.progress import told_to
+from epidemic.core.reading import told_to
 
 class Slow(Source, frozen=True, tag="slow"):
     def files(self):

@@ -16,7 +16,7 @@ from epidemic.callbacks import Callback, EarlyStopping, all_of
 from epidemic.callbacks.scalars import BUILT_IN, scalars
 from epidemic.callbacks.tensorboard import TAGS
 from epidemic.cli import main
-from epidemic.errors import BadInput, RunFailed
+from epidemic.core.errors import BadInput, RunFailed
 from epidemic.report.page import page
 
 EXPERIMENT = ep.Experiment(

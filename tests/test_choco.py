@@ -10,14 +10,14 @@ from epidemic.callbacks import Callback
 from epidemic.cli import main
 from epidemic.clock import Clock, CloseBarrier, CloseDeadline, ConstantCompute, Links
 from epidemic.compression import Int8, RandomK, TopK, Uncompressed
-from epidemic.errors import Interrupted
-from epidemic.host.coding import SENT, Coder
-from epidemic.host.inbox import Exchange
+from epidemic.core.errors import Interrupted
+from epidemic.core.rng import Streams
+from epidemic.core.workers import Workers
+from epidemic.deploy.agreement import check_deployable
 from epidemic.mixing import weights
-from epidemic.net.terms import check_deployable
 from epidemic.record import HEADER_BYTES
-from epidemic.rng import Streams
-from epidemic.workers import Workers
+from epidemic.runtime.inbox import MatrixInbox
+from epidemic.runtime.message_coding import SENT, Coder
 from test_replay import Replay, views
 
 WORKERS = Workers(1)
@@ -35,8 +35,8 @@ def consensus(codec, eta, rounds, graph, start, rule="metropolis-hastings"):
         q = state["x"] - state["h"]
         raw = coder.encode(q, t, np.arange(n), None, WORKERS)
         message = {"q": coder.decode(raw).rows, "q" + SENT: raw}
-        inbox = Exchange(message, w, np.arange(n), WORKERS, lambda _, like: torch.empty_like(like), coder)
-        state = choco.absorb(state, inbox)
+        inbox = MatrixInbox(message, w, np.arange(n), WORKERS, lambda _, like: torch.empty_like(like), coder)
+        state = choco.aggregate(state, inbox)
     return state
 
 
@@ -150,20 +150,20 @@ def test_rounds_under_a_clock_give_the_same_models():
 
 
 @pytest.mark.parametrize("codec", [TopK(0.1), Int8(), Uncompressed()], ids=repr)
-def test_deployed_nodes_learn_the_simulators_models_from_the_bytes_of_letters(codec):
+def test_deployed_nodes_learn_the_simulators_models_from_the_bytes_of_messages(codec):
     experiment = small(algorithm=choco(compressor=codec), network=BARRIER)
     check_deployable(experiment)
     replay = Replay(experiment, 3)
     for t in range(experiment.rounds):
         seen = views(experiment, t)
-        messages = replay.emit(t, seen, np.ones(8, dtype=bool))
-        letters = {i: {} for i in messages}
+        messages = replay.local_update(t, seen, np.ones(8, dtype=bool))
+        received = {i: {} for i in messages}
         for i, message in messages.items():
             frame = replay.sealed(t, i, seen[i].digest, {"q": message.get("q.sent", message["q"])[0]})
             assert len(frame) == HEADER_BYTES + codec.bytes(D, "float32")
             for j in seen[i].targets:
-                letters[j][i] = replay.opened(frame)
-        replay.absorb(seen, messages, {i: dict(sorted(heard.items())) for i, heard in letters.items()})
+                received[j][i] = replay.opened(frame)
+        replay.aggregate(seen, messages, {i: dict(sorted(heard.items())) for i, heard in received.items()})
     models = torch.cat([population.models for population in replay.populations])
     torch.testing.assert_close(models, ep.simulate(experiment).models.rows, rtol=0, atol=1e-6)
 
@@ -199,6 +199,6 @@ def test_wrong_settings_are_one_line(settings, message):
         ep.Choco(**settings)
 
 
-def test_nodes_on_a_network_need_every_letter():
+def test_nodes_on_a_network_need_every_message():
     with pytest.raises(ep.BadInput, match=r'use network\.close\.kind = "barrier"'):
         check_deployable(small())

@@ -16,7 +16,7 @@ import typer
 import epidemic
 from epidemic.cli import app, main
 from epidemic.cli.waiting import Waiting
-from epidemic.errors import Interrupted, RunFailed
+from epidemic.core.errors import Interrupted, RunFailed
 from epidemic.measure import ALL_REDUCE, NOT_COMPARED
 from epidemic.topology import TOPOLOGIES
 
@@ -314,7 +314,7 @@ def test_a_shell_that_is_not_found_must_be_named(capsys, home, monkeypatch):
 
 def test_offered_items_are_those_that_can_be_reproduced():
     from epidemic.cli import completion
-    from epidemic.reproduce import ITEMS, SCALES
+    from epidemic.study.reproduce import ITEMS, SCALES
 
     assert set(completion.ITEMS) == {*ITEMS, "all"}
     assert completion.scales("") == list(SCALES)

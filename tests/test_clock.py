@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import epidemic as ep
-import epidemic.config
-import epidemic.engine.clock
-from epidemic.algorithms import ALGORITHMS, AsyncEL, FreeRunning, GossipLearning, PushSum
+import epidemic.core.config
+import epidemic.simulator.timed_run
+from epidemic.algorithms import ALGORITHMS, AsyncEL, AsynchronousMethod, GossipLearning, PushSum
 from epidemic.cli import main
 from epidemic.clock import (
     Clock,
@@ -31,12 +31,12 @@ from epidemic.clock import (
     PerNodeCompute,
     PerStepCompute,
 )
-from epidemic.engine.dry import dry_run
-from epidemic.engine.in_rounds import RoundPerson
-from epidemic.engine.telling import Log
-from epidemic.errors import BadInput, Interrupted, RunFailed
+from epidemic.core.errors import BadInput, Interrupted, RunFailed
 from epidemic.experiment import to_toml
 from epidemic.protocol.node import Node
+from epidemic.simulator.clocked_rounds import SimulatedRoundContext
+from epidemic.simulator.dry_run import dry_run
+from epidemic.simulator.trace import Log
 from epidemic.topology import TOPOLOGIES, topology_from
 from timing import World, dry, play
 
@@ -61,13 +61,13 @@ def small(**changes):
 @pytest.fixture
 def closings(monkeypatch):
     """When each node closed each round, in seconds."""
-    found, close = {}, RoundPerson.close
+    found, close = {}, SimulatedRoundContext.close
 
-    def told(self, round, letters, ages):
-        found[round, self.id] = (self.now / 1e6, len(letters))
-        close(self, round, letters, ages)
+    def told(self, round, messages, ages):
+        found[round, self.id] = (self.now / 1e6, len(messages))
+        close(self, round, messages, ages)
 
-    monkeypatch.setattr(RoundPerson, "close", told)
+    monkeypatch.setattr(SimulatedRoundContext, "close", told)
     return found
 
 
@@ -106,7 +106,7 @@ def test_twice_the_rates_take_half_the_time(closings):
 
 
 def star(s, model, **links):
-    """Node 0 sends s letters at time 1; when they arrive, in seconds."""
+    """Node 0 sends s messages at time 1; when they arrive, in seconds."""
     experiment = ep.Experiment(
         nodes=s + 1,
         rounds=1,
@@ -119,7 +119,7 @@ def star(s, model, **links):
     return [trip.arrived - 1 for trip in log.trips if trip.sender == 0]
 
 
-def test_letters_leave_one_after_the_other_or_share_the_uplink():
+def test_messages_leave_one_after_the_other_or_share_the_uplink():
     assert star(7, "uplink", up=1e6, latency=0.05) == pytest.approx([k + 0.05 for k in range(1, 8)], abs=1e-9)
     assert star(7, "fair", up=1e6, down=1e12, latency=0.05) == pytest.approx([7.05] * 7, abs=2e-6)
 
@@ -134,7 +134,7 @@ def test_the_numbers_of_the_femnist_model():
     assert star(7, "uplink", up=10e6 / 8, size=6_760_184)[-1] == pytest.approx(37.8570304, abs=1e-5)
 
 
-def test_a_letter_of_nothing_costs_its_latency():
+def test_a_message_of_nothing_costs_its_latency():
     assert star(3, "uplink", up=1e6, latency=0.25, size=0) == [0.25] * 3
 
 
@@ -184,7 +184,7 @@ def test_without_rounds_everybody_trains_as_often_as_it_can(algorithm, topology)
     clock = Clock(compute=PerNodeCompute(median=0.1, sigma=0.5), stop=20.0)
     work = dry_run(ep.Experiment(nodes=24, topology=topology, algorithm=algorithm, clock=clock), 1, 4)
     costs = [algorithm.local_steps * work.world.step_cost(node, 0) for node in range(24)]
-    assert [one.rounds for one in work.people] == [work.now // cost for cost in costs]
+    assert [one.rounds for one in work.contexts] == [work.now // cost for cost in costs]
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ EXTRA = {"el-oracle": {"s": 4}, "el-local": {"s": 4}, "regular": {"s": 4}, "unlu
 @pytest.mark.parametrize(
     "kind", [kind for kind in TOPOLOGIES if kind not in ("pull", "fragments")]
 )  # refused under a clock
-def test_rounds_that_wait_for_every_letter_give_the_models_of_the_round_engine(kind, data):
+def test_rounds_that_wait_for_every_message_give_the_models_of_the_round_engine(kind, data):
     topology = topology_from({"kind": kind, **EXTRA.get(kind, {})})
     nodes = 8 if kind == "hypercube" else 12
     plain = ep.simulate(small(nodes=nodes, topology=topology), data=data)
@@ -227,7 +227,7 @@ def test_the_same_of_other_algorithms_weights_and_faults(changes, data):
     assert timed.records[-1].accuracy == plain.records[-1].accuracy
 
 
-FREE = [kind for kind, one in ALGORITHMS.items() if isinstance(one, type) and issubclass(one, FreeRunning)]
+FREE = [kind for kind, one in ALGORITHMS.items() if isinstance(one, type) and issubclass(one, AsynchronousMethod)]
 CHURN = msgspec.structs.replace(UNEVEN, churn=ExponentialChurn(mean_on=1.0, mean_off=0.2))
 TOPOLOGY_OF = {"gossip-learning": ep.ELLocal(1), "ad-psgd": ep.Complete()}
 SETTINGS_OF = {
@@ -263,13 +263,13 @@ def cases():
 @pytest.fixture
 def works(monkeypatch):
     """The clockworks of runs, each with a log."""
-    made, make = [], epidemic.engine.clock.assemble
+    made, make = [], epidemic.simulator.timed_run.assemble
 
     def telling(*args, **how):
         made.append(make(*args, log=Log(), **how))
         return made[-1]
 
-    monkeypatch.setattr(epidemic.engine.clock, "assemble", telling)
+    monkeypatch.setattr(epidemic.simulator.timed_run, "assemble", telling)
     return made
 
 
@@ -278,7 +278,7 @@ def test_a_dry_run_has_the_same_events(kind, experiment, data, works):
     run = ep.simulate(experiment, data=data)
     assert run.records[-1].round > 0
     wet, log = works[0], Log()
-    plain = dry_run(experiment, 1, wet.letter_bytes, log=log)
+    plain = dry_run(experiment, 1, wet.message_bytes, log=log)
     assert log.events == wet.log.events
     assert log.trips == wet.log.trips
     assert (plain.tally.bytes_sent, plain.digest) == (wet.tally.bytes_sent, wet.digest)
@@ -287,19 +287,19 @@ def test_a_dry_run_has_the_same_events(kind, experiment, data, works):
 @pytest.mark.parametrize(("kind", "experiment"), list(cases()), ids=lambda x: x if isinstance(x, str) else "")
 def test_results_do_not_depend_on_how_many_models_are_computed_at_once(kind, experiment, data, monkeypatch):
     together = ep.simulate(experiment, data=data)
-    make = epidemic.engine.clock.assemble
+    make = epidemic.simulator.timed_run.assemble
     for at_once in (1, 10**9):
 
         def other(*args, at_once=at_once, **how):
             work = make(*args, **how)
-            work.terms = msgspec_replace(work.terms, at_once)
+            work.settings = msgspec_replace(work.settings, at_once)
             return work
 
-        monkeypatch.setattr(epidemic.engine.clock, "assemble", other)
+        monkeypatch.setattr(epidemic.simulator.timed_run, "assemble", other)
         alone = ep.simulate(experiment, data=data)
         assert torch.equal(alone.models.rows, together.models.rows)
         assert alone.records == together.records
-        monkeypatch.setattr(epidemic.engine.clock, "assemble", make)
+        monkeypatch.setattr(epidemic.simulator.timed_run, "assemble", make)
 
 
 def msgspec_replace(terms, at_once):
@@ -361,7 +361,7 @@ def test_kill_minus_9_and_going_on_gives_the_same_files(tmp_path):
 def test_a_world_that_changed_is_noticed(data, tmp_path, monkeypatch):
     with pytest.raises(Interrupted):
         ep.simulate(free("async-el"), tmp_path, data=data, callbacks=[Impatient(3)])
-    make = epidemic.engine.clock.assemble
+    make = epidemic.simulator.timed_run.assemble
 
     def slower(*args, **how):
         work = make(*args, **how)
@@ -369,7 +369,7 @@ def test_a_world_that_changed_is_noticed(data, tmp_path, monkeypatch):
         work.world.step_cost = lambda node, count: cost(node, count) + (count > 1)
         return work
 
-    monkeypatch.setattr(epidemic.engine.clock, "assemble", slower)
+    monkeypatch.setattr(epidemic.simulator.timed_run, "assemble", slower)
     with pytest.raises(BadInput, match="gave others"):
         ep.simulate(free("async-el"), tmp_path, data=data, resume=True)
 
@@ -383,8 +383,8 @@ def test_a_run_under_a_clock_is_not_made_longer(data, tmp_path):
 # -- the order of what happens, and what must hold --------------------------------------------------------------------
 
 
-def test_a_letter_that_arrives_at_the_deadline_is_in_time_and_one_later_is_not(closings):
-    """Node 0 has trained at 1; the last letter for it comes at 5.05."""
+def test_a_message_that_arrives_at_the_deadline_is_in_time_and_one_later_is_not(closings):
+    """Node 0 has trained at 1; the last message for it comes at 5.05."""
     play(dry(three(CloseDeadline(seconds=4.05)), World([1, 2, 4], up=1e6, latency=0.05))[0])
     assert closings[0, 0] == (5.05, 2)
     play(dry(three(CloseDeadline(seconds=4.049999)), World([1, 2, 4], up=1e6, latency=0.05))[0])
@@ -392,7 +392,7 @@ def test_a_letter_that_arrives_at_the_deadline_is_in_time_and_one_later_is_not(c
 
 
 @pytest.mark.parametrize(("leaves", "fate"), [(5.05, "lost"), (5.050001, "arrived")])
-def test_a_letter_that_arrives_when_its_receiver_leaves_is_lost(leaves, fate):
+def test_a_message_that_arrives_when_its_receiver_leaves_is_lost(leaves, fate):
     churn = ExponentialChurn(mean_on=1, mean_off=1, transfers="finish")
     experiment = three(CloseDeadline(seconds=100))
     clock = msgspec.structs.replace(experiment.clock, churn=churn)
@@ -424,19 +424,19 @@ def test_what_a_node_was_sending_when_it_left_is_lost():
 
 
 class Forgetful(Node):
-    """Takes letters and never says what became of them."""
+    """Takes messages and never says what became of them."""
 
     def started(self):
-        self.me.train()
+        self.context.train()
 
     def trained(self, row):
-        self.me.send(self.me.peers(0), row)
-        self.me.train()
+        self.context.send(self.context.peers(0), row)
+        self.context.train()
 
 
-def test_letters_that_are_not_accounted_for_end_the_run(monkeypatch):
-    monkeypatch.setattr(AsyncEL, "node", lambda self, me: Forgetful(me))
-    with pytest.raises(RunFailed, match="letters received"):
+def test_messages_that_are_not_accounted_for_end_the_run(monkeypatch):
+    monkeypatch.setattr(AsyncEL, "node", lambda self, context: Forgetful(context))
+    with pytest.raises(RunFailed, match="messages received"):
         dry_run(free("async-el"), 1, 1000)
 
 
@@ -482,12 +482,12 @@ def test_threads_make_no_difference(data):
 
 @pytest.mark.parametrize("order", ["send-first", "mix-first"])
 def test_a_model_in_a_single_fragment_is_the_whole_model(order, data):
-    """Its letters are as large as models, and what comes is averaged like models."""
+    """Its messages are as large as models, and what comes is averaged like models."""
     algorithm = ep.DivShare(lr=0.1, fragments=1, order=order)
     experiment = small(algorithm=algorithm, clock=Clock(links=Links(uplink=1, latency=0.02)), rounds=6)
     last = ep.simulate(experiment, data=data).records[-1]
-    assert last.time.letters.used > 0
-    assert last.bytes.model.mean == last.time.letters.sent / 12 * 650 * 4
+    assert last.time.messages.used > 0
+    assert last.bytes.model.mean == last.time.messages.sent / 12 * 650 * 4
 
 
 @pytest.mark.parametrize(
@@ -547,10 +547,10 @@ def test_files_of_the_clock_are_found_beside_the_experiment_and_again_when_going
         ep.simulate(file, "out", callbacks=[Impatient(2)])
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    monkeypatch.setattr(epidemic.config, "_LOOKED", {})
+    monkeypatch.setattr(epidemic.core.config, "_LOOKED", {})
     assert main(["run", "--resume", str(tmp_path / "out"), "--quiet"]) == 0
     (tmp_path / "there/devices.jsonl").unlink()
-    monkeypatch.setattr(epidemic.config, "_LOOKED", {})
+    monkeypatch.setattr(epidemic.core.config, "_LOOKED", {})
     assert main(["run", str(file), "--out", str(tmp_path / "never"), "--quiet"]) == 2
 
 
@@ -564,7 +564,7 @@ def test_a_method_of_ones_own_in_one_file(tmp_path, monkeypatch):
     named = small(algorithm=algorithm, topology=ep.ELLocal(1), clock=CHURN, rounds=6)
     file.write_text(to_toml(named))
     run = ep.simulate(file, tmp_path / "run")
-    assert run.records[-1].time.letters.used > 0
+    assert run.records[-1].time.messages.used > 0
     module = importlib.import_module("own_gossip_copy")
     own = msgspec.structs.replace(named, algorithm=module.Neighbourly(**options))
     assert torch.equal(ep.simulate(own).models.rows, run.models.rows)

@@ -10,7 +10,7 @@ from epidemic.protocol import events as e
 from epidemic.protocol.commitment import LINK_BYTES, Commitments
 from epidemic.protocol.events import SECOND
 from epidemic.protocol.mailbox import Mailbox
-from epidemic.protocol.rounds import Rounds, Rules, View
+from epidemic.protocol.rounds import NodeView, Rounds, Rules
 from epidemic.protocol.rules import most_private
 
 CHUNKS, EACH = 8, 60
@@ -121,15 +121,15 @@ class Node:
         rules["close"] = simulated.closing("adaptive", rules.pop("deadline", 30 * SECOND))
         rules = Rules(0, 8, rounds, founders=frozenset(range(1, 8)), blind=True, **rules)
         self.p = Rounds(
-            rules, lambda t: View((1, 2), None, coins.link(0, rounds, t)), lambda below: 0, "own", coin=coin
+            rules, lambda t: NodeView((1, 2), None, coins.link(0, rounds, t)), lambda below: 0, "own", coin=coin
         )
         self(e.Started())
-        for place in range(1, 8):
-            self(e.Present(place, "a", True), self.hello(place))
+        for node_id in range(1, 8):
+            self(e.Present(node_id, "a", True), self.handshake(node_id))
 
-    def hello(self, place, number=0, **more):
-        commitment = coins.chain(place, self.rounds, number).commitment
-        return e.Introduced(place, place, "a", more.pop("round", 0), 0, commitment=commitment, **more)
+    def handshake(self, node_id, number=0, **more):
+        commitment = coins.chain(node_id, self.rounds, number).commitment
+        return e.Introduced(node_id, node_id, "a", more.pop("round", 0), 0, commitment=commitment, **more)
 
     def __call__(self, *happenings):
         self.acts = [action for event in happenings for action in self.p.step(event, self.now)]
@@ -162,8 +162,8 @@ def test_wrong_links_and_other_commitments_are_refused_counted_and_said_once():
     said = []
     for _ in range(3):
         said += node.sends(3, 0, of=2) + node.sends(3, 0, number=1) + node.sends(3, 1)
-        said += node(node.hello(3, number=1, round=59))
-        said += node(replace(node.hello(4, round=59), commitment=b""))
+        said += node(node.handshake(3, number=1, round=59))
+        said += node(replace(node.handshake(4, round=59), commitment=b""))
     assert node.p.count.refused == {"wrong-coin": 6, "not-drawn": 3, "other-commitment": 6}
     assert [action.text.split(" (")[0] for action in said if isinstance(action, e.Say)] == [
         "refused a message: it does not show the link of the hash chain that its sender committed to",
@@ -173,7 +173,7 @@ def test_wrong_links_and_other_commitments_are_refused_counted_and_said_once():
     ]
     node.sends(3, 0)
     assert node.p.mailbox.tally["counted"] == 1  # what it committed to at first still counts
-    assert node.p.roster.front(node.now) == 0
+    assert node.p.membership.front(node.now) == 0
 
 
 def test_messages_of_the_next_round_from_half_as_many_as_a_node_hears_end_a_round():

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from epidemic import commands
-from epidemic.commands import LAST_WORDS, execute
-from epidemic.errors import Interrupted, RunFailed
+from epidemic.core.errors import Interrupted, RunFailed
+from epidemic.study import commands
+from epidemic.study.commands import LAST_WORDS, execute
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "setsid"), reason="signals as POSIX has them")
 

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import epidemic as ep
-from epidemic.errors import BadInput
-from epidemic.host.plan import committed_targets
-from epidemic.net.chance import KEPT_IN, kept_secret
+from epidemic.core.errors import BadInput
+from epidemic.deploy.secrets import KEPT_IN, kept_secret
 from epidemic.protocol import commitment
 from epidemic.protocol.commitment import FEW, Chain, Commitments, chain_key, walk
 from epidemic.protocol.mailbox import Mailbox
 from epidemic.protocol.rules import most_private
+from epidemic.runtime.plan import committed_targets
 
 RUN = bytes(range(16))
 SECRETS = [bytes([i]) * 32 for i in range(20)]

@@ -5,12 +5,12 @@ import math
 
 import pytest
 
-from epidemic import methods as comparing
 from epidemic.cli import main
-from epidemic.errors import BadInput
-from epidemic.files import directory_name
+from epidemic.core.errors import BadInput
+from epidemic.core.files import directory_name
 from epidemic.record import MeanMax, Record, Spread, Traffic, read_records
 from epidemic.report.statistics import Interval, curve, first_reaching
+from epidemic.study import comparison as comparing
 
 FILE = """
 name = "methods"
@@ -146,10 +146,10 @@ def test_the_demo_compares_pairs_and_better_mixing_keeps_models_closer(tmp_path,
         assert row["best_accuracy"]["mean"] == pytest.approx(sum(best[name]) / 2)
         assert row["ahead"]["mean"] == pytest.approx((one + two) / 2)
         assert row["ahead"]["half_width"] == pytest.approx(12.7062 * abs(one - two) / 2, rel=1e-4)
-    letter = 4 * (14 * 14 * 32 + 32 + 32 * 10 + 10) + 256
+    message = 4 * (14 * 14 * 32 + 32 + 32 * 10 + 10) + 256
     messages = {"complete": 127, "EL-Oracle": 2, "EL-Local": 2, "static ring": 2}
     assert {name: rows[name]["bytes_in_all"] for name in messages} == {
-        name: rounds * sent * letter for name, sent in messages.items()
+        name: rounds * sent * message for name, sent in messages.items()
     }
     for picture in ("comparison.png", "spreading.png"):
         assert (out / picture).read_bytes().startswith(b"\x89PNG")
@@ -281,7 +281,7 @@ def test_a_comparison_needs_classes(tmp_path, capsys):
 
 
 def test_names_are_told_apart_as_directories():
-    from epidemic.files import directory_name
+    from epidemic.core.files import directory_name
 
     assert directory_name("EL local, s=7") == "el-local-s-7"
     names = ["日本", "中国", "method", "é", "e", "../../x", "[/b]"]

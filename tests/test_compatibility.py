@@ -10,12 +10,12 @@ from drawn import RARELY, Broken, drawn, judged, leaves, without
 from epidemic.cli import compatibility
 from epidemic.cli.app import main
 from epidemic.clock import Clock, Links
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
+from epidemic.core.rng import Streams
 from epidemic.experiment.compatibility import RULES, refusals, require_compatible
 from epidemic.experiment.components import find, pairs
 from epidemic.experiment.files import experiment_from
 from epidemic.mixing import weights
-from epidemic.rng import Streams
 from epidemic.topology import TOPOLOGIES, natural_mixing, topology_cautions, topology_from
 
 IN_THE_TESTS = 120

@@ -1,4 +1,4 @@
-"""Runs with compressed letters: bytes, going on, threads, a clock, deployed nodes; and what is refused."""
+"""Runs with compressed messages: bytes, going on, threads, a clock, deployed nodes; and what is refused."""
 
 import msgspec
 import numpy as np
@@ -10,15 +10,15 @@ from epidemic.callbacks import Callback
 from epidemic.cli import main
 from epidemic.clock import Clock, CloseDeadline, ConstantCompute, Links
 from epidemic.compression import BFloat16, Float16, Int8, RandomK, TopK, Uncompressed
-from epidemic.errors import Interrupted
-from epidemic.host.coding import MEMORY
-from epidemic.host.population import Population
-from epidemic.host.setup import make_learner, prepare
-from epidemic.net.learning import rows_of
-from epidemic.net.terms import check_deployable, differences, terms_of
-from epidemic.net.wire import STATE_TRANSFER, Refused
+from epidemic.core.errors import Interrupted
+from epidemic.core.workers import Workers
+from epidemic.deploy.agreement import agreement_of, check_deployable, differences
+from epidemic.deploy.learning import rows_of
+from epidemic.deploy.wire import STATE_TRANSFER, Refused
 from epidemic.record import HEADER_BYTES, read_records
-from epidemic.workers import Workers
+from epidemic.runtime.message_coding import MEMORY
+from epidemic.runtime.population import Population
+from epidemic.runtime.setup import make_learner, prepare
 from test_replay import Replay, views
 
 D = 650  # numbers of the model
@@ -75,7 +75,7 @@ def test_none_is_no_compression_to_the_last_byte():
 
 
 @pytest.mark.parametrize("codec", EVERY, ids=repr)
-def test_it_learns_and_the_letters_are_not_the_models(codec):
+def test_it_learns_and_the_messages_are_not_the_models(codec):
     plain, found = ep.simulate(small(rounds=30)), ep.simulate(small(rounds=30, compression=codec))
     assert not torch.equal(plain.models.rows, found.models.rows)
     assert found.records[-1].accuracy.mean > 0.75
@@ -124,8 +124,8 @@ def test_a_run_is_not_gone_on_with_under_another_codec(tmp_path):
 def test_a_node_that_returns_is_given_a_whole_model():
     run = ep.simulate(small(compression=Int8(), faults=ep.Faults(crashes=(ep.Crash(1, 1, 4),))))
     sent = run.records[-1].bytes
-    letters = round(sent.header.mean * 7 / HEADER_BYTES)
-    assert sent.model.mean * 7 == pytest.approx((letters - 1) * (D + 8) + 4 * D)
+    received = round(sent.header.mean * 7 / HEADER_BYTES)
+    assert sent.model.mean * 7 == pytest.approx((received - 1) * (D + 8) + 4 * D)
 
 
 def test_what_was_not_said_is_remembered_until_it_is():
@@ -164,7 +164,7 @@ def test_rounds_under_a_clock_give_the_same_models_in_less_time(codec, tmp_path)
     ).read_bytes()
 
 
-def test_late_letters_are_compressed_too():
+def test_late_messages_are_compressed_too():
     close = CloseDeadline(seconds=0.2, late="carry")
     run = ep.simulate(small(compression=RandomK(0.25), clock=msgspec.structs.replace(CLOCK, close=close)))
     assert run.records[-1].accuracy.mean > run.records[0].accuracy.mean + 0.2
@@ -175,29 +175,29 @@ def test_late_letters_are_compressed_too():
 
 @pytest.mark.parametrize("topology", [ep.ELLocal(3), ep.Ring(), ep.Complete()], ids=repr)
 @pytest.mark.parametrize("codec", EVERY, ids=repr)
-def test_deployed_nodes_learn_the_simulators_models_from_the_bytes_of_letters(codec, topology):
-    """Populations of one and two; letters go through frames, whose size is the one that the simulator counts."""
+def test_deployed_nodes_learn_the_simulators_models_from_the_bytes_of_messages(codec, topology):
+    """Populations of one and two; messages go through frames, whose size is the one that the simulator counts."""
     experiment = small(compression=codec, topology=topology)
     simulated = ep.simulate(experiment)
     replay = Replay(experiment, 2)
     for t in range(experiment.rounds):
         seen = views(experiment, t)
-        messages = replay.emit(t, seen, np.ones(7, dtype=bool))
-        letters = {i: {} for i in messages}
+        messages = replay.local_update(t, seen, np.ones(7, dtype=bool))
+        received = {i: {} for i in messages}
         for i, message in messages.items():
             row = {"x": message["x.sent"][0]}
             frame = replay.sealed(t, i, seen[i].digest, row)
             for j in seen[i].targets:
                 replay.sent[i] += len(frame)
-                letters[j][i] = replay.opened(frame)
-        replay.absorb(seen, messages, letters)
+                received[j][i] = replay.opened(frame)
+        replay.aggregate(seen, messages, received)
     models = torch.cat([population.models for population in replay.populations])
     torch.testing.assert_close(models, simulated.models.rows, rtol=0, atol=1e-6)
     sent = simulated.records[-1].bytes
     assert replay.sent.mean() == sent.model.mean + sent.header.mean
 
 
-def test_a_model_that_was_asked_for_is_whole_and_a_letter_is_not():
+def test_a_model_that_was_asked_for_is_whole_and_a_message_is_not():
     replay = Replay(small(compression=Int8()), 7)
     population = replay.populations[0]
     given = {"x": population.models[3]}
@@ -205,9 +205,9 @@ def test_a_model_that_was_asked_for_is_whole_and_a_letter_is_not():
     assert len(frame) == HEADER_BYTES + 4 * D == replay.format.frame_bytes
     assert torch.equal(rows_of(replay.opened(frame), replay.columns)["x"], given["x"])
     raw = population.coder.encode(population.models, 2, population.ids, None, Workers(1))[3]
-    letter = replay.sealed(2, 3, bytes(8), {"x": raw})
-    assert len(letter) == HEADER_BYTES + D + 8 == replay.format.usual_bytes
-    for wrong in (letter[:-1], letter + b"\0"):
+    one_message = replay.sealed(2, 3, bytes(8), {"x": raw})
+    assert len(one_message) == HEADER_BYTES + D + 8 == replay.format.usual_bytes
+    for wrong in (one_message[:-1], one_message + b"\0"):
         with pytest.raises(Refused, match="malformed"):
             replay.opened(wrong)
     insane = raw.clone()
@@ -217,11 +217,11 @@ def test_a_model_that_was_asked_for_is_whole_and_a_letter_is_not():
     other = Replay(small(compression=RandomK(0.5)), 7)
     other.keys = replay.keys
     with pytest.raises(Refused, match=r"oversized|wrong-shape"):
-        other.opened(letter)
+        other.opened(one_message)
 
 
 def test_nodes_agree_on_the_codec():
-    here, there = (terms_of(prepare(small(compression=c), 1)) for c in (RandomK(0.5), RandomK(0.25)))
+    here, there = (agreement_of(prepare(small(compression=c), 1)) for c in (RandomK(0.5), RandomK(0.25)))
     assert differences(here, there) == ["compression.share = 0.5 here, 0.25 there"]
     check_deployable(small(compression=Int8()))
 
@@ -244,17 +244,17 @@ def test_what_does_not_fit_is_one_line(changes, message):
 
 
 class Sums(ep.Defaults):
-    """Asks for what cannot be had of compressed letters."""
+    """Asks for what cannot be had of compressed messages."""
 
     local_steps, batch_size = 1, 4
 
     def init(self, x):
         return {"x": x}
 
-    def emit(self, state, learner, turn):
+    def local_update(self, state, learner, context):
         return state, {"x": state["x"]}, torch.zeros(len(state["x"]))
 
-    def absorb(self, state, inbox):
+    def aggregate(self, state, inbox):
         return {"x": inbox.sum("x")}
 
 
@@ -262,11 +262,11 @@ def test_numbers_that_a_codec_makes_infinite_are_not_blamed_on_the_learning_rate
     large = ep.LocalSGD(lr=3e5, local_steps=2, batch_size=4)  # weights beyond 65504, which are nothing to others
     for codec in (None, BFloat16(), Int8()):
         ep.simulate(small(algorithm=large, compression=codec))
-    said = r'compression\.kind = "float16": a model has a number of magnitude \d+, and letters have none above 65504; use kind = "int8"'
+    said = r'compression\.kind = "float16": a model has a number of magnitude \d+, and messages have none above 65504; use kind = "int8"'
     with pytest.raises(ep.RunFailed, match=said):
         ep.simulate(small(algorithm=large, compression=Float16()))
 
 
-def test_sums_of_compressed_letters_are_refused():
+def test_sums_of_compressed_messages_are_refused():
     with pytest.raises(ep.BadInput, match="can be averaged, not added up"):
         small(algorithm=Sums(), compression=Int8())

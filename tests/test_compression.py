@@ -14,12 +14,12 @@ from epidemic.algorithms import Column
 from epidemic.compression import CODECS, BFloat16, Float16, Int8, RandomK, TopK, Uncompressed, codec_from
 from epidemic.compression.base import LONG, SAMPLE, smallest
 from epidemic.compression.int8 import BUCKET, LEVELS
-from epidemic.graph import Graph
-from epidemic.host.coding import SENT, Coder
-from epidemic.host.inbox import Exchange, Post, Received
+from epidemic.core.graph import Graph
+from epidemic.core.rng import Streams
+from epidemic.core.workers import Workers
 from epidemic.mixing import weights
-from epidemic.rng import Streams
-from epidemic.workers import Workers
+from epidemic.runtime.inbox import MatrixInbox, MessageInbox, Received
+from epidemic.runtime.message_coding import SENT, Coder
 
 WORKERS = Workers(1)
 GN_LENET = 89_834
@@ -112,16 +112,16 @@ def test_casts_round_to_nearest():
 
 
 def test_int8_has_no_bias_and_less_variance_than_its_bound():
-    """5 sigma over 4000 letters of one row, in every coordinate."""
-    d, letters = 700, 4000
+    """5 sigma over 4000 messages of one row, in every coordinate."""
+    d, messages = 700, 4000
     x = rows_of(1, d, 5)
-    raw = Int8().encode(x.repeat(letters, 1), range(letters))
+    raw = Int8().encode(x.repeat(messages, 1), range(messages))
     found = Int8().decode(raw, d, "float32").rows.double()
     whole = torch.nn.functional.pad(x, (0, 2 * BUCKET - d)).reshape(2, BUCKET)
     step = (whole.abs().amax(1) / LEVELS).repeat_interleave(BUCKET)[:d].double()
     assert float((found - x).abs().div(step).max()) <= 1 + 1e-5  # one of the two levels beside it
     error = (found.mean(0) - x[0]).abs()
-    assert (error <= 5 * step / 2 / letters**0.5 + step * 2**-16).all()
+    assert (error <= 5 * step / 2 / messages**0.5 + step * 2**-16).all()
     for bucket in range(2):
         part = slice(bucket * BUCKET, min(d, (bucket + 1) * BUCKET))
         norm = float(x[0, part].double().square().sum())
@@ -139,13 +139,13 @@ def test_int8_is_exact_where_numbers_are_levels_and_where_there_is_nothing():
 
 def test_masks_of_random_k_are_uniform():
     """Every coordinate, and every pair of coordinates, as often as in a uniform subset, at 5 sigma."""
-    d, letters, codec = 10, 4000, RandomK(0.3)
-    keys = [Streams(1).key("compression", t, 5) for t in range(letters)]
-    mask = codec.decode(codec.encode(torch.ones(letters, d), keys), d, "float32").mask.double()
-    assert float((mask.mean(0) - 0.3).abs().max()) < 5 * (0.3 * 0.7 / letters) ** 0.5
-    pairs = (mask.T @ mask / letters)[~torch.eye(d, dtype=torch.bool)]
+    d, messages, codec = 10, 4000, RandomK(0.3)
+    keys = [Streams(1).key("compression", t, 5) for t in range(messages)]
+    mask = codec.decode(codec.encode(torch.ones(messages, d), keys), d, "float32").mask.double()
+    assert float((mask.mean(0) - 0.3).abs().max()) < 5 * (0.3 * 0.7 / messages) ** 0.5
+    pairs = (mask.T @ mask / messages)[~torch.eye(d, dtype=torch.bool)]
     p = 0.3 * 2 / 9
-    assert float((pairs - p).abs().max()) < 5 * (p * (1 - p) / letters) ** 0.5
+    assert float((pairs - p).abs().max()) < 5 * (p * (1 - p) / messages) ** 0.5
 
 
 @given(st.integers(2, 300), st.integers(0, 2**31), st.floats(0.01, 1))
@@ -195,7 +195,7 @@ def test_top_k_takes_what_is_no_number_for_infinite():
 
 
 @pytest.mark.parametrize(("codec", "number"), [(Float16(), 65_520.0), (Float16(), -1e9), (BFloat16(), 3.4e38)])
-def test_a_number_that_a_letter_cannot_hold_is_refused_in_a_line(codec, number):
+def test_a_number_that_a_message_cannot_hold_is_refused_in_a_line(codec, number):
     """It would arrive as an infinite one, and every receiver's model with it."""
     x = torch.tensor([[1.0, 65_504.0, number]])
     with pytest.raises(
@@ -284,12 +284,12 @@ def inboxes(graph, x, code, round=0):
     """Those of a host of all nodes and of hosts of one each."""
     raw = code.encode(x, round, np.arange(len(x)), None, WORKERS)
     message, w = {"x": x, "x" + SENT: raw}, weights("uniform", graph)
-    exchange = Exchange(message, w, np.arange(len(x)), WORKERS, lambda _, like: torch.empty_like(like), code)
+    exchange = MatrixInbox(message, w, np.arange(len(x)), WORKERS, lambda _, like: torch.empty_like(like), code)
     received = [
         Received(at[1:].tolist(), [{"x": raw[j]} for j in at[1:]], share, 0 if graph.clique is not None else None)
         for at, share in w.by_row()
     ]
-    return exchange, Post(message, received, WORKERS, code)
+    return exchange, MessageInbox(message, received, WORKERS, code)
 
 
 @st.composite
@@ -307,7 +307,7 @@ def graphs(draw):
     graphs(), st.sampled_from(EVERY), st.sampled_from(["count", "own"]), st.integers(1, 70), st.integers(0, 2**31),
     st.sampled_from(["float32", "float64"]),
 )  # fmt: skip
-def test_a_host_of_all_and_hosts_of_one_average_compressed_letters_alike_to_the_last_bit(
+def test_a_host_of_all_and_hosts_of_one_average_compressed_messages_alike_to_the_last_bit(
     g, codec, fill, d, seed, dtype
 ):
     x = rows_of(g.n, d, seed, getattr(torch, dtype))
@@ -319,7 +319,7 @@ def test_a_host_of_all_and_hosts_of_one_average_compressed_letters_alike_to_the_
 
 
 @given(graphs(), st.sampled_from([RandomK(0.4), TopK(0.4)]), st.integers(1, 40), st.integers(0, 2**31))
-def test_each_coordinate_is_averaged_over_the_letters_that_have_it(g, codec, d, seed):
+def test_each_coordinate_is_averaged_over_the_messages_that_have_it(g, codec, d, seed):
     x = rows_of(g.n, d, seed, torch.float64)
     said = codec.decode(codec.encode(x, [Streams(1).key("compression", 0, i) for i in range(g.n)]), d, "float64")
     count, own = (inboxes(g, x, coder(codec, d, fill, "float64"))[0].mean("x") for fill in ("count", "own"))
@@ -423,7 +423,7 @@ def test_wrong_tables_are_refused_in_a_line(table, message):
 
 
 def test_rows_that_are_no_numbers_stay_visible():
-    """A model that has diverged is not hidden by its letters."""
+    """A model that has diverged is not hidden by its messages."""
     x = torch.tensor([[1.0, float("nan"), float("inf"), -2.0] * 10])
     for codec in (codec for codec in EVERY if not isinstance(codec, RandomK)):
         said = codec.decode(codec.encode(x, [1]), 40, "float32").rows

@@ -6,12 +6,12 @@ import time
 import msgspec
 import pytest
 
-from epidemic.errors import BadInput
-from epidemic.net.addresses import Addresses
-from epidemic.net.contacts import CHECKED, LARGEST_EXCHANGE, SPARE, Book, Contact, seal_contact
-from epidemic.net.keys import Authority, Identity
-from epidemic.net.wire import Refused
-from epidemic.sampling import Cyclon, Jelasity, Spray
+from epidemic.core.errors import BadInput
+from epidemic.deploy.addresses import Addresses
+from epidemic.deploy.contacts import CHECKED, LARGEST_EXCHANGE, SPARE, Book, Contact, seal_contact
+from epidemic.deploy.keys import Authority, Identity
+from epidemic.deploy.wire import Refused
+from epidemic.peer_sampling import Cyclon, Jelasity, Spray
 
 RUN = bytes(range(16))
 
@@ -31,7 +31,7 @@ def strangers(tmp_path_factory):
 
 
 def where(identity, port=None, since=1):
-    return seal_contact(identity, f"10.0.0.{identity.place}:{port or 7447}", since)
+    return seal_contact(identity, f"10.0.0.{identity.node_id}:{port or 7447}", since)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def book(people):
 
 
 def keys(people):
-    return lambda place: people[place].key.public_key() if place < len(people) else None
+    return lambda node_id: people[node_id].key.public_key() if node_id < len(people) else None
 
 
 def test_a_contact_says_where_its_own_place_is(book, people):
@@ -145,7 +145,7 @@ def test_nobody_is_from_the_future_or_at_others_own_doors(book, people):
     with pytest.raises(Refused, match="malformed"):
         book.learn(seal_contact(people[3], "127.0.0.1:22", 1))
     here = Book(people[0], seal_contact(people[0], "127.0.0.1:7447", 1), 6)
-    assert here.learn(seal_contact(people[3], "127.0.0.1:7448", 1)).place == 3
+    assert here.learn(seal_contact(people[3], "127.0.0.1:7448", 1)).node_id == 3
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_nobody_is_at_the_receivers_own_address(book, people):
     for address in ("10.0.0.0:7447", "[::ffff:10.0.0.0]:7447"):
         with pytest.raises(Refused, match="malformed"):
             book.learn(seal_contact(people[3], address, 1))
-    assert book.learn(seal_contact(people[3], "10.0.0.0:7448", 1)).place == 3  # another node of the same machine
+    assert book.learn(seal_contact(people[3], "10.0.0.0:7448", 1)).node_id == 3  # another node of the same machine
 
 
 def test_nobody_can_be_reached_anywhere_even_where_all_nodes_are_on_one_machine(people):
@@ -188,15 +188,15 @@ def test_a_sample_is_kept_over_a_restart_but_for_those_revoked(book, people):
 def test_ages_as_large_as_anybody_says_pass_through_honest_nodes(people):
     """A member that sends huge ages must not make honest nodes' exchanges be refused."""
     for service in (Cyclon(size=4, shuffle=2), Jelasity(size=4), Spray(a=3)):
-        side = service.side(6, 1, lambda _: 0)
-        side.reply(4, ((2, 2**31), (3, 2**31)))
+        sampler = service.sampler(6, 1, lambda _: 0)
+        sampler.reply(4, ((2, 2**31), (3, 2**31)))
         for _ in range(3):
-            side.age()
+            sampler.age()
         mine, other = (Book(people[i], where(people[i]), 6) for i in (0, 1))
         for i in (2, 3):
             other.learn(where(people[i]))
-        raw = other.seal(RUN, 1, 0, tuple(side.entries), people[1].key)
-        assert {place for place, _ in mine.open(raw, RUN, 0, keys(people))[1]} >= {2, 3}
+        raw = other.seal(RUN, 1, 0, tuple(sampler.entries), people[1].key)
+        assert {node_id for node_id, _ in mine.open(raw, RUN, 0, keys(people))[1]} >= {2, 3}
 
 
 def test_one_entry_that_was_revoked_does_not_cost_the_others(people):
@@ -265,8 +265,8 @@ def test_nobody_keeps_a_list_of_everybody(tmp_path):
     book.learn(where(other))
     # certificates of a thousand places take a while to make
     book._check = lambda raw: Contact(int(raw), "10.0.0.1:1", 1, f"node-{int(raw)}", 2e18, raw)
-    for place in range(2, 2 + 2 * CHECKED):
-        book.learn(str(place).encode())
+    for node_id in range(2, 2 + 2 * CHECKED):
+        book.learn(str(node_id).encode())
     assert len(book._known) == 1 + SPARE
     assert len(book._checked) <= CHECKED
     assert book.get(1) is not None

@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 import epidemic as ep
-from epidemic.config import build_kind
+from epidemic.core.config import build_kind
+from epidemic.core.errors import BadInput, RunFailed
+from epidemic.core.rng import Streams
 from epidemic.data import (
     CIFAR10,
     FEMNIST,
@@ -32,8 +34,6 @@ from epidemic.data import (
 )
 from epidemic.data import cifar as cifar_module
 from epidemic.data.fetch import Download, downloads, fetch
-from epidemic.errors import BadInput, RunFailed
-from epidemic.rng import Streams
 
 
 def test_embedded_fashion():

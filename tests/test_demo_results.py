@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from epidemic import methods as comparing
-from epidemic.files import directory_name
+from epidemic.core.files import directory_name
 from epidemic.record import read_records
+from epidemic.study import comparison as comparing
 
 ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "results" / "demo"

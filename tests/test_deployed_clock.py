@@ -17,8 +17,8 @@ from epidemic.clock import (
     Links,
     PerStepCompute,
 )
-from epidemic.engine.dry import dry_run
-from epidemic.engine.telling import Log
+from epidemic.simulator.dry_run import dry_run
+from epidemic.simulator.trace import Log
 
 RULES = [CloseBarrier(), CloseQuorum(q=0.75, deadline=3.0), CloseDeadline(seconds=0.4), CloseAdaptive(deadline=5.0)]
 
@@ -75,7 +75,7 @@ def test_whatever_goes_wrong_every_node_comes_to_its_end(close, trouble):
 def test_a_message_that_was_lost_is_asked_for_and_counts():
     experiment = timed(CloseAdaptive(deadline=20.0), nodes=6, rounds=2, faults=ep.Faults(loss=0.2))
     work, found = closings(experiment)
-    assert sum(one.node.counts()["asked"] for one in work.people) > 0
+    assert sum(one.node.counts()["asked"] for one in work.contexts) > 0
     assert work.tally.lost > 0
     assert sum(len(senders) for *_, senders in found) == 6 * 2 * 3  # every message, in the end
 

@@ -8,9 +8,9 @@ import pytest
 import epidemic as ep
 from epidemic.cli import main
 from epidemic.experiment import to_toml
-from epidemic.host.describe import describe_network, disconnection
 from epidemic.report.page import page
 from epidemic.report.results import read_results
+from epidemic.runtime.describe import describe_network, disconnection
 from epidemic.topology import Isolated, Ring
 
 WHOLE = next(s for s in range(1, 100) if ep.UEquiStatic(3).graph(40, 0, ep.Streams(s)).connected)

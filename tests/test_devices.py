@@ -13,9 +13,9 @@ from epidemic.clock import SHIPPED, Clock, DeviceChurn, DeviceCompute, Links, Ma
 from epidemic.clock import devices as module
 from epidemic.clock.converting import convert
 from epidemic.clock.devices import Line
-from epidemic.clock.making import make, write_shipped, written
-from epidemic.errors import BadInput
-from epidemic.rng import Streams
+from epidemic.clock.make_devices import make, write_shipped, written
+from epidemic.core.errors import BadInput
+from epidemic.core.rng import Streams
 
 
 def file_of(tmp_path, *lines):
@@ -432,7 +432,7 @@ def test_bad_commands_get_one_line(capsys, tmp_path, monkeypatch, arguments, say
 
 
 def test_the_world_needs_no_torch():
-    code = "import sys, epidemic.clock, epidemic.clock.making; print([m for m in ('torch', 'matplotlib', 'scipy') if m in sys.modules])"
+    code = "import sys, epidemic.clock, epidemic.clock.make_devices; print([m for m in ('torch', 'matplotlib', 'scipy') if m in sys.modules])"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     )

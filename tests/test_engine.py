@@ -17,18 +17,18 @@ import epidemic as ep
 from epidemic import theory
 from epidemic.algorithms import LocalSGD
 from epidemic.callbacks import Callback
-from epidemic.engine import simulation
-from epidemic.errors import BadInput, RunFailed
+from epidemic.core.errors import BadInput, RunFailed
+from epidemic.core.graph import Graph
+from epidemic.core.rng import Streams
+from epidemic.core.workers import Workers
 from epidemic.faults import Crash, Faults, RandomCrashes, Split
-from epidemic.graph import Graph
-from epidemic.host.mixture import mix
-from epidemic.host.setup import prepare
 from epidemic.learner import PerNode
 from epidemic.mixing import disagreement, weights
 from epidemic.record import CONTROL_BYTES, HEADER_BYTES
-from epidemic.rng import Streams
+from epidemic.runtime.mixing_arithmetic import mix
+from epidemic.runtime.setup import prepare
+from epidemic.simulator import simulation
 from epidemic.topology import TOPOLOGIES, topology_from
-from epidemic.workers import Workers
 
 ROOT = Path(__file__).parents[1]
 
@@ -195,7 +195,7 @@ def test_the_examples_stay_short():
     lines = (ROOT / "examples" / "el_in_one_file.py").read_text().splitlines()
     assert len(lines) <= 150
     assert [line for line in lines if "epidemic" in line and "import" in line] == [
-        "from epidemic.rng import Streams, distinct"
+        "from epidemic.core.rng import Streams, distinct"
     ]
     own = [line for line in (ROOT / "examples" / "own_model.py").read_text().splitlines() if line.strip()]
     assert len(own) <= 20 + 1  # and a docstring
@@ -390,12 +390,12 @@ class SignSGD(ep.Defaults):
     def init(self, x):
         return {"x": x, "mean": torch.zeros_like(x)}
 
-    def emit(self, state, learner, turn):
-        loss, gradient = learner.gradients(state["x"], turn.index[:, 0], turn.seeds)
+    def local_update(self, state, learner, context):
+        loss, gradient = learner.gradients(state["x"], context.index[:, 0], context.seeds)
         x = state["x"] - 0.01 * gradient.sign()
         return {**state, "x": x}, {"x": x, "mean": gradient}, loss
 
-    def absorb(self, state, inbox):
+    def aggregate(self, state, inbox):
         return {"x": inbox.mean("x"), "mean": inbox.mean("mean")}
 
 
@@ -620,12 +620,12 @@ class Hoarder(ep.Defaults):
     def init(self, x):
         return {"x": x, "sent": torch.zeros_like(x), "got": torch.zeros_like(x)}
 
-    def emit(self, state, learner, turn):
+    def local_update(self, state, learner, context):
         x = state["x"].clone()
-        loss = learner.sgd(x, turn.index, LocalSGD(lr=0.1).step, turn.seeds)
+        loss = learner.sgd(x, context.index, LocalSGD(lr=0.1).step, context.seeds)
         return {**state, "sent": x[:]}, {"x": x}, loss
 
-    def absorb(self, state, inbox):
+    def aggregate(self, state, inbox):
         x = inbox.mean("x")
         return {"x": x.clone(), "sent": state["sent"], "got": x[:]}
 
@@ -643,15 +643,15 @@ def test_memory_that_an_algorithm_keeps_is_never_reused():
         rounds: ClassVar[list] = []
 
     hoarder, check = Hoarder(), Check()
-    original = hoarder.absorb
+    original = hoarder.aggregate
 
-    def absorb(state, inbox):
+    def aggregate(state, inbox):
         if check.before is not None:  # what was got in the last round is untouched by this round's exchange
             assert torch.equal(state["got"], check.before["got"])
         check.state = original(state, inbox)
         return check.state
 
-    hoarder.absorb = absorb
+    hoarder.aggregate = aggregate
     ep.simulate(small(algorithm=hoarder, rounds=8), callbacks=check)
     assert check.rounds == list(range(1, 9))
 
@@ -716,8 +716,8 @@ class MonteCarlo(nn.Module):
 @pytest.mark.parametrize("module", [Tied, Scalar, InPlace, Recurrent, MonteCarlo])
 def test_all_sorts_of_modules_run_export_and_load(module, tmp_path):
     """auto run -> export -> strict load into the plain module -> the outputs of the row."""
-    from epidemic.host.saved import export_model
     from epidemic.learner import PerNode
+    from epidemic.runtime.saved_models import export_model
 
     x, y = (
         a[:200].astype(np.float32) if i == 0 else a[:200]
@@ -792,11 +792,11 @@ class Growing(SignSGD):
     def columns(self, size, dtype):
         return ep.Column("x", (size,), dtype), ep.Column("y", (size,), dtype)
 
-    def emit(self, state, learner, turn):
-        state, message, loss = super().emit(state, learner, turn)
+    def local_update(self, state, learner, context):
+        state, message, loss = super().local_update(state, learner, context)
         return state, {"x": message["x"], "y": message["x"]}, loss
 
-    def absorb(self, state, inbox):
+    def aggregate(self, state, inbox):
         x, y = inbox.mean("x"), inbox.mean("y")
         assert torch.equal(x, y)
         return {"x": x, "mean": state["mean"], "new": y, "same": x}
@@ -842,7 +842,7 @@ def test_torchs_threads_are_given_back():
 
 
 def test_the_strategy_is_chosen_once_for_several_seeds(monkeypatch):
-    from epidemic.host import setup
+    from epidemic.runtime import setup
 
     calls = []
     original = setup.choose

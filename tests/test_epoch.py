@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epidemic.errors import BadInput
-from epidemic.net import epoch
-from epidemic.net.epoch import SHIFT, first_number
+from epidemic.core.errors import BadInput
+from epidemic.deploy import epoch
+from epidemic.deploy.epoch import SHIFT, first_number
 from epidemic.protocol.events import SECOND
-from epidemic.protocol.intake import Intake
+from epidemic.protocol.replay_filter import ReplayFilter
 
 NOW = 1_790_000_000
 
@@ -27,12 +27,12 @@ def clock(monkeypatch):
 
 
 def test_a_node_that_restarts_without_a_checkpoint_and_with_its_clock_an_hour_back_is_heard_at_once(tmp_path, clock):
-    intake = Intake()
+    replay_filter = ReplayFilter()
     before = first_number(tmp_path, 0)
-    assert [intake.put(1, before + i, i * SECOND) for i in range(1, 100)] == ["counted"] * 99
+    assert [replay_filter.put(1, before + i, i * SECOND) for i in range(1, 100)] == ["counted"] * 99
     clock.now -= 3600
     after = first_number(tmp_path, 0)
-    assert [intake.put(1, after + i, (100 + i) * SECOND) for i in range(1, 10)] == ["counted"] * 9
+    assert [replay_filter.put(1, after + i, (100 + i) * SECOND) for i in range(1, 10)] == ["counted"] * 9
 
 
 @given(st.lists(st.tuples(st.integers(0, 4 * NOW), st.integers(0, 2**40)), min_size=1, max_size=20))

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import epidemic as ep
-from epidemic.batch import Job
 from epidemic.cli import main
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
 from epidemic.estimate import costs, parse_gpus, plan
 from epidemic.estimate.footprint import COPIES, Footprint
 from epidemic.estimate.measuring import TrainingCost, learning_of
@@ -26,9 +25,10 @@ from epidemic.estimate.memory import (
 )
 from epidemic.estimate.standing_in import SampleSizes
 from epidemic.experiment import experiment_from
-from epidemic.host.mixture import COLUMNS
-from epidemic.host.ways import bounds_of, by_columns
 from epidemic.record import HEADER_BYTES
+from epidemic.runtime.mixing_arithmetic import COLUMNS
+from epidemic.sharding.routing import bounds_of, by_columns
+from epidemic.study.batch import Job
 
 PARAMETERS = 64 * 10 + 10
 TABLE = {
@@ -129,7 +129,7 @@ def test_ranks_to_fit_is_the_first_number_that_fits():
     threads=st.integers(1, 9),
 )
 def test_fewest_gpus_are_the_fewest_and_more_memory_never_takes_more(footprint, nodes, row, samples, share, threads):
-    learning = msgspec.structs.replace(LEARNING, row_bytes=2 * row, letter_bytes=row, footprint=footprint)
+    learning = msgspec.structs.replace(LEARNING, row_bytes=2 * row, message_bytes=row, footprint=footprint)
     experiment = experiment_from(
         {**TABLE, "nodes": nodes, "topology": {"kind": "complete"}, "runtime": {"threads": threads}}
     )
@@ -253,7 +253,7 @@ def test_a_method_that_ranks_refuse_has_one_gpu_and_says_why(small_file, capsys)
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["ranks"], found["gpus"]["to_fit"]) == (1, None)
-    assert any("one GPU is all that it can have" in note and "compressed letters" in note for note in found["notes"])
+    assert any("one GPU is all that it can have" in note and "compressed messages" in note for note in found["notes"])
 
 
 @pytest.fixture
@@ -323,14 +323,14 @@ def test_what_is_planned_to_be_sent_is_what_the_run_counts(settings):
 
 
 def test_what_ranks_cannot_do_is_not_planned_for_them():
-    with pytest.raises(BadInput, match="compressed letters cannot be mixed on 2 ranks"):
+    with pytest.raises(BadInput, match="compressed messages cannot be mixed on 2 ranks"):
         planned(2, compression={"kind": "int8"})
 
 
 def test_what_takes_the_same_time_is_measured_once(tmp_path, monkeypatch):
     measured = []
     monkeypatch.setattr(
-        "epidemic.estimate.pricing.learning_of", lambda *given: measured.append(given) or learning_of(*given)
+        "epidemic.study.pricing.learning_of", lambda *given: measured.append(given) or learning_of(*given)
     )
 
     def job(name, **algorithm):

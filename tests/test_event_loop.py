@@ -2,7 +2,7 @@
 
 import threading
 
-from epidemic.net.event_loop import EventLoop
+from epidemic.deploy.event_loop import EventLoop
 from epidemic.protocol.events import Asked, Say, SetTimer, Timer, Trained
 
 
@@ -24,8 +24,8 @@ class There:
             {0: Protocol(), 1: Protocol()}, self.carry_out, self.settled.release, self.looked.release, self.fail
         )
 
-    def carry_out(self, place, action):
-        self.done.append((place, action.text))
+    def carry_out(self, node_id, action):
+        self.done.append((node_id, action.text))
 
     def fail(self, problem):
         self.failure = problem
@@ -53,8 +53,8 @@ def test_a_flood_keeps_neither_work_nor_housekeeping_nor_timers_back():
     there = There()
     take = there.carry_out
 
-    def carry_out(place, action):
-        take(place, action)
+    def carry_out(node_id, action):
+        take(node_id, action)
         there.loop.put(0, Asked("again", 1, 1, None))
         there.loop.put(0, Asked("again", 1, 1, None)) if len(there.done) < 100 else None
 

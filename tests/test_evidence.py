@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from epidemic.cli import main
-from epidemic.files import directory_name
+from epidemic.core.files import directory_name
 from epidemic.report.results import read_results
 
 ROOT = Path(__file__).parents[1]

@@ -12,12 +12,12 @@ import pytest
 from torch import nn
 
 import epidemic as ep
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
 from epidemic.experiment import (
     check_node_setting,
     experiment_from,
     load,
-    node_terms,
+    node_agreement,
     same_experiment,
     to_toml,
     with_settings,
@@ -250,7 +250,7 @@ def test_what_may_be_set_for_one_node_is_what_nodes_do_not_compare(setting, own_
     before = ep.Experiment(data=ep.Arrays(path="a"), network=ep.Network(data="own" if own_data else "partition"))
     after = experiment_from(with_settings(before.table(), [setting]))
     assert after != before
-    assert node_terms(after) == node_terms(before)
+    assert node_agreement(after) == node_agreement(before)
 
 
 def test_the_guide_to_deployment_names_all_that_may_differ():

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 import epidemic as ep
-from epidemic.errors import BadInput
-from epidemic.net.extending import check_rounds
+from epidemic.core.errors import BadInput
+from epidemic.deploy.extending import check_rounds
 
 
 def with_rounds(rounds, **network):

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epidemic import theory
-from epidemic.config import build
-from epidemic.errors import BadInput
+from epidemic.core.config import build
+from epidemic.core.errors import BadInput
+from epidemic.core.rng import Streams
 from epidemic.faults import Crash, Faults, RandomCrashes, Split
-from epidemic.rng import Streams
 from epidemic.topology import Complete, ELLocal, ELOracle, Ring
 
 STREAMS = Streams(1)
@@ -163,7 +163,7 @@ def test_the_accepted_are_a_random_choice():
 def test_a_retry_goes_to_anyone_not_tried_equally_often():
     """Node 0 is full from the start for all but one; its refused senders spread evenly over the others."""
     n, rounds = 10, 3000
-    from epidemic.graph import Graph
+    from epidemic.core.graph import Graph
 
     everyone_to_0 = Graph.from_edges(n, np.arange(1, n), np.zeros(n - 1, dtype=int))
     count = np.zeros(n)

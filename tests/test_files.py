@@ -9,9 +9,9 @@ import torch
 
 import epidemic as ep
 from epidemic.cli.app import main
-from epidemic.errors import BadInput
-from epidemic.files import write_bytes, write_whole
-from epidemic.net.folders import make_cluster
+from epidemic.core.errors import BadInput
+from epidemic.core.files import write_bytes, write_whole
+from epidemic.deploy.folders import make_cluster
 
 
 @pytest.fixture(params=[0o022, 0o027, 0o077, 0o002], ids=oct)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epidemic import theory
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
+from epidemic.core.rng import Streams
 from epidemic.mixing import weights
-from epidemic.rng import Streams
 from epidemic.topology import (
     Complete,
     ELLocal,
@@ -231,8 +231,8 @@ def test_factors_of_masks_of_el_oracle_and_of_filling_with_the_own_value():
 
 @pytest.mark.parametrize(("topology", "exact"), [(ELLocal(3), theory.beta_masked), (ELOracle(3), theory.alpha_masked)])
 @pytest.mark.parametrize("fill", ["count", "own"])
-def test_factors_of_masks_are_those_of_masked_letters(topology, exact, fill):
-    """Averages of single coordinates over letters of real graphs; 5 sigma."""
+def test_factors_of_masks_are_those_of_masked_messages(topology, exact, fill):
+    """Averages of single coordinates over messages of real graphs; 5 sigma."""
     n, phi, found = 24, 0.3, []
     for t in range(150):
         graph = topology.graph(n, t, STREAMS)

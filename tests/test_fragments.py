@@ -11,14 +11,14 @@ from epidemic.callbacks import Callback
 from epidemic.cli import main
 from epidemic.clock import Clock, ConstantCompute
 from epidemic.compression import Int8
-from epidemic.errors import Interrupted
-from epidemic.host.fragments import Mosaic
-from epidemic.host.parts import parts_of
-from epidemic.host.plan import plan_round
-from epidemic.net.terms import check_deployable
+from epidemic.core.errors import Interrupted
+from epidemic.core.rng import Streams
+from epidemic.core.workers import Workers
+from epidemic.deploy.agreement import check_deployable
 from epidemic.record import HEADER_BYTES
-from epidemic.rng import Streams
-from epidemic.workers import Workers
+from epidemic.runtime.fragments import FragmentsInbox
+from epidemic.runtime.parts import parts_of
+from epidemic.runtime.plan import plan_round
 
 D = 650
 
@@ -85,7 +85,7 @@ def test_every_part_has_graphs_of_its_own_and_the_first_those_of_the_inner_topol
     assert all((graph.out_degree == 3).all() for graph in graphs)
 
 
-def test_letters_of_a_part_get_lost_by_themselves_and_nodes_crash_as_a_whole():
+def test_messages_of_a_part_get_lost_by_themselves_and_nodes_crash_as_a_whole():
     plan = plan_round(small(nodes=40, faults=ep.Faults(loss=0.3, random_crashes=ep.RandomCrashes(0.2))), Streams(1), 3)
     first, *rest = (one.delivery for one in plan.passages)
     assert 0 < first.alive.sum() < 40
@@ -107,7 +107,9 @@ def test_each_part_is_mixed_by_its_own_weights(faults):
         who = np.flatnonzero(plan.delivery.alive)
         by = [one.weights.among(who) for one in plan.passages]
         cut = [torch.from_numpy(part) for part in parts]
-        mixed = Mosaic({"x": x[who]}, by, cut, Workers(1), lambda _, like: torch.empty_like(like)).mean("x").numpy()
+        mixed = (
+            FragmentsInbox({"x": x[who]}, by, cut, Workers(1), lambda _, like: torch.empty_like(like)).mean("x").numpy()
+        )
         for one, part in zip(plan.passages, parts, strict=True):
             np.testing.assert_allclose(mixed[:, part], (one.weights.dense() @ x.numpy())[np.ix_(who, part)], atol=1e-12)
 
@@ -130,7 +132,7 @@ def test_contraction_of_each_coordinate_is_that_of_the_inner_topology():
     assert np.std(found, ddof=1) < np.std(whole, ddof=1)
 
 
-def test_the_same_models_in_more_letters():
+def test_the_same_models_in_more_messages():
     plain, cut = ep.simulate(small(topology=ep.ELLocal(3))), ep.simulate(small())
     assert cut.records[-1].bytes.model == plain.records[-1].bytes.model
     assert cut.records[-1].bytes.header.mean == 4 * plain.records[-1].bytes.header.mean == 6 * 3 * 4 * HEADER_BYTES
@@ -172,18 +174,18 @@ def test_a_file_runs_and_goes_on_to_the_same_bytes(tmp_path):
         assert whole.read_bytes() == parts.read_bytes()
 
 
-class Letters(ep.Defaults):
-    """Asks for the letters themselves."""
+class Messages(ep.Defaults):
+    """Asks for the messages themselves."""
 
     local_steps, batch_size = 1, 4
 
     def init(self, x):
         return {"x": x}
 
-    def emit(self, state, learner, turn):
+    def local_update(self, state, learner, context):
         return state, {"x": state["x"]}, torch.zeros(len(state["x"]))
 
-    def absorb(self, state, inbox):
+    def aggregate(self, state, inbox):
         return {"x": torch.stack([heard.own for heard in inbox.each("x")])}
 
 
@@ -207,7 +209,7 @@ def test_what_cannot_be_deployed_or_asked_for_is_one_line():
         check_deployable(small())
     check_deployable(small(topology=ep.Fragments(ep.ELLocal(3), 1)))
     with pytest.raises(ep.BadInput, match=r"asks for messages as a whole \(inbox\.each\)"):
-        small(algorithm=Letters())
+        small(algorithm=Messages())
     for table, said in (({"k": 0}, "topology.k = 0 must be at least 1"), ({"inner": 3}, "must be a topology")):
         with pytest.raises(ep.BadInput, match=said):
             ep.Fragments(**{"inner": ep.Ring(), **table})

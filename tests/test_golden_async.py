@@ -13,7 +13,7 @@ import torch
 
 import epidemic as ep
 import golden
-from epidemic.algorithms import FreeRunning
+from epidemic.algorithms import AsynchronousMethod
 from epidemic.clock import Clock, ConstantCompute, Links, SlowedCompute
 from timing import World, dry, play
 
@@ -67,12 +67,12 @@ class Names:
 class Recording:
     """The context of a node: does what it is asked for, and writes it down."""
 
-    def __init__(self, me, names, write):
-        object.__setattr__(self, "_me", me)
+    def __init__(self, node_context, names, write):
+        object.__setattr__(self, "_me", node_context)
         object.__setattr__(self, "_names", names)
         object.__setattr__(self, "_write", write)
         object.__setattr__(self, "_updates", 0)
-        names.give(me.model, "init")
+        names.give(node_context.model, "init")
 
     def __getattr__(self, name):
         return getattr(self._me, name)
@@ -111,10 +111,10 @@ class Recording:
         self._write(f"  {self._names.mix(row)} = {self._sum(terms)}")
         return row
 
-    def aggregate(self, own, letters, weights=()):
+    def aggregate(self, own, messages, weights=()):
         """All of these runs take the mean, so it is written down as the weighted sum that it is."""
-        row = self._me.aggregate(own, letters, weights)
-        rows = [own, *(letter.row for letter in letters)]
+        row = self._me.aggregate(own, messages, weights)
+        rows = [own, *(message.row for message in messages)]
         shares = weights or [1 / len(rows)] * len(rows)
         self._write(f"  {self._names.mix(row)} = {self._sum([(w, r) for w, r in zip(shares, rows, strict=True) if w])}")
         return row
@@ -125,15 +125,15 @@ class Recording:
         self._write(f"  {self._names.mix(row)} = {self._names.of(base)} with {changed}")
         return row
 
-    def used(self, letters):
-        letters = list(letters)
-        self._me.used(letters)
-        self._write(f"  used: from {' '.join(str(one.sender) for one in letters)}")
+    def used(self, messages):
+        messages = list(messages)
+        self._me.used(messages)
+        self._write(f"  used: from {' '.join(str(one.sender) for one in messages)}")
 
-    def dropped(self, letters):
-        letters = list(letters)
-        self._me.dropped(letters)
-        self._write(f"  of no use: from {' '.join(str(one.sender) for one in letters)}")
+    def dropped(self, messages):
+        messages = list(messages)
+        self._me.dropped(messages)
+        self._write(f"  of no use: from {' '.join(str(one.sender) for one in messages)}")
 
     def _sum(self, terms):
         return " + ".join(f"{weight:.6g} {self._names.of(row)}" for weight, row in terms)
@@ -159,13 +159,15 @@ class Told:
         context._write(f"trained: {name}")
         self._node.trained(row)
 
-    def received(self, letter):
+    def received(self, message):
         context = self._context
-        if letter.part is not None:
-            context._names.give(letter.row, f"part {letter.part} of node {letter.sender} at {letter.sent_at / 1e6:.2f}")
-        said = what(context._names, letter.row, letter.tag, letter.note, None)
-        context._write(f"received from {letter.sender}: {said}")
-        self._node.received(letter)
+        if message.part is not None:
+            context._names.give(
+                message.row, f"part {message.part} of node {message.sender} at {message.sent_at / 1e6:.2f}"
+            )
+        said = what(context._names, message.row, message.tag, message.note, None)
+        context._write(f"received from {message.sender}: {said}")
+        self._node.received(message)
 
     def woken(self, tag):
         self._context._write(f"woken{named(tag)}")
@@ -192,11 +194,11 @@ def event_log(method, topology, monkeypatch, seconds=2.6):
     lines, names, kind = [], Names(), type(method)
     make = kind.node
 
-    def node(self, me):
+    def node(self, node_context):
         def write(text):
-            lines.append((me.now, f"{me.now / 1e6:10.6f}  node {me.id}  {text}"))
+            lines.append((node_context.now, f"{node_context.now / 1e6:10.6f}  node {node_context.id}  {text}"))
 
-        context = Recording(me, names, write)
+        context = Recording(node_context, names, write)
         return Told(make(self, context), context)
 
     monkeypatch.setattr(kind, "node", node)
@@ -239,7 +241,7 @@ def test_every_asynchronous_method_has_a_log():
     from epidemic.algorithms import ALGORITHMS
 
     assert {type(method) for method, _ in METHODS.values()} == {
-        kind for kind in ALGORITHMS.values() if issubclass(kind, FreeRunning)
+        kind for kind in ALGORITHMS.values() if issubclass(kind, AsynchronousMethod)
     }
 
 

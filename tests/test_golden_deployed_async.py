@@ -1,4 +1,4 @@
-"""Golden event logs of deployed nodes of asynchronous methods, under the fake network and the fake clock of `free_simulated`.
+"""Golden event logs of deployed nodes of asynchronous methods, under the fake network and the fake clock of `asynchronous_simulated`.
 
 Every line is what one node is told, or, indented, what it wants done. Models are numbers: `model 7` was the seventh to be made in the world.
 A time is that of the world; a node's own clock may show another one.
@@ -8,11 +8,11 @@ from itertools import count
 
 import pytest
 
-import free_simulated
+import asynchronous_simulated
 import golden
+from asynchronous_simulated import METHODS, SECOND, World
 from epidemic.algorithms import AsyncEL
 from epidemic.protocol import events as e
-from free_simulated import METHODS, SECOND, World
 from simulated import Schedule
 
 
@@ -22,7 +22,7 @@ def memory(m):
     return f"{m.elapsed / 1e6:.6f} s, {m.trained} local updates, message {m.number}{state}; choices{choices or ' none'}"
 
 
-def places(those):
+def node_ids(those):
     return " ".join(map(str, those)) or "nobody"
 
 
@@ -30,9 +30,9 @@ def answer(content):
     return content if isinstance(content, str) or content is None else f"{content[0]} of node {content[1]}"
 
 
-def said(hello):
-    words = ["finished"] * hello.finished + ["gone"] * hello.gone
-    return f"second {hello.round}, from {hello.start}{''.join(', ' + word for word in words)}"
+def said(handshake):
+    words = ["finished"] * handshake.finished + ["gone"] * handshake.gone
+    return f"second {handshake.round}, from {handshake.start}{''.join(', ' + word for word in words)}"
 
 
 def content(row, tag, note, part):
@@ -44,10 +44,10 @@ def content(row, tag, note, part):
 EVENTS = {
     e.Started: lambda x: "started",
     e.Renewed: lambda x: f"connections opened anew, shown as {x.token}",
-    e.Present: lambda x: f"{'sees' if x.there else 'no longer sees'} node {x.place} ({x.token})",
-    e.Introduced: lambda x: f"node {x.place} introduces itself: {said(x)}",
-    e.Ungreeted: lambda x: f"node {x.place} did not answer the greeting",
-    e.Came: lambda x: f"message {x.number} from {x.sender}: {content(x.letter.row, x.letter.tag, x.note, x.letter.part)}",
+    e.Present: lambda x: f"{'sees' if x.there else 'no longer sees'} node {x.node_id} ({x.token})",
+    e.Introduced: lambda x: f"node {x.node_id} introduces itself: {said(x)}",
+    e.Ungreeted: lambda x: f"node {x.node_id} did not answer the greeting",
+    e.Came: lambda x: f"message {x.number} from {x.sender}: {content(x.message.row, x.message.tag, x.note, x.message.part)}",
     e.Learnt: lambda x: f"local update {x.count} gave model {x.row}",
     e.Looked: lambda x: "evaluated and saved",
     e.Timer: lambda x: f"timer {x.name}",
@@ -56,16 +56,16 @@ EVENTS = {
     e.Adopted: lambda x: "the model is taken",
     e.Concluded: lambda x: "the final test is done",
     e.Say: lambda x: f"say: {x.text}",
-    e.Greet: lambda x: f"greet {'everybody' if x.place is None else f'node {x.place}'}",
+    e.Greet: lambda x: f"greet {'everybody' if x.node_id is None else f'node {x.node_id}'}",
     e.SetTimer: lambda x: f"timer {x.name} at {x.at / 1e6:.6f}",
     e.Ask: lambda x: f"ask node {x.to} for {x.topic}, for {x.patience / 1e6:g} s",
     e.Answer: lambda x: f"answer: {x.word}",
     e.Give: lambda x: f"give node {x.to} the model",
-    e.Adopt: lambda x: f"take the {answer(x.letter)}",
+    e.Adopt: lambda x: f"take the {answer(x.message)}",
     e.Learn: lambda x: f"local update {x.count} of model {x.row}",
-    e.Post: lambda x: f"send message {x.number}, {content(x.row, x.tag, x.note, x.part)}, to {places(x.to)}",
+    e.SendMessage: lambda x: f"send message {x.number}, {content(x.row, x.tag, x.note, x.part)}, to {node_ids(x.to)}",
     e.Withdraw: lambda x: "take back what has not begun to leave",
-    e.Compute: lambda x: f"compute model {x.row}",
+    e.ComputeModel: lambda x: f"compute model {x.row}",
     e.Look: lambda x: f"{'evaluate and save' if x.evaluate else 'save'} model {x.row}: {memory(x.memory)}",
     e.Conclude: lambda x: "conclude",
     e.Leave: lambda x: "leave",
@@ -82,7 +82,7 @@ class Written(World):
         self.do = {kind: self._written(do) for kind, do in self.do.items()}
 
     def line(self, node, text):
-        self.lines.append(f"{self.now / 1e6:10.6f}  node {node.place}  {text}")
+        self.lines.append(f"{self.now / 1e6:10.6f}  node {node.node_id}  {text}")
 
     def _written(self, do):
         def act(node, action):
@@ -154,7 +154,7 @@ SCENARIOS = {
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_events_of_deployed_nodes(name, monkeypatch):
     words, plan, method = SCENARIOS[name]
-    monkeypatch.setattr(free_simulated, "HANDLES", count())
+    monkeypatch.setattr(asynchronous_simulated, "HANDLES", count())
     world = Written(plan, method).play()
     world.check()
     scenario = "\n".join("# " + line for line in (f"{method.called}: {name}", *words.splitlines()))

@@ -12,19 +12,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 import golden
 from epidemic.algorithms import Column
 from epidemic.compression import BFloat16, Float16, Int8, RandomK, TopK
-from epidemic.host.coding import Coder
-from epidemic.net.contacts import Book, seal_contact
-from epidemic.net.handshake import Handshake, seal_handshakes
-from epidemic.net.status import Status, seal_statuses
-from epidemic.net.terms import Terms
-from epidemic.net.wire import STATE_TRANSFER, MessageFormat
-from epidemic.protocol.node import Kind
-from epidemic.rng import Streams
-from epidemic.workers import Workers
+from epidemic.core.rng import Streams
+from epidemic.core.workers import Workers
+from epidemic.deploy.agreement import Agreement
+from epidemic.deploy.contacts import Book, seal_contact
+from epidemic.deploy.handshake import Handshake, seal_handshakes
+from epidemic.deploy.status import Status, seal_statuses
+from epidemic.deploy.wire import STATE_TRANSFER, MessageFormat
+from epidemic.protocol.node import MessageKind
+from epidemic.runtime.message_coding import Coder
 
 RUN = bytes.fromhex("00112233445566778899aabbccddeeff")
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-IDENTITY = SimpleNamespace(key=KEY, encoded=b"(certificate of node-1)", place=1)
+IDENTITY = SimpleNamespace(key=KEY, encoded=b"(certificate of node-1)", node_id=1)
 GRAPH = b"graph-07"
 X = np.array([1.0, -2.5, 0.0, 0.125, 3.0, -0.5], dtype="<f4")
 Y = np.array([0.25, -8.0], dtype="<f8")
@@ -131,7 +131,7 @@ def test_compressed_frames(dtype):
 
 
 def test_frames_without_rounds():
-    kinds = (Kind(notes=1), Kind("piece", part=True), Kind("word", row=False, notes=2))
+    kinds = (MessageKind(notes=1), MessageKind("piece", part=True), MessageKind("word", row=False, notes=2))
     format = MessageFormat.without_rounds(RUN, COLUMN, kinds, sizes=(4, 2))
     parts = {
         "a model with its age": frame(format.seal(7, 1, {"x": raw(X)}, KEY, numbers=(3,)), HEADER),
@@ -162,7 +162,7 @@ def signed_hello(said):
     ]
 
 
-TERMS = Terms({"nodes": 4, "algorithm.lr": 0.1}, "graphs", "model", "data", (8,), version="0")
+TERMS = Agreement({"nodes": 4, "algorithm.lr": 0.1}, "graphs", "model", "data", (8,), version="0")
 
 
 def test_what_nodes_tell_each_other():
@@ -171,8 +171,8 @@ def test_what_nodes_tell_each_other():
     book = Book(IDENTITY, contact, 4)
     exchange = msgspec.msgpack.decode(book.seal(RUN, 1, 2, ((1, 0),), KEY))
     status = Status(
-        place=1, state="learning", round=5, rounds=20, accuracy=0.5, loss=1.25, bytes=1000, alive=4, nodes=4, late=0, lost=1, refused=2,
-        jumped=0, undelivered=0, limit=0.5, longest_wait=0.75, letters={"counted": 9}, refusals={"wrong-graph": 2},
+        node_id=1, state="learning", round=5, rounds=20, accuracy=0.5, loss=1.25, bytes=1000, alive=4, nodes=4, late=0, lost=1, refused=2,
+        jumped=0, undelivered=0, limit=0.5, longest_wait=0.75, messages={"counted": 9}, refusals={"wrong-graph": 2},
     )  # fmt: skip
     content, certificate, signature = msgspec.msgpack.decode(seal_statuses([(status, IDENTITY)]))[0]
     parts = {

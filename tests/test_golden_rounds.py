@@ -16,9 +16,9 @@ from epidemic.clock import (
     Links,
     PerStepCompute,
 )
-from epidemic.engine.dry import dry_run
-from epidemic.engine.telling import Log
 from epidemic.protocol import events as e
+from epidemic.simulator.dry_run import dry_run
+from epidemic.simulator.trace import Log
 
 SECOND = 10**6
 CLOCK = {
@@ -108,7 +108,7 @@ class Told(simulated.World):
         self.lines = []
 
     def tell(self, node, text):
-        self.lines.append(f"{self.now / SECOND:10.6f}  node {node.place} {text}")
+        self.lines.append(f"{self.now / SECOND:10.6f}  node {node.node_id} {text}")
 
     def on_train(self, node, action):
         self.tell(node, f"trains for round {action.round}")
@@ -119,16 +119,16 @@ class Told(simulated.World):
         super().on_send(node, action)
 
     def on_mix(self, node, action):
-        self.tell(node, f"closes round {action.round} with {listed(sender for sender, _ in action.letters)}")
+        self.tell(node, f"closes round {action.round} with {listed(sender for sender, _ in action.messages)}")
         super().on_mix(node, action)
 
     def on_ask(self, node, action):
         self.tell(node, f"asks node {action.to}: {action.topic}, round {action.round}")
         super().on_ask(node, action)
 
-    def on_answer_letter(self, node, action):
+    def on_answer_message(self, node, action):
         self.tell(node, f"sends round {action.round} again to {action.to}")
-        super().on_answer_letter(node, action)
+        super().on_answer_message(node, action)
 
     def on_give(self, node, action):
         self.tell(node, f"gives its model to {action.to}")
@@ -147,8 +147,8 @@ class Told(simulated.World):
         super().end(node, outcome, noticed)
 
 
-def listed(places):
-    return ", ".join(map(str, places)) or "nobody"
+def listed(node_ids):
+    return ", ".join(map(str, node_ids)) or "nobody"
 
 
 CRASH = (850_000, "crash", 2, 1_900_000, False)

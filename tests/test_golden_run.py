@@ -10,7 +10,7 @@ import pytest
 import epidemic as ep
 import exact
 import golden
-from epidemic.errors import Interrupted
+from epidemic.core.errors import Interrupted
 
 BY_MACHINE = {"run.json": ("versions", "machine"), "timings.jsonl": ("seconds",), "places.json": None}
 """Of these files, these entries (None: everything) differ by machine and time."""

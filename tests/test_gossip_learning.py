@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import epidemic as ep
-from epidemic.algorithms.free import Letter
+from epidemic.algorithms.asynchronous import Message
 from playing import PERIOD, World, chance, disagreement, el_local
 
 N = 96
@@ -29,11 +29,11 @@ def one(method, row=1.0, age=1, **world):
 
 def tell(world, row, age, part=None, sender=1):
     world.happen(
-        world.nodes[0], "received", Letter(sender, np.atleast_1d(np.asarray(row, float)), note=(age,), part=part)
+        world.nodes[0], "received", Message(sender, np.atleast_1d(np.asarray(row, float)), note=(age,), part=part)
     )
 
 
-# -- one letter -----------------------------------------------------------------------------------------------------------
+# -- one message -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("merge", "merged"), [("age", 4.0), ("average", 3.0)])
@@ -42,24 +42,24 @@ def test_a_model_of_one_step_merges_with_one_of_three_and_then_trains(merge, mer
         ep.GossipLearning(merge=merge, local_steps=2), takes=lambda *_: 5, learn=lambda i, k, row: row + 10
     )
     tell(world, 5, 3)
-    assert node.me.model == merged
+    assert node.context.model == merged
     assert node.ages == [3]
     world.run(PERIOD // 2)
-    assert node.me.model == merged + 10
+    assert node.context.model == merged + 10
     assert node.ages == [5]  # of steps
 
 
 def test_models_without_age_count_the_same():
     world, node = one(ep.GossipLearning(), age=0)
     tell(world, 5, 0)
-    assert node.me.model == 3
+    assert node.context.model == 3
 
 
 def test_a_walking_model_replaces_the_one_that_was_there():
     world, node = one(ep.GossipLearning(variant="rw"), age=9, learn=lambda i, k, row: row + 10)
     tell(world, 5, 3)
     world.run(1)
-    assert node.me.model == 15
+    assert node.context.model == 15
     assert node.ages == [4]
 
 
@@ -67,33 +67,33 @@ def test_um_trains_both_models_and_then_merges_by_their_new_ages():
     steps = {0: 1, 1: 100}  # what the first and the second training add
     world, node = one(ep.GossipLearning(variant="um"), takes=lambda *_: 5, learn=lambda i, k, row: row + steps[k])
     tell(world, 5, 2)
-    assert node.letters_held() == 1
+    assert node.messages_held() == 1
     world.run(6)
-    assert node.me.model == 1  # one of two trainings
+    assert node.context.model == 1  # one of two trainings
     world.run(11)
-    assert node.me.model == pytest.approx(2 / 5 * (1 + 1) + 3 / 5 * (5 + 100))  # ages 1 + 1 and 2 + 1
+    assert node.context.model == pytest.approx(2 / 5 * (1 + 1) + 3 / 5 * (5 + 100))  # ages 1 + 1 and 2 + 1
     assert node.ages == [3]
-    assert node.letters_held() == 0
+    assert node.messages_held() == 0
 
 
 def test_a_node_trains_first_where_it_should_and_alone_never_again():
     for trained in (False, True):
         world = World(ep.GossipLearning(start_trained=trained), [np.zeros(1)], nobody).run(5 * PERIOD)
-        assert world.nodes[0].me.trainings == trained
+        assert world.nodes[0].context.trainings == trained
 
 
 @pytest.mark.parametrize(
     ("settings", "merged", "dropped"),
     [({}, 4, 0), ({"capacity": 2}, 3, 1), ({"on_busy": "replace"}, 2, 2), ({"on_busy": "drop"}, 1, 3)],
 )
-def test_letters_that_come_during_training_wait_and_the_oldest_are_dropped(settings, merged, dropped):
+def test_messages_that_come_during_training_wait_and_the_oldest_are_dropped(settings, merged, dropped):
     world, node = one(ep.GossipLearning(variant="rw", **settings), takes=lambda *_: 5)
     for row in (10, 20, 30, 40):
         tell(world, row, 0)
-    assert node.me.model == 10
+    assert node.context.model == 10
     world.run(100)
     assert (world.tally["received"], world.tally["used"], world.tally["dropped"]) == (4, merged, dropped)
-    assert node.me.model == (40 if merged > 1 else 10)
+    assert node.context.model == (40 if merged > 1 else 10)
 
 
 def test_parts_merge_alone_by_their_own_ages():
@@ -102,18 +102,18 @@ def test_parts_merge_alone_by_their_own_ages():
     )
     node.ages = [1, 7]
     tell(world, [5, np.nan, 9, np.nan], 3, part=0)
-    assert node.me.model.tolist() == [4, 1, 7, 1]
+    assert node.context.model.tolist() == [4, 1, 7, 1]
     world.run(PERIOD // 2)
-    assert node.me.model.tolist() == [5, 2, 8, 2]
+    assert node.context.model.tolist() == [5, 2, 8, 2]
     assert node.ages == [4, 8]
 
 
-def test_a_letter_carries_one_part_at_random_with_its_age_and_all_parts_come_to_agree():
+def test_a_message_carries_one_part_at_random_with_its_age_and_all_parts_come_to_agree():
     sent = []
     world = World(ep.GossipLearning(parts=4), list(np.random.default_rng(0).normal(size=(12, 8))), el_local(12, 1),
                   delay=lambda *_: 10)  # fmt: skip
-    send = world.nodes[0].me.send
-    world.nodes[0].me.send = lambda to, row, **more: (sent.append(more), send(to, row, **more))
+    send = world.nodes[0].context.send
+    world.nodes[0].context.send = lambda to, row, **more: (sent.append(more), send(to, row, **more))
     before = disagreement(world.rows)
     world.run(100 * PERIOD)
     assert {more["part"] for more in sent} == {0, 1, 2, 3}
@@ -122,7 +122,7 @@ def test_a_letter_carries_one_part_at_random_with_its_age_and_all_parts_come_to_
     assert np.isfinite(world.rows).all()
 
 
-def test_a_static_topology_gets_a_letter_to_one_neighbour_and_el_local_to_all_that_are_drawn():
+def test_a_static_topology_gets_a_message_to_one_neighbour_and_el_local_to_all_that_are_drawn():
     def ring(node, count):
         beside = [(node + 1) % 8, (node - 1) % 8]
         return beside if chance(0, "side", node, count) < 0.5 else beside[::-1]
@@ -152,7 +152,7 @@ def test_a_merge_of_a_random_pair_contracts_by_exactly_what_theory_says(n):
     after, around, drift = [], [], []
     for sender, receiver in itertools.permutations(range(n), 2):
         world = World(ep.GossipLearning(merge="average"), rows, nobody)
-        world.happen(world.nodes[receiver], "received", Letter(sender, rows[sender], note=(0,)))
+        world.happen(world.nodes[receiver], "received", Message(sender, rows[sender], note=(0,)))
         new = world.run(1).rows
         after.append(disagreement(new))
         around.append(sum((row - mean) ** 2 for row in new) / n)
@@ -183,7 +183,7 @@ def test_ages_grow_faster_than_anybody_trains_and_make_merging_plain_averaging()
     world.run(150 * PERIOD)
     ages = [node.ages[0] for node in world.nodes]
     assert (statistics.mean(ages) - early) / 120 == pytest.approx(3.7, abs=0.25)
-    assert statistics.mean(node.me.trainings for node in world.nodes) / 150 == pytest.approx(1, abs=0.02)
+    assert statistics.mean(node.context.trainings for node in world.nodes) / 150 == pytest.approx(1, abs=0.02)
     weights = [weights[1] for weights in world.mixed[merges + 70 * N :]]
     assert statistics.mean(0.49 <= weight <= 0.511 for weight in weights) > 0.96
     assert 0.45 < min(weights) <= max(weights) < 0.55
@@ -251,8 +251,8 @@ def test_nodes_keep_their_accounts_and_nobody_starves(tokens):
         assert node.periods == 60
         assert node.sendings == 60 - node.balance
         assert 0 <= node.balance <= tokens.C
-        assert node.me.sent >= 60 - tokens.C
-    assert sum(node.me.sent for node in world.nodes) == world.tally["sent"]
+        assert node.context.sent >= 60 - tokens.C
+    assert sum(node.context.sent for node in world.nodes) == world.tally["sent"]
 
 
 def test_what_is_handled_is_answered_at_once_while_there_are_tokens():
@@ -265,15 +265,15 @@ def test_what_is_handled_is_answered_at_once_while_there_are_tokens():
         tell(world, 1, 0)
         world.run(world.now + 1)
         assert node.balance == left
-    assert node.me.sent == 2
+    assert node.context.sent == 2
 
 
 @pytest.mark.parametrize(("age", "sent"), [(8, 1), (9, 2), (10, 2)])
-def test_a_letter_that_is_as_old_as_the_own_model_is_useful(age, sent):
+def test_a_message_that_is_as_old_as_the_own_model_is_useful(age, sent):
     tokens = ep.Tokens("generalised", 5, 10)
     world = World(ep.GossipLearning(tokens=tokens), [np.zeros(1)] * 2, lambda node, _: [1 - node], delay=lambda *_: 10)
     node = world.nodes[0]
     node.balance, node.ages = 10, [9]
     tell(world, 1, age)
     world.run(1)
-    assert (node.me.sent, node.balance) == (sent, 10 - sent)
+    assert (node.context.sent, node.balance) == (sent, 10 - sent)

@@ -14,18 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import epidemic as ep
-from epidemic.algorithms import ALGORITHMS, Turn, algorithm_from
+from epidemic.algorithms import ALGORITHMS, RoundContext, algorithm_from
 from epidemic.cli import main
 from epidemic.clock import Clock, CloseBarrier, CloseDeadline, Links, PerNodeCompute
-from epidemic.errors import Interrupted
+from epidemic.core.errors import Interrupted
+from epidemic.core.workers import Workers
+from epidemic.deploy.agreement import check_deployable
+from epidemic.deploy.relay import message_bytes
 from epidemic.experiment import load, to_toml
-from epidemic.host.inbox import Exchange
 from epidemic.mixing import weights
-from epidemic.net.relay import letter_bytes
-from epidemic.net.terms import check_deployable
 from epidemic.record import HEADER_BYTES
+from epidemic.runtime.inbox import MatrixInbox
 from epidemic.topology import natural_mixing
-from epidemic.workers import Workers
 
 WORKERS = Workers(1)
 PROBLEMS = 48
@@ -74,20 +74,20 @@ class Play:
         self.index = torch.zeros(n, algorithm.local_steps, 1, dtype=torch.int64)
         self.t = 0
 
-    def emit(self):
+    def local_update(self):
         self.out_degree, self.weights = self.rounds[self.t]
-        turn = Turn(self.t, self.index, [0] * self.n, self.out_degree)
-        self.state, self.message, _ = self.algorithm.emit(self.state, self.learner, turn)
+        context = RoundContext(self.t, self.index, [0] * self.n, self.out_degree)
+        self.state, self.message, _ = self.algorithm.local_update(self.state, self.learner, context)
         self.t += 1
 
-    def absorb(self):
+    def aggregate(self):
         memory = lambda name, like: torch.empty_like(like)  # noqa: E731
-        inbox = Exchange(self.message, self.weights, np.arange(self.n), WORKERS, memory)
-        self.state = self.algorithm.absorb(self.state, inbox)
+        inbox = MatrixInbox(self.message, self.weights, np.arange(self.n), WORKERS, memory)
+        self.state = self.algorithm.aggregate(self.state, inbox)
 
     def round(self):
-        self.emit()
-        self.absorb()
+        self.local_update()
+        self.aggregate()
         return self.errors()
 
     def errors(self):
@@ -177,11 +177,13 @@ def test_exact_diffusion_scales_by_the_step_size_of_the_nodes_own_last_step():
     play = Play(algorithm, ep.Ring(), 6, 4)
     play.round()  # at 0.1
     state = {name: rows.clone() for name, rows in play.state.items()}
-    turn = Turn(2, play.index, [0] * 6, play.out_degree)
-    after, message, _ = algorithm.emit(play.state, play.learner, turn)
+    context = RoundContext(2, play.index, [0] * 6, play.out_degree)
+    after, message, _ = algorithm.local_update(play.state, play.learner, context)
     psi = state["x"] - 0.025 * play.learner.gradient(state["x"])
     torch.testing.assert_close(message["x"], psi + (state["x"] - state["psi"]) / 4, rtol=0, atol=1e-14)
-    again, message, _ = algorithm.emit(after, play.learner, Turn(3, play.index, [0] * 6, play.out_degree))
+    again, message, _ = algorithm.local_update(
+        after, play.learner, RoundContext(3, play.index, [0] * 6, play.out_degree)
+    )
     step = after["x"] - 0.0125 * play.learner.gradient(after["x"])
     torch.testing.assert_close(message["x"], step + (after["x"] - after["psi"]) / 2, rtol=0, atol=1e-14)
 
@@ -198,7 +200,9 @@ def test_exact_diffusion_stays_at_the_optimum_where_some_take_no_part_while_the_
         learner = Quadratics(16)
         learner.a, learner.c = learner.a[who], learner.c[who]
         k = len(part["x"])
-        after, message, _ = falling.emit(part, learner, Turn(t, play.index[who], [0] * k, play.out_degree[who]))
+        after, message, _ = falling.local_update(
+            part, learner, RoundContext(t, play.index[who], [0] * k, play.out_degree[who])
+        )
         torch.testing.assert_close(message["x"], x[who], rtol=0, atol=1e-9)
         for name, rows in after.items():
             state[name][who] = rows
@@ -284,10 +288,10 @@ def test_all_tracked_gradients_add_up_to_all_gradients_where_columns_add_up_to_o
         moved = x.clone()
         for _ in range(r):
             moved -= 0.1 * play.learner.gradient(moved)
-        play.emit()
+        play.local_update()
         torch.testing.assert_close(play.state["g"], (x - moved) / 0.1, rtol=1e-10, atol=1e-12)
         worst = max(worst, float((play.state["y"] - play.state["g"]).sum(0).abs().max()))
-        play.absorb()
+        play.aggregate()
         worst = max(worst, float((play.state["y"] - play.state["g"]).sum(0).abs().max()))
     assert (worst < 1e-11) == kept
     assert kept or worst > 1e-3
@@ -296,16 +300,16 @@ def test_all_tracked_gradients_add_up_to_all_gradients_where_columns_add_up_to_o
 def test_the_first_tracked_gradient_is_the_own_one():
     play = Play(EXACT[1], ep.ELOracle(3), 16, 400)
     g = play.learner.gradient(play.state["x"])
-    play.emit()
+    play.local_update()
     torch.testing.assert_close(play.message["y"], g, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(play.message["x"], -0.1 * g, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("algorithm", [ep.ExactDiffusion, ep.GradientTracking, ep.QGMomentum])
-def test_the_first_letter_is_that_of_local_sgd(algorithm):
+def test_the_first_message_is_that_of_local_sgd(algorithm):
     play, plain = (Play(made(lr=0.1, local_steps=2), ep.ELOracle(3), 16, 400) for made in (algorithm, ep.LocalSGD))
-    play.emit()
-    plain.emit()
+    play.local_update()
+    plain.local_update()
     torch.testing.assert_close(play.message["x"], plain.message["x"], rtol=1e-12, atol=1e-12)
 
 
@@ -378,9 +382,9 @@ def test_quasi_global_momentum_without_momentum_is_local_sgd_to_the_last_bit(top
 
 
 @pytest.mark.parametrize(("kind", "models"), list(zip(NEW, [1, 1, 2, 2], strict=True)))
-def test_letters_are_as_long_as_their_columns(kind, models):
+def test_messages_are_as_long_as_their_columns(kind, models):
     experiment = small(kind, rounds=3)
-    assert letter_bytes(experiment) == HEADER_BYTES + models * 4 * 650
+    assert message_bytes(experiment) == HEADER_BYTES + models * 4 * 650
     assert ep.simulate(experiment).records[-1].bytes.model.mean == 3 * 4 * models * 4 * 650
 
 
@@ -409,7 +413,7 @@ BALANCED = ["exact-diffusion", "gradient-tracking"]
         ({"faults": ep.Faults(crashes=(ep.Crash(1, 2, 4),))}, "faults.crashes"),
         ({"faults": ep.Faults(cap=3)}, "faults.cap"),
         ({"faults": ep.Faults(blocked=((0, 1),))}, "faults.blocked"),
-        ({"clock": Clock(close=CloseDeadline(seconds=1.0))}, 'clock.close.kind = "deadline" loses letters'),
+        ({"clock": Clock(close=CloseDeadline(seconds=1.0))}, 'clock.close.kind = "deadline" loses messages'),
     ],
     ids=str,
 )
@@ -434,9 +438,9 @@ def test_balanced_graphs_are_taken(kind, topology):
 
 
 @pytest.mark.parametrize("kind", ["exact-diffusion", "gradient-tracking", "push-pull"])
-def test_nodes_on_a_network_need_every_letter(kind):
+def test_nodes_on_a_network_need_every_message(kind):
     with pytest.raises(
-        ep.BadInput, match=rf'"{kind}" needs every letter to arrive; use network\.close\.kind = "barrier"'
+        ep.BadInput, match=rf'"{kind}" needs every message to arrive; use network\.close\.kind = "barrier"'
     ):
         check_deployable(small(kind))
     check_deployable(small(kind, network=ep.Network(close=CloseBarrier())))

@@ -1,4 +1,4 @@
-"""Inboxes: a host of all nodes and one of a few hear the same, to the last bit; and letters can be had one by one."""
+"""Inboxes: a host of all nodes and one of a few hear the same, to the last bit; and messages can be had one by one."""
 
 import numpy as np
 import pytest
@@ -10,12 +10,12 @@ import epidemic as ep
 from epidemic.algorithms import Heard
 from epidemic.callbacks import Callback
 from epidemic.compression import Said
-from epidemic.graph import Graph
-from epidemic.host import mixture
-from epidemic.host.inbox import Exchange, Post, Received
-from epidemic.host.plan import shares, view_of
+from epidemic.core.graph import Graph
+from epidemic.core.workers import Workers
 from epidemic.mixing import weights
-from epidemic.workers import Workers
+from epidemic.runtime import mixing_arithmetic
+from epidemic.runtime.inbox import MatrixInbox, MessageInbox, Received
+from epidemic.runtime.plan import shares, view_of
 
 WORKERS = Workers(1)
 DTYPES = (torch.float32, torch.float64)
@@ -43,18 +43,18 @@ def message_of(n, shape, dtype, seed):
 
 
 def both(graph, alive, message, rule="uniform", samples=None):
-    """The inboxes of those who are up: of a host of all nodes, and of one to which letters came one by one."""
+    """The inboxes of those who are up: of a host of all nodes, and of one to which messages came one by one."""
     arrived, who = graph.among(alive), np.flatnonzero(alive)
     w = weights(rule, graph, arrived, samples).among(who)
     own = {name: rows[torch.from_numpy(who)] for name, rows in message.items()}
-    exchange = Exchange(own, w, who, WORKERS, lambda column, like: torch.empty_like(like))
+    exchange = MatrixInbox(own, w, who, WORKERS, lambda column, like: torch.empty_like(like))
     received = []
     for i, (_, share) in zip(who, w.by_row(), strict=True):
         senders = arrived.into(i).tolist()
-        letters = [{name: rows[j] for name, rows in message.items()} for j in senders]
+        messages = [{name: rows[j] for name, rows in message.items()} for j in senders]
         at = int(np.searchsorted(senders, i)) if graph.clique is not None else None
-        received.append(Received(senders, letters, share, at, by_portions=at is not None and rule == "samples"))
-    return exchange, Post(own, received, WORKERS)
+        received.append(Received(senders, messages, share, at, by_portions=at is not None and rule == "samples"))
+    return exchange, MessageInbox(own, received, WORKERS)
 
 
 shapes = st.sampled_from([(), (1,), (2,), (3,), (7,), (8,), (9,), (33,), (100,)])
@@ -70,7 +70,7 @@ def test_both_inboxes_give_the_same_means_and_sums_to_the_last_bit(round, shape,
 
 
 @given(rounds(), shapes, st.sampled_from(DTYPES), st.integers(0, 2**31))
-def test_both_inboxes_hand_out_the_same_letters(round, shape, dtype, seed):
+def test_both_inboxes_hand_out_the_same_messages(round, shape, dtype, seed):
     exchange, post = both(*round, message_of(round[0].n, shape, dtype, seed))
     for a, b in zip(exchange.each("x"), post.each("x"), strict=True):
         assert torch.equal(a.own, b.own)
@@ -135,13 +135,13 @@ def test_a_deployed_node_weighs_by_samples_what_it_heard_as_the_simulator_does(r
     arrived, samples = graph.among(alive), samples[: graph.n]
     experiment = ep.Experiment(nodes=graph.n, topology=ep.Complete(), mixing="samples")
     rows = weights("samples", graph, arrived, samples).by_row()
-    for place, (at, share) in enumerate(rows):
-        found = shares(experiment, view_of(graph, 4, place), place, at[1:].tolist(), samples[at].tolist())
+    for node_id, (at, share) in enumerate(rows):
+        found = shares(experiment, view_of(graph, 4, node_id), node_id, at[1:].tolist(), samples[at].tolist())
         np.testing.assert_array_equal(found, share)
 
 
 @given(rounds(), shapes, st.integers(0, 2**31))
-def test_means_and_sums_are_those_of_the_letters(round, shape, seed):
+def test_means_and_sums_are_those_of_the_messages(round, shape, seed):
     exchange, _ = both(*round, message_of(round[0].n, shape, torch.float64, seed))
     mean, total = exchange.mean("x"), exchange.sum("x")
     for i, heard in enumerate(exchange.each("x")):
@@ -155,9 +155,9 @@ def test_means_and_sums_are_those_of_the_letters(round, shape, seed):
 def test_a_deployed_node_weighs_what_it_heard_as_the_simulator_does(topology):
     experiment = ep.Experiment(nodes=8, topology=topology)
     graph = topology.graph(8, 4, ep.Streams(1))
-    for place, (at, share) in enumerate(weights(experiment.mixing_rule, graph).by_row()):
-        found = shares(experiment, view_of(graph, 4, place), place, graph.into(place).tolist())
-        assert at.tolist() == [place, *graph.into(place).tolist()]
+    for node_id, (at, share) in enumerate(weights(experiment.mixing_rule, graph).by_row()):
+        found = shares(experiment, view_of(graph, 4, node_id), node_id, graph.into(node_id).tolist())
+        assert at.tolist() == [node_id, *graph.into(node_id).tolist()]
         np.testing.assert_allclose(found, share, rtol=0, atol=1e-15)
 
 
@@ -176,7 +176,7 @@ def test_weights_among_those_who_are_up_are_their_part_of_the_matrix(round):
 
 
 @given(rounds())
-def test_ones_count_every_letter_and_ones_own_part_whole(round):
+def test_ones_count_every_message_and_ones_own_part_whole(round):
     graph, alive = round
     arrived = graph.among(alive)
     w = weights("uniform", graph, arrived)
@@ -218,14 +218,14 @@ class Trimmed(ep.Defaults):
     def init(self, x):
         return {"x": x}
 
-    def emit(self, state, learner, turn):
+    def local_update(self, state, learner, context):
         x = state["x"]
-        loss = learner.sgd(x, turn.index, ep.LocalSGD(lr=0.1).step, turn.seeds)
+        loss = learner.sgd(x, context.index, ep.LocalSGD(lr=0.1).step, context.seeds)
         message = x.clone()
         message[self.liars] = 1e6
         return {"x": x}, {"x": message}, loss
 
-    def absorb(self, state, inbox):
+    def aggregate(self, state, inbox):
         found = []
         self.heard.append(list(inbox.each("x")))
         for heard in self.heard[-1]:
@@ -260,7 +260,7 @@ class Models(Callback):
         self.seen.append(x.clone())
 
 
-def test_a_trimmed_mean_over_the_letters_is_what_numpy_finds_and_keeps_liars_out():
+def test_a_trimmed_mean_over_the_messages_is_what_numpy_finds_and_keeps_liars_out():
     algorithm, models = Trimmed(1, liars=[3]), Models()
     run = ep.simulate(small(algorithm=algorithm), callbacks=models)
     for heards, x in zip(algorithm.heard, models.seen, strict=True):
@@ -289,11 +289,11 @@ def test_how_a_mixture_is_cut_makes_no_difference(dtype, masked, monkeypatch):
     w = weights("uniform", ep.ELLocal(4).graph(n, 1, ep.Streams(1)))
     found = []
     for small, numbers in ((10**9, 1), (0, n * 64), (0, 10**9)):
-        monkeypatch.setattr(mixture, "SMALL", small)
-        monkeypatch.setattr(mixture, "NUMBERS", numbers)
-        plain = mixture.mix(w, x, WORKERS, torch.empty_like(x))
-        said = mixture.mix_said(w, own, Said(x, mask), "count", WORKERS, torch.empty_like(x))
-        parts = mixture.mix_parts([w, w], [slice(0, 300), slice(300, d)], x, WORKERS, torch.empty_like(x))
+        monkeypatch.setattr(mixing_arithmetic, "SMALL", small)
+        monkeypatch.setattr(mixing_arithmetic, "NUMBERS", numbers)
+        plain = mixing_arithmetic.mix(w, x, WORKERS, torch.empty_like(x))
+        said = mixing_arithmetic.mix_said(w, own, Said(x, mask), "count", WORKERS, torch.empty_like(x))
+        parts = mixing_arithmetic.mix_parts([w, w], [slice(0, 300), slice(300, d)], x, WORKERS, torch.empty_like(x))
         found.append(torch.stack([plain, said, parts]))
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])

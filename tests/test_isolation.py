@@ -8,8 +8,8 @@ from rich.console import Console
 
 from epidemic.cli.plot import screen
 from epidemic.cli.statuses import SHOWN, delivery_line, delivery_table, status_line, status_table
-from epidemic.net.isolation import mostly_alone, often_alone, said_of_cluster, said_of_node
-from epidemic.record import Delivery, encode
+from epidemic.deploy.isolation import mostly_alone, often_alone, said_of_cluster, said_of_node
+from epidemic.record import HeardCounts, encode
 from epidemic.report.results import read_results
 from test_statuses import GOOD
 from written import Written, a_record
@@ -17,7 +17,7 @@ from written import Written, a_record
 
 def alone(lonely, rounds=100):
     """A node that expected two messages a round and heard them but in so many lonely rounds."""
-    return Delivery(rounds, lonely, 2 * rounds, 2 * (rounds - lonely), 0, 0, 0)
+    return HeardCounts(rounds, lonely, 2 * rounds, 2 * (rounds - lonely), 0, 0, 0)
 
 
 def printed(table):
@@ -27,9 +27,9 @@ def printed(table):
 
 
 def test_a_total_is_the_sum_and_of_nobody_there_is_none():
-    parts = Delivery(5, 1, 10, 8, 2, 4, 3), Delivery(7, 0, 14, 15, 3, 6, 7)
-    assert Delivery.total(parts) == Delivery(12, 1, 24, 23, 5, 10, 10)
-    assert Delivery.total([]) is None
+    parts = HeardCounts(5, 1, 10, 8, 2, 4, 3), HeardCounts(7, 0, 14, 15, 3, 6, 7)
+    assert HeardCounts.total(parts) == HeardCounts(12, 1, 24, 23, 5, 10, 10)
+    assert HeardCounts.total([]) is None
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_a_cluster_names_the_nodes_that_learnt_alone_the_loneliest_first():
 
 
 def test_the_table_of_statuses_has_what_was_heard_lately_and_in_all():
-    told = msgspec.structs.replace(GOOD, delivery=Delivery(50, 6, 100, 88, 20, 40, 42))
-    text = printed(status_table({3: told, 4: msgspec.structs.replace(GOOD, place=4)}, {3, 4}, "title"))
+    told = msgspec.structs.replace(GOOD, delivery=HeardCounts(50, 6, 100, 88, 20, 40, 42))
+    text = printed(status_table({3: told, 4: msgspec.structs.replace(GOOD, node_id=4)}, {3, 4}, "title"))
     heads, first, second = (line.split("  ") for line in text.splitlines()[1:4])
     assert [head.strip() for head in heads if head.strip()][5:8] == ["heard lately", "heard in all", "alone"]
     assert [cell.strip() for cell in first if cell.strip()][5:8] == [
@@ -97,7 +97,7 @@ def test_of_many_nodes_the_loneliest_have_a_line():
 
 
 def test_watch_shows_it_for_deployed_runs_only(tmp_path):
-    for name, delivery in (("deployed", Delivery(4, 1, 8, 6, 4, 8, 6)), ("simulated", None)):
+    for name, delivery in (("deployed", HeardCounts(4, 1, 8, 6, 4, 8, 6)), ("simulated", None)):
         written = Written(tmp_path / name)
         record = msgspec.structs.replace(a_record(4, 0.5), delivery=delivery)
         (written.path / "records.jsonl").write_bytes(encode(record))

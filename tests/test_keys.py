@@ -10,8 +10,8 @@ import pytest
 
 import epidemic as ep
 from epidemic.cli.app import main
-from epidemic.net.keys import Authority, Identity, names_of, place_of
-from epidemic.net.wire import Refused
+from epidemic.deploy.keys import Authority, Identity, names_of, node_id_of
+from epidemic.deploy.wire import Refused
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_secret_files_are_for_their_owner_only(root):
 
 def test_members_recognise_each_other_and_nobody_else(root, tmp_path):
     one, two = Identity.load(root / "node-1"), Identity.load(root / "node-2")
-    assert (one.place, one.cluster) == (1, two.cluster)
+    assert (one.node_id, one.cluster) == (1, two.cluster)
     name, key, _ = one.recognise(two.encoded)
     assert (name, key) == ("node-2", two.key.public_key())
     other = Identity.load(Authority.create(tmp_path / "other").issue("node-2", []))
@@ -65,7 +65,7 @@ def test_a_revoked_name_counts_no_more_and_is_never_given_again(root):
     with pytest.raises(ep.BadInput, match="was revoked"):
         Identity.load(root / "node-2")
     again = Identity.load(authority.issue("node-2", []))
-    assert (again.name, again.place) == ("node-2.1", 2)
+    assert (again.name, again.node_id) == ("node-2.1", 2)
     assert one.recognise(again.encoded)[0] == "node-2.1"
     assert {"node-2", "node-2.1", "node-2.9", "observer", "relay"} <= set(names_of(3))
 
@@ -118,8 +118,8 @@ def test_a_certificate_counts_until_its_end_by_the_clock_that_is_given(root):
 
 
 def test_names_and_places():
-    assert [place_of(n) for n in ("node-0", "node-17", "node-3.1")] == [0, 17, 3]
-    assert [place_of(n) for n in ("node-", "node-x", "observer", "relay", "node-3.x", "nodes-3", "")] == [None] * 7
+    assert [node_id_of(n) for n in ("node-0", "node-17", "node-3.1")] == [0, 17, 3]
+    assert [node_id_of(n) for n in ("node-", "node-x", "observer", "relay", "node-3.x", "nodes-3", "")] == [None] * 7
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_bad_input_of_keys(root, tmp_path, capsys):
 
 
 def test_cluster_init_makes_a_folder_for_each_place(tmp_path, capsys):
-    from epidemic.net.addresses import read_addresses
+    from epidemic.deploy.addresses import read_addresses
 
     file = tmp_path / "e.toml"
     file.write_text('nodes = 4\nrounds = 5\n[topology]\nkind = "el-local"\ns = 2\n')
@@ -276,8 +276,8 @@ def test_a_node_takes_settings_of_its_own_only_where_nodes_may_differ(tmp_path, 
 
 
 def test_plaintext_is_for_loopback_only(root):
-    from epidemic.net.access import configuration
-    from epidemic.net.addresses import Addresses
+    from epidemic.deploy.access import configuration
+    from epidemic.deploy.addresses import Addresses
 
     identity = Identity.load(root / "node-1")
     good = Addresses("127.0.0.1:7000", ("localhost:7001", "[::1]:7002"))

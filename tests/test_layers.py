@@ -8,25 +8,16 @@ import pytest
 import epidemic
 
 LAYERS = [
-    ["errors"],
-    ["shown"],
-    ["progress"],
-    ["files"],
-    ["memory"],
-    ["config"],
-    ["close"],
+    ["core"],
     ["protocol"],
-    ["rng"],
-    ["graph"],
     ["theory"],
-    ["sampling"],
+    ["peer_sampling"],
     ["topology"],
     ["mixing"],
     ["faults"],
     ["participation"],
     ["measure"],
     ["clock"],
-    ["workers"],
     ["data"],
     ["models"],
     ["metrics"],
@@ -37,22 +28,16 @@ LAYERS = [
     ["record"],
     ["counting"],
     ["experiment"],
-    ["host"],
+    ["runtime"],
     ["callbacks"],
-    ["engine"],
-    ["net"],
+    ["sharding"],
+    ["simulator"],
+    ["deploy"],
     ["report"],
     ["web"],
-    ["methods"],
-    ["commands"],
-    ["batch"],
-    ["batch_ranks"],
-    ["grid"],
-    ["slurm"],
-    ["workload"],
     ["estimate"],
+    ["study"],
     ["api"],
-    ["reproduce"],
     ["cli"],
 ]
 
@@ -82,9 +67,9 @@ def test_imports_point_up(path):
 
 
 def test_a_node_or_a_simulator_never_needs_the_other_nor_the_reports():
-    for own, other in (("engine", "net"), ("net", "engine")):
+    for own, other in (("simulator", "deploy"), ("deploy", "simulator")):
         for path in ROOT.glob(f"{own}/*.py"):
-            assert not set(_imports(path)) & {"report", "methods", "api", "cli", other}
+            assert not set(_imports(path)) & {"report", "study", "api", "cli", other}
 
 
 def test_what_decides_knows_no_clock_thread_socket_or_tensor():
@@ -101,13 +86,13 @@ def test_what_decides_knows_no_clock_thread_socket_or_tensor():
         "os",
         "queue",
     }
-    for path in (*ROOT.glob("protocol/*.py"), ROOT / "close.py"):
+    for path in ROOT.glob("protocol/*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             assert not {name.split(".")[0] for name in names} & forbidden, path
-        if path.name != "close.py":
-            assert not set(_imports(path)) - {"protocol", "close"}
+        if path.name != "closing_rules.py":
+            assert not set(_imports(path)) - {"protocol"}
 
 
 def test_architecture_names_every_layer():

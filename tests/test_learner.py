@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from epidemic.core.errors import BadInput
+from epidemic.core.rng import Streams
+from epidemic.core.workers import Workers, blocks
 from epidemic.data import Dataset, Samples
-from epidemic.errors import BadInput
 from epidemic.learner import (
     LOSSES,
     Layout,
@@ -24,8 +26,6 @@ from epidemic.learner import (
     squared_error,
 )
 from epidemic.models import FEMNISTCNN, MLP, MODELS, GNLeNet, Logistic, Point, SmallCNN
-from epidemic.rng import Streams
-from epidemic.workers import Workers, blocks
 
 WORKERS = Workers(2)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epidemic.net.limits import BAD, CLOSED, COSTS, FULL, MOST_RATE, OWED, RATE, SECONDS, Limits, Verdict
+from epidemic.deploy.limits import BAD, CLOSED, COSTS, FULL, MOST_RATE, OWED, RATE, SECONDS, Limits, Verdict
 from epidemic.protocol.events import SECOND
 
 TAKEN, DROPPED, CLOSE = Verdict.TAKEN, Verdict.DROPPED, Verdict.CLOSE
@@ -78,7 +78,7 @@ def test_greetings_cost_more_than_messages_and_what_no_honest_node_sends_most():
 
 
 def test_links_beyond_those_that_can_be_remembered_are_not_heard(monkeypatch):
-    monkeypatch.setattr("epidemic.net.limits.MOST_LINKS", 2)
+    monkeypatch.setattr("epidemic.deploy.limits.MOST_LINKS", 2)
     limits = Limits()
     assert [limits.admit(link, 1, 0) for link in range(3)] == [TAKEN, TAKEN, DROPPED]
     limits.carries(5, 3, 0)

@@ -14,8 +14,8 @@ from torch import nn
 import epidemic as ep
 from epidemic.cli import main
 from epidemic.experiment import to_toml
-from epidemic.host import checkpoint, longer, store
-from epidemic.methods import run_methods
+from epidemic.runtime import checkpoint, more_rounds, run_directory
+from epidemic.study.comparison import run_methods
 
 SHORT = ep.Experiment(
     name="longer", nodes=8, rounds=10, topology=ep.ELLocal(3), data=ep.Digits(), partition=ep.IID(), model=ep.Logistic(),
@@ -128,8 +128,8 @@ def test_being_killed_while_the_end_is_taken_back_does_no_harm(whole, tmp_path, 
         return maybe
 
     with monkeypatch.context() as patch:
-        patch.setattr(longer, "write_checkpoint", killing(checkpoint.write_checkpoint))
-        patch.setattr(store, "write_bytes", killing(store.write_bytes))
+        patch.setattr(more_rounds, "write_checkpoint", killing(checkpoint.write_checkpoint))
+        patch.setattr(run_directory, "write_bytes", killing(run_directory.write_bytes))
         patch.setattr(Path, "unlink", killing(Path.unlink))
         with pytest.raises(_Killed):
             ep.simulate(of(20), tmp_path, resume=True)

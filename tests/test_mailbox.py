@@ -1,4 +1,4 @@
-"""The mailbox: whatever the network does, a letter counts at most once, and only in its own round."""
+"""The mailbox: whatever the network does, a message counts at most once, and only in its own round."""
 
 from collections import Counter
 
@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epidemic.core.rng import Streams
+from epidemic.protocol.adaptive_timeout import SLACK, WARM_UP, AdaptiveTimeout
 from epidemic.protocol.events import SECOND
 from epidemic.protocol.mailbox import OUTCOMES, REMEMBERED, Mailbox
-from epidemic.protocol.pace import SLACK, WARM_UP, Pace
-from epidemic.rng import Streams
 from epidemic.topology import ELLocal
 
 
-def test_each_letter_is_sorted_as_its_round_says():
+def test_each_message_is_sorted_as_its_round_says():
     box = Mailbox(ahead=2)
     box.open(5, {1, 2})
     assert box.put(5, 1, "a") == "counted"
@@ -31,7 +31,7 @@ def test_each_letter_is_sorted_as_its_round_says():
     assert box.tally == Counter(counted=2, duplicate=2, unexpected=1, late=2, beyond=1, early=0)
 
 
-def test_an_early_letter_of_nobody_expected_does_not_count_when_its_round_opens():
+def test_an_early_message_of_nobody_expected_does_not_count_when_its_round_opens():
     box = Mailbox()
     box.put(0, 1, "a")
     box.put(0, 2, "b")
@@ -64,7 +64,7 @@ def test_who_has_nothing_to_send_is_not_missing_any_more():
     assert box.missing() == {3}
 
 
-def test_letters_of_a_round_that_was_left_are_skipped():
+def test_messages_of_a_round_that_was_left_are_skipped():
     box = Mailbox()
     box.open(0, {1, 2})
     box.put(0, 1, "a")
@@ -80,7 +80,7 @@ def test_what_is_kept_for_later_is_bounded():
     assert outcomes == Counter(early=10, beyond=485)
 
 
-def test_with_a_cap_only_promised_letters_count_and_never_more_than_that():
+def test_with_a_cap_only_promised_messages_count_and_never_more_than_that():
     box = Mailbox(cap=2)
     box.open(3, None)
     assert [box.promise(3, sender) for sender in (7, 8, 9, 7)] == [True, True, False, True]
@@ -95,7 +95,7 @@ def test_with_a_cap_only_promised_letters_count_and_never_more_than_that():
     assert not Mailbox().promise(0, 1)  # nobody offers where there is no cap
 
 
-def test_only_the_first_late_letter_of_a_sender_and_round_is_late():
+def test_only_the_first_late_message_of_a_sender_and_round_is_late():
     box = Mailbox()
     box.open(0, {1, 2})
     box.put(0, 1, "a")
@@ -112,7 +112,7 @@ def test_the_tally_goes_on_after_a_restart_without_what_was_early():
     assert box.tally == Counter(counted=3, late=1, early=1)
 
 
-def test_letters_may_come_for_the_round_that_is_to_be_opened_next():
+def test_messages_may_come_for_the_round_that_is_to_be_opened_next():
     box = Mailbox(ahead=2)
     box.begin_with(40)
     assert [box.put(round, 1, "x") for round in (39, 40, 42)] == ["late", "early", "beyond"]
@@ -126,7 +126,7 @@ def test_letters_may_come_for_the_round_that_is_to_be_opened_next():
         st.tuples(st.sampled_from(["put", "open", "take", "skip", "promise"]), st.integers(0, 30), st.integers(0, 4))
     )
 )
-def test_every_letter_is_in_one_tally_whatever_happens(steps):
+def test_every_message_is_in_one_tally_whatever_happens(steps):
     box, put = Mailbox(ahead=4, room=6, cap=2), 0
     for what, round, sender in steps:
         if what == "put":
@@ -148,14 +148,14 @@ def test_every_letter_is_in_one_tally_whatever_happens(steps):
 
 
 class Network:
-    """Letters in flight; a schedule decides what happens to them."""
+    """Messages in flight; a schedule decides what happens to them."""
 
     def __init__(self, data, loss):
         self.data, self.loss, self.flying = data, loss, []
 
-    def send(self, *letter):
+    def send(self, *message):
         if self.data.draw(st.floats(0, 1)) >= self.loss:
-            self.flying += [letter] * self.data.draw(st.sampled_from([1, 1, 1, 2]))
+            self.flying += [message] * self.data.draw(st.sampled_from([1, 1, 1, 2]))
 
     def deliver(self, boxes):
         """Some of what is in flight, in any order."""
@@ -166,7 +166,7 @@ class Network:
 
 @settings(max_examples=60)
 @given(st.data(), st.sampled_from([0.0, 0.3]), st.integers(1, 3))
-def test_over_any_network_letters_count_once_and_in_their_round_only(data, loss, s):
+def test_over_any_network_messages_count_once_and_in_their_round_only(data, loss, s):
     n, rounds = 5, 6
     topology, streams = ELLocal(s), Streams(data.draw(st.integers(0, 9)))
     graphs = [topology.graph(n, t, streams) for t in range(rounds)]
@@ -176,12 +176,12 @@ def test_over_any_network_letters_count_once_and_in_their_round_only(data, loss,
     while min(at) < rounds:
         i = data.draw(st.sampled_from([i for i in range(n) if at[i] < rounds]))
         if at[i] >= 0:
-            letters = boxes[i].take()
-            for sender, letter in letters.items():
-                assert letter == (at[i], sender, i)  # of this round, to this node
+            messages = boxes[i].take()
+            for sender, message in messages.items():
+                assert message == (at[i], sender, i)  # of this round, to this node
                 assert sender in graphs[at[i]].into(i)
-                counted.append(letter)
-            assert list(letters) == sorted(letters)
+                counted.append(message)
+            assert list(messages) == sorted(messages)
         at[i] += 1
         if at[i] < rounds:
             boxes[i].open(at[i], graphs[at[i]].into(i).tolist())
@@ -195,7 +195,7 @@ def test_over_any_network_letters_count_once_and_in_their_round_only(data, loss,
 
 
 @given(st.integers(0, 9), st.integers(1, 4))
-def test_over_a_reliable_network_with_a_barrier_every_letter_counts(seed, s):
+def test_over_a_reliable_network_with_a_barrier_every_message_counts(seed, s):
     n, rounds = 6, 5
     topology, streams = ELLocal(s), Streams(seed)
     boxes = [Mailbox() for _ in range(n)]
@@ -218,57 +218,57 @@ def test_over_a_reliable_network_with_a_barrier_every_letter_counts(seed, s):
 
 
 def test_the_wait_is_the_deadline_until_enough_was_seen_and_then_follows_what_rounds_take():
-    pace = Pace(30 * SECOND)
-    assert pace.limit == 30 * SECOND
-    pace.worked(SECOND)
+    adaptive_timeout = AdaptiveTimeout(30 * SECOND)
+    assert adaptive_timeout.limit == 30 * SECOND
+    adaptive_timeout.worked(SECOND)
     for _ in range(WARM_UP):
-        pace.waited(SECOND // 10)
-    assert pace.limit == SLACK + SECOND + 3 * SECOND // 10
+        adaptive_timeout.waited(SECOND // 10)
+    assert adaptive_timeout.limit == SLACK + SECOND + 3 * SECOND // 10
     for _ in range(200):
-        pace.waited(2 * SECOND)
-    assert pace.limit == SLACK + SECOND + 6 * SECOND
+        adaptive_timeout.waited(2 * SECOND)
+    assert adaptive_timeout.limit == SLACK + SECOND + 6 * SECOND
     for _ in range(200):
-        pace.waited(100 * SECOND)
-    assert pace.limit == 30 * SECOND  # never more
+        adaptive_timeout.waited(100 * SECOND)
+    assert adaptive_timeout.limit == 30 * SECOND  # never more
 
 
 def test_one_of_two_neighbours_cannot_make_a_node_wait_longer_and_longer():
-    pace = Pace(1000 * SECOND)
+    adaptive_timeout = AdaptiveTimeout(1000 * SECOND)
     for _ in range(WARM_UP):
-        pace.worked(SECOND)
-        pace.waited(0)
-    first = pace.limit
+        adaptive_timeout.worked(SECOND)
+        adaptive_timeout.waited(0)
+    first = adaptive_timeout.limit
     for _ in range(100):
-        pace.waited(0)
-        pace.waited(pace.limit)  # just in time, in every round
-    assert pace.limit == first
+        adaptive_timeout.waited(0)
+        adaptive_timeout.waited(adaptive_timeout.limit)  # just in time, in every round
+    assert adaptive_timeout.limit == first
 
 
 @pytest.mark.parametrize("held_up", [0.1, 0.3, 0.5, 0.7, 0.9])
 def test_waits_do_not_feed_on_themselves(held_up):
     """Nodes that listened to a slow one waited for as long as they may, and others wait for them: the limit stays."""
-    pace, stream = Pace(1000 * SECOND), Streams(1)("test")
+    adaptive_timeout, stream = AdaptiveTimeout(1000 * SECOND), Streams(1)("test")
     for _ in range(WARM_UP):
-        pace.worked(SECOND // 2)
-        pace.waited(SECOND // 20)
-    first = pace.limit
+        adaptive_timeout.worked(SECOND // 2)
+        adaptive_timeout.waited(SECOND // 20)
+    first = adaptive_timeout.limit
     for _ in range(500):
         me, sender = stream.uniforms(2) < held_up
-        pace.waited(pace.limit if sender and not me else SECOND // 20)
-    assert pace.limit == first
+        adaptive_timeout.waited(adaptive_timeout.limit if sender and not me else SECOND // 20)
+    assert adaptive_timeout.limit == first
 
 
 def test_others_are_suspected_after_much_more_than_a_rounds_work():
-    pace = Pace(1000 * SECOND)
-    assert pace.suspicious == SECOND
-    pace.worked(3 * SECOND)
-    assert pace.suspicious == 12 * SECOND
+    adaptive_timeout = AdaptiveTimeout(1000 * SECOND)
+    assert adaptive_timeout.suspicious == SECOND
+    adaptive_timeout.worked(3 * SECOND)
+    assert adaptive_timeout.suspicious == 12 * SECOND
     for _ in range(2):
-        pace.worked(SECOND)
-    pace.worked(600 * SECOND)  # the machine slept
-    assert pace.suspicious == 8 * SECOND
-    pace.worked(SECOND)
-    assert pace.suspicious == 4 * SECOND
+        adaptive_timeout.worked(SECOND)
+    adaptive_timeout.worked(600 * SECOND)  # the machine slept
+    assert adaptive_timeout.suspicious == 8 * SECOND
+    adaptive_timeout.worked(SECOND)
+    assert adaptive_timeout.suspicious == 4 * SECOND
 
 
 def test_how_many_senders_have_moved_on():

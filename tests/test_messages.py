@@ -7,7 +7,7 @@ import pytest
 
 import epidemic as ep
 from epidemic.cli.app import main
-from epidemic.errors import argument, for_the_command_line
+from epidemic.core.errors import argument, for_the_command_line
 from pages import ROOT
 
 SOURCE = ROOT / "src" / "epidemic"
@@ -76,7 +76,7 @@ def test_python_and_commands_say_the_same_in_their_own_words(tmp_path, capsys):
 
 
 def test_devices_are_refused_in_the_words_of_whoever_makes_them(capsys, tmp_path):
-    from epidemic.clock.making import make
+    from epidemic.clock.make_devices import make
 
     with pytest.raises(ep.BadInput, match=r"^nodes = 0 must"):
         make(0, 1, speed="none", up="constant:5")

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import epidemic as ep
+from epidemic.core.workers import Workers
 from epidemic.learner import PerNode, Stacked, Task, accuracy, cross_entropy
 from epidemic.learner import task as tasks
 from epidemic.metrics import SHIPPED, Whole, auc, balanced_accuracy, macro_f1, mean_absolute_error, perplexity, r2
 from epidemic.models import MLP
-from epidemic.workers import Workers
 
 A = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
 

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epidemic import mixing, theory
-from epidemic.errors import BadInput
-from epidemic.graph import Graph
-from epidemic.host.mixture import mix
+from epidemic.core.errors import BadInput
+from epidemic.core.graph import Graph
+from epidemic.core.rng import Streams
+from epidemic.core.workers import Workers
 from epidemic.mixing import affordable, disagreement, spectrum, weights
-from epidemic.rng import Streams
+from epidemic.runtime.mixing_arithmetic import mix
 from epidemic.topology import (
     Complete,
     DEquiStatic,
@@ -29,7 +30,6 @@ from epidemic.topology import (
     kind_of,
     natural_mixing,
 )
-from epidemic.workers import Workers
 
 STREAMS = Streams(1)
 

@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 import epidemic as ep
-from epidemic import config
 from epidemic.cli import main
-from epidemic.errors import BadInput
+from epidemic.core import config
+from epidemic.core.errors import BadInput
+from epidemic.deploy.agreement import Agreement, differences
+from epidemic.deploy.folders import make_cluster, take_over
+from epidemic.deploy.node import _experiment
 from epidemic.experiment import installed, load, own_modules, python_files, references
 from epidemic.experiment import modules as rules
-from epidemic.net.folders import make_cluster, take_over
-from epidemic.net.node import _experiment
-from epidemic.net.terms import Terms, differences
 
 HOSTS = ["127.0.0.1:7001", "127.0.0.1:7002"]
 
@@ -141,7 +141,7 @@ def test_a_digest_changes_with_any_file_of_a_module_and_with_its_name(beside):
 
 
 def test_two_nodes_with_different_copies_notice():
-    ours = Terms({}, "g", "m", "d")
+    ours = Agreement({}, "g", "m", "d")
     with_module = msgspec.structs.replace(ours, modules={"own": "0123", "same": "1"})
     assert ours.run != with_module.run
     theirs = msgspec.structs.replace(ours, modules={"own": "4567", "same": "1"})
@@ -149,7 +149,7 @@ def test_two_nodes_with_different_copies_notice():
     lacking = msgspec.structs.replace(ours, modules={"same": "1"})
     assert differences(with_module, lacking) == ["the module own differs (it is not beside the experiment there)"]
     assert differences(lacking, with_module) == ["the module own differs (it is not beside the experiment here)"]
-    assert msgspec.json.decode(msgspec.json.encode(with_module), type=Terms).run == with_module.run
+    assert msgspec.json.decode(msgspec.json.encode(with_module), type=Agreement).run == with_module.run
 
 
 def refused(where):
@@ -193,7 +193,7 @@ def test_more_hosts_than_nodes_are_refused_with_the_way_out(tmp_path):
 
 
 def test_a_run_interrupted_before_its_first_seed_remembers_where_its_modules_are(beside, tmp_path, monkeypatch):
-    from epidemic.host import setup
+    from epidemic.runtime import setup
 
     def interrupted(*_):
         raise KeyboardInterrupt

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from epidemic.cli import main
-from epidemic.config import NO_CODE
+from epidemic.core.config import NO_CODE
 
 CODE = """
 from pathlib import Path

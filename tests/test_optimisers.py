@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 import epidemic as ep
-from epidemic.algorithms import ALGORITHMS, Turn, algorithm_from, cautions
+from epidemic.algorithms import ALGORITHMS, RoundContext, algorithm_from, cautions
 from epidemic.cli import main
 from epidemic.clock import Clock, ExponentialChurn, Links, PerNodeCompute
-from epidemic.config import to_table
+from epidemic.core.config import to_table
+from epidemic.core.errors import Interrupted
+from epidemic.core.workers import Workers
 from epidemic.data import Dataset, Samples
-from epidemic.errors import Interrupted
 from epidemic.experiment import load, to_toml
 from epidemic.experiment.differences import same_experiment
 from epidemic.learner import AdamUpdate, PerNode, SGDUpdate, Stacked, Task, accuracy, cross_entropy, with_rate
-from epidemic.workers import Workers
 
 WORKERS = Workers(1)
 CASES = {
@@ -207,9 +207,9 @@ class Noting:
 
 def test_rounds_go_by_their_number_and_others_by_how_often_each_has_trained():
     schedule, learner, x = ep.StepDecay(rounds=2, by=0.5), Noting(), torch.zeros(3, 4)
-    turn = Turn(5, torch.zeros(3, 1, 1), [0] * 3, torch.zeros(3))
-    ep.LocalSGD(lr=0.8, schedule=schedule).train(x, {}, learner, turn)
-    free = Turn(0, turn.index, turn.seeds, turn.out_degree, [0, 3, 4])
+    context = RoundContext(5, torch.zeros(3, 1, 1), [0] * 3, torch.zeros(3))
+    ep.LocalSGD(lr=0.8, schedule=schedule).train(x, {}, learner, context)
+    free = RoundContext(0, context.index, context.seeds, context.out_degree, [0, 3, 4])
     ep.AsyncEL(lr=0.8, schedule=schedule).train(x, {}, learner, free)
     ep.AsyncEL(lr=0.8).train(x, {}, learner, free)
     assert learner.rates[0] == pytest.approx(0.2)
@@ -347,7 +347,7 @@ def test_both_strategies_learn_the_same(name):
     torch.testing.assert_close(a.models.rows, b.models.rows, rtol=1e-3, atol=1e-4)
 
 
-def test_a_letter_is_as_long_as_without():
+def test_a_message_is_as_long_as_without():
     plain = ep.simulate(small(ep.LocalSGD(), rounds=2))
     adam = ep.simulate(small(ep.LocalSGD(optimizer="adam"), rounds=2))
     assert adam.records[-1].bytes == plain.records[-1].bytes

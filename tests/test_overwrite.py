@@ -8,7 +8,7 @@ import pytest
 
 import epidemic as ep
 from epidemic.cli.app import main
-from epidemic.host.replacing import ASIDE, MOVING, replacing
+from epidemic.runtime.replace import ASIDE, MOVING, replacing
 
 
 @pytest.fixture

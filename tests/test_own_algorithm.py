@@ -13,9 +13,9 @@ import epidemic as ep
 from epidemic.algorithms import cautions
 from epidemic.callbacks import Callback
 from epidemic.cli import main
-from epidemic.errors import Interrupted
+from epidemic.core.errors import Interrupted
+from epidemic.deploy.agreement import check_deployable
 from epidemic.experiment import load, to_toml
-from epidemic.net.terms import check_deployable
 
 GUIDE = (Path(__file__).parents[1] / "docs/guide.md").read_text()
 MODULE = """
@@ -123,7 +123,7 @@ def test_what_it_does_is_what_it_says(folder):
 
 
 def test_emit_knows_the_round_and_to_how_many_each_sends(folder):
-    """Where letters are lost, the out degrees are those that arrive."""
+    """Where messages are lost, the out degrees are those that arrive."""
 
     class Told(Callback):
         def __init__(self):
@@ -175,7 +175,9 @@ def test_a_module_of_the_current_directory_is_found(folder, monkeypatch):
 
 def test_it_is_deployed_as_it_says(folder):
     check_deployable(load(folder / "e.toml"))
-    with pytest.raises(ep.BadInput, match=r'"python" needs every letter to arrive; use network.close.kind = "barrier"'):
+    with pytest.raises(
+        ep.BadInput, match=r'"python" needs every message to arrive; use network.close.kind = "barrier"'
+    ):
         check_deployable(load(folder / "e.toml", ["algorithm.options.exact=true"]))
 
 

@@ -13,11 +13,11 @@ from torch.utils.data import Dataset as TorchDataset
 
 import epidemic as ep
 from epidemic.cli import main
+from epidemic.core.errors import BadInput
+from epidemic.core.rng import Streams
 from epidemic.data import as_dataset, parquet
-from epidemic.errors import BadInput
-from epidemic.host.setup import prepare
 from epidemic.learner.task import squared_error
-from epidemic.rng import Streams
+from epidemic.runtime.setup import prepare
 
 
 def refused(data, classes=None):
@@ -466,9 +466,9 @@ def test_check_says_what_a_table_holds_and_how_to_give_its_scale(tmp_path, capsy
 
 def test_nodes_with_tables_of_their_own_must_have_the_same_scale(tmp_path):
     """Normalised by their own rows, the same number would mean something else on every node."""
-    from epidemic.experiment import node_terms
-    from epidemic.host.setup import prepare
-    from epidemic.net.terms import check_deployable, terms_of
+    from epidemic.deploy.agreement import agreement_of, check_deployable
+    from epidemic.experiment import node_agreement
+    from epidemic.runtime.setup import prepare
 
     def deployed(**settings):
         made = table(tmp_path, ROWS, **settings)
@@ -487,12 +487,12 @@ def test_nodes_with_tables_of_their_own_must_have_the_same_scale(tmp_path):
         {"scale": scales[0], "test": 0.5},
     ):
         check_deployable(deployed(**settings))
-        found.append(terms_of(prepare(deployed(**settings), 1, places=[0])))
+        found.append(agreement_of(prepare(deployed(**settings), 1, places=[0])))
     assert found[1].run == found[3].run  # what else is set may differ
     assert len({one.run for one in found}) == 3
     assert found[0].features.first == ("a", "b")
     wide = deployed(scale={f"column {i}": (0.0, 1.0) for i in range(5000)})
-    assert len(node_terms(wide)) > 5000
+    assert len(node_agreement(wide)) > 5000
     assert "data.scale" in found[1].experiment  # one digest, so that a hello has room for any number of columns
 
 

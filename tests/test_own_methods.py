@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import epidemic as ep
-from epidemic.report.looks import KINDS, USED, WORDS, LineStyle, looks_of_methods
 from epidemic.report.page import page
+from epidemic.report.palette import KINDS, USED, WORDS, LineStyle, looks_of_methods
 from epidemic.report.results import read_results
 from epidemic.report.settings import METHOD, settings_of
 from epidemic.report.style import METHODS, line_of

@@ -10,7 +10,7 @@ import pytest
 import epidemic as ep
 from epidemic.callbacks.named import listeners
 from epidemic.cli import main
-from epidemic.experiment import load, node_terms, same_experiment, to_toml
+from epidemic.experiment import load, node_agreement, same_experiment, to_toml
 from epidemic.report.results import read_results
 
 MODULE = """
@@ -173,9 +173,9 @@ def test_callbacks_may_differ_between_runs_and_nodes_and_metrics_may_not(folder)
     experiment = load(folder / "e.toml")
     without, other = load(folder / "e.toml", ["callbacks=[]"]), load(folder / "e.toml", ["metrics.f1=auc"])
     assert not same_experiment(experiment.table(), without.table())
-    assert node_terms(experiment) == node_terms(without)
+    assert node_agreement(experiment) == node_agreement(without)
     assert same_experiment(experiment.table(), other.table()) == ["metrics.f1"]
-    assert node_terms(experiment) != node_terms(other)
+    assert node_agreement(experiment) != node_agreement(other)
 
 
 @pytest.mark.parametrize("name", ["EarlyStopping", "epidemic.callbacks:EarlyStopping"])
@@ -213,7 +213,7 @@ def test_they_are_swept_in_processes(folder, capsys):
 
 def test_another_process_goes_on_from_the_directory(folder, monkeypatch, capsys):
     """The module lies beside the file that was run, not beside the one in the run's directory."""
-    before = [place for place in sys.path if place != str(folder)]
+    before = [node_id for node_id in sys.path if node_id != str(folder)]
     setting = ["--set", 'callbacks=[{use="my_names:Log",options={fails="recorded 1"}}]']
     assert main(["run", str(folder / "e.toml"), "--out", "run", "--quiet", *setting]) == 1
     monkeypatch.setattr(sys, "path", [*before])
@@ -265,7 +265,7 @@ def test_their_mistakes_are_one_line(folder, capsys, line, said):
 
 
 def test_one_that_ends_runs_is_refused_before_a_cluster_is_made(tmp_path):
-    from epidemic.net.terms import check_deployable
+    from epidemic.deploy.agreement import check_deployable
 
     with pytest.raises(ep.BadInput, match="'EarlyStopping' ends runs early"):
         check_deployable(

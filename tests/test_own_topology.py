@@ -7,8 +7,8 @@ import pytest
 
 import epidemic as ep
 from epidemic.cli import main
+from epidemic.core.rng import Streams
 from epidemic.experiment import load, to_toml
-from epidemic.rng import Streams
 from epidemic.topology import Expected, expected, is_random, is_static, natural_mixing
 
 MODULE = """

@@ -14,8 +14,8 @@ from torch import nn
 import epidemic as ep
 from epidemic.cli import main
 from epidemic.report.charts import Axis, LineStyle, Series, line_chart
-from epidemic.report.looks import DASHES
 from epidemic.report.page import page
+from epidemic.report.palette import DASHES
 from epidemic.report.results import read_results
 from written import finished
 
@@ -126,7 +126,7 @@ def test_runs_of_one_kind_have_one_colour_and_other_dashes(text):
 def test_every_method_has_a_colour_in_light_and_dark():
     from importlib.resources import files
 
-    from epidemic.report.looks import KINDS
+    from epidemic.report.palette import KINDS
     from epidemic.topology import TOPOLOGIES
 
     style = (files("epidemic.report") / "page.css").read_text()

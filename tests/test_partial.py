@@ -6,13 +6,13 @@ import pytest
 
 import flooding
 import partial
+from epidemic.peer_sampling import Cyclon, Jelasity, Spray
+from epidemic.peer_sampling.cyclon import CyclonSampler
+from epidemic.peer_sampling.spray import SpraySampler
 from epidemic.protocol import events as e
-from epidemic.protocol import known as k
+from epidemic.protocol import partial_view as k
 from epidemic.protocol.events import SECOND, AnswerEntries, Disconnect, Seek
-from epidemic.protocol.rounds import Acquaintance, Rounds, Rules
-from epidemic.sampling import Cyclon, Jelasity, Spray
-from epidemic.sampling.cyclon import CyclonSide
-from epidemic.sampling.spray import SpraySide
+from epidemic.protocol.rounds import PartialKnowledge, Rounds, Rules
 
 CHUNKS, EACH = 8, 50
 
@@ -28,7 +28,7 @@ def test_all_laws_hold_on_every_schedule(chunk):
     assert exchanges > 5 * EACH
 
 
-class Gullible(k.Known):
+class Gullible(k.PartialView):
     """Answers every exchange, however often somebody begins one, with nothing left out."""
 
     def approached(self, event):
@@ -36,7 +36,7 @@ class Gullible(k.Known):
         self.side.entries = [*self.side.entries, *event.entries]
 
 
-class Clinging(k.Known):
+class Clinging(k.PartialView):
     """Never ends a connection."""
 
     def _let_go(self):
@@ -45,7 +45,7 @@ class Clinging(k.Known):
         acts[:] = [act for act in acts if not isinstance(act, Disconnect)]
 
 
-class Passive(k.Known):
+class Passive(k.PartialView):
     """Looks for nobody at the start."""
 
     def started(self):
@@ -59,7 +59,7 @@ def test_a_broken_protocol_is_found_out(broken):
     class Broken(Rounds):
         def __init__(self, rules, view, *args, **more):
             super().__init__(rules, view, *args, **more)
-            assert isinstance(view, Acquaintance)
+            assert isinstance(view, PartialKnowledge)
             self.known = broken(self, view.side, view.s, view.cycles, self.known.sample)
             self.view = self.known
 
@@ -81,27 +81,27 @@ def test_a_flood_of_exchanges_isolates_nobody(chunk):
             pytest.fail(f"{problem!r}; schedule {seed} of tests/flooding.py")
 
 
-class Copying(SpraySide):
+class Copying(SpraySampler):
     """Takes every entry that comes, also copies of those that it has."""
 
     def _add(self, partner, got, sent, extra=0):
-        self.entries += [(place, 0) for place, _ in got[: self.most] if place != self.place]
+        self.entries += [(node_id, 0) for node_id, _ in got[: self.most] if node_id != self.node_id]
 
 
-class Forgetful(k.Known):
+class Forgetful(k.PartialView):
     """Has no way back: takes nobody of its sample into its view."""
 
     def _mix(self):
         pass
 
 
-class Loose(CyclonSide):
+class Loose(CyclonSampler):
     """Lets exchanges replace anchors."""
 
     anchors = property(lambda self: [], lambda self, anchors: None)
 
 
-def broken_views(known=k.Known, side=None):
+def broken_views(known=k.PartialView, side=None):
     class Broken(Rounds):
         def __init__(self, rules, view, *args, **more):
             super().__init__(rules, view, *args, **more)
@@ -147,8 +147,8 @@ def test_a_network_that_was_cut_for_long_grows_together_again():
     world, across = partial.World(schedule, Cyclon(size=4, shuffle=2)), {}
 
     def count(when):
-        views = [(node.place, node.protocol.known.side.places) for node in world.nodes if node.running]
-        across[when] = sum((i < 5) != (j < 5) for i, places in views for j in places)
+        views = [(node.node_id, node.protocol.known.side.node_ids) for node in world.nodes if node.running]
+        across[when] = sum((i < 5) != (j < 5) for i, node_ids in views for j in node_ids)
 
     for when in (4, 44, 115):
         world.at(when * SECOND, count, when)
@@ -161,7 +161,7 @@ def test_a_network_that_was_cut_for_long_grows_together_again():
 def test_who_returns_to_a_view_has_time_to_be_reached():
     """It was known before, and gone since: what counts is since when it is in the view again."""
     node = Rounds(
-        Rules(0, 6, 5, blind=True, partial=True), Acquaintance(Cyclon(size=3, shuffle=2).side(6, 0, lambda _: 0), 2), lambda _: 0, "me"
+        Rules(0, 6, 5, blind=True, partial=True), PartialKnowledge(Cyclon(size=3, shuffle=2).side(6, 0, lambda _: 0), 2), lambda _: 0, "me"
     )  # fmt: skip
     node.step(e.Started(), 0)
     node.step(e.Present(4, "four", True), SECOND)
@@ -175,7 +175,7 @@ def test_who_returns_to_a_view_has_time_to_be_reached():
     for now, there in ((101, True), (109, True), (111, False)):
         node.now = now * SECOND
         node.known._let_go()
-        assert (4 in node.known.side.places) == there
+        assert (4 in node.known.side.node_ids) == there
 
 
 def test_who_knows_nobody_any_more_looks_for_those_of_the_beginning():

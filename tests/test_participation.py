@@ -1,4 +1,4 @@
-"""Laws of partial participation: who takes part, what becomes of letters, exact factors, travelling models, and runs from files."""
+"""Laws of partial participation: who takes part, what becomes of messages, exact factors, travelling models, and runs from files."""
 
 import itertools
 import json
@@ -15,16 +15,16 @@ import epidemic as ep
 from epidemic import theory
 from epidemic.callbacks import Callback
 from epidemic.cli import main
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
+from epidemic.core.rng import Streams
+from epidemic.deploy.agreement import check_deployable
 from epidemic.faults import Crash, Faults, RandomCrashes, Split
-from epidemic.host.plan import plan_round
-from epidemic.host.saved import export_model
-from epidemic.net.terms import check_deployable
 from epidemic.participation import BernoulliParticipation as Bernoulli
 from epidemic.participation import Everybody, Teleportation
 from epidemic.participation import UniformParticipation as Uniform
 from epidemic.record import HEADER_BYTES
-from epidemic.rng import Streams
+from epidemic.runtime.plan import plan_round
+from epidemic.runtime.saved_models import export_model
 
 STREAMS = Streams(1)
 
@@ -100,7 +100,7 @@ def test_everybody_takes_part_equally_often():
         assert np.abs(times - 250 * share).max() < 5 * math.sqrt(250 * share * (1 - share))
 
 
-def test_letters_to_those_who_take_no_part_are_wasted_in_their_share():
+def test_messages_to_those_who_take_no_part_are_wasted_in_their_share():
     sent = lost = 0
     for plan in plans(100, 96, ep.ELLocal(7), Uniform(48, "blind")):
         assert plan.delivery.models_sent.sum() == 48 * 7

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epidemic.config import build_kind
+from epidemic.core.config import build_kind
+from epidemic.core.errors import BadInput
+from epidemic.core.rng import Streams
 from epidemic.data import IID, PARTITIONS, Dirichlet, DirichletHsu, Explicit, Natural, Samples, Shards
-from epidemic.errors import BadInput
-from epidemic.rng import Streams
 
 
 def _samples(size, classes=10, groups=None):

@@ -9,10 +9,10 @@ import torch
 
 import epidemic as ep
 from epidemic.clock import Clock, ExponentialChurn
-from epidemic.errors import BadInput, Interrupted
+from epidemic.core.errors import BadInput, Interrupted
+from epidemic.deploy.gather import _record
 from epidemic.experiment import load, to_toml
-from epidemic.net.gather import _record
-from epidemic.record import PerNode
+from epidemic.record import NodeNumbers
 from test_clock import Impatient
 
 
@@ -127,10 +127,10 @@ def test_gathered_nodes_keep_their_ids(data):
     """Deployed nodes record themselves; a node that has not finished is missing, and nobody takes its place."""
     record = ep.simulate(small(), data=data).records[-1]
     parts = [
-        msgspec.structs.replace(record, per_node=PerNode([node], [0.5 + node], [0.1 * node], {"own": [None]}))
+        msgspec.structs.replace(record, per_node=NodeNumbers([node], [0.5 + node], [0.1 * node], {"own": [None]}))
         for node in (1, 4)
     ]
-    assert _record(parts).per_node == PerNode([1, 4], [1.5, 4.5], [0.1, 0.4], {"own": [None, None]})
+    assert _record(parts).per_node == NodeNumbers([1, 4], [1.5, 4.5], [0.1, 0.4], {"own": [None, None]})
     assert _record([msgspec.structs.replace(part, per_node=None) for part in parts]).per_node is None
 
 

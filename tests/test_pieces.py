@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import epidemic as ep
-from epidemic.errors import RunFailed
-from epidemic.host import checkpoint
-from epidemic.host.pieces import TYPES, Fed, Head, TensorFile, portions, write_tensors
-from epidemic.host.ranks import Alone
-from epidemic.host.saved import save_models
+from epidemic.core.errors import RunFailed
 from epidemic.learner import Layout
+from epidemic.runtime import checkpoint
+from epidemic.runtime.ranks import Alone
+from epidemic.runtime.saved_models import save_models
+from epidemic.runtime.tensor_files import TYPES, Fed, Head, TensorFile, portions, write_tensors
 from saved import content
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.bfloat16, torch.uint8, torch.bool]
@@ -72,7 +72,7 @@ def test_models_and_checkpoints_do_not_depend_on_the_size_of_pieces(tmp_path, mo
     )  # fmt: skip
     ep.simulate(experiment, tmp_path / "whole")
     for module in ("pieces", "checkpoint", "ranks"):
-        monkeypatch.setattr(f"epidemic.host.{module}.PIECE", piece)
+        monkeypatch.setattr(f"epidemic.runtime.{module}.PIECE", piece)
     monkeypatch.setattr(portions, "__defaults__", (piece,))
     ep.simulate(experiment, tmp_path / "pieces")
     whole, parts = tmp_path / "whole/seed-1", tmp_path / "pieces/seed-1"

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 import epidemic as ep
-from epidemic.host.inbox import Exchange, Post, Received
-from epidemic.host.population import Population
-from epidemic.host.setup import make_learner, prepare
+from epidemic.core.workers import Workers
 from epidemic.mixing import weights
-from epidemic.workers import Workers
+from epidemic.runtime.inbox import MatrixInbox, MessageInbox, Received
+from epidemic.runtime.population import Population
+from epidemic.runtime.setup import make_learner, prepare
 
 WORKERS = Workers(1)
 N = 7
@@ -40,15 +40,17 @@ def exchange(nodes, message, who=None):
     """Everybody (or everybody of some) hears everybody."""
     ids = nodes.ids if who is None else nodes.ids[who]
     graph = ep.Graph.complete(len(ids)).explicit()
-    return Exchange(message, weights("uniform", graph), ids, WORKERS, nodes.memory)
+    return MatrixInbox(message, weights("uniform", graph), ids, WORKERS, nodes.memory)
 
 
 def play(nodes, rounds=2):
     """Some whole rounds, so that no two nodes are alike."""
     for t in range(rounds):
-        message, _ = nodes.emit(t, np.full(N, 3))
+        message, _ = nodes.local_update(t, np.full(N, 3))
         graph = ep.ELLocal(3).graph(N, t, ep.Streams(5))
-        nodes.absorb(Exchange(message, weights("uniform", graph), nodes.ids, WORKERS, nodes.memory), None, message)
+        nodes.aggregate(
+            MatrixInbox(message, weights("uniform", graph), nodes.ids, WORKERS, nodes.memory), None, message
+        )
 
 
 def copy(state):
@@ -64,10 +66,10 @@ def test_who_takes_no_part_stays_as_it_is(algorithm):
     nodes = population(algorithm)
     play(nodes)
     before = copy(nodes.state)
-    message, loss = nodes.emit(2, np.full(len(SOME), 2), who=SOME)
+    message, loss = nodes.local_update(2, np.full(len(SOME), 2), who=SOME)
     assert loss.shape == (3,)
     assert all(len(rows) == 3 for rows in message.values())
-    nodes.absorb(exchange(nodes, message, SOME), SOME, message)
+    nodes.aggregate(exchange(nodes, message, SOME), SOME, message)
     assert nodes.state.keys() == before.keys()
     for name, rows in nodes.state.items():
         assert torch.equal(rows[OTHERS], before[name][OTHERS])
@@ -80,9 +82,9 @@ def test_parts_train_as_the_whole_does(algorithm):
     play(whole)
     play(parts)
     degree = np.array([4, 1, 2, 3, 0, 4, 2])
-    message, loss = whole.emit(2, degree)
+    message, loss = whole.local_update(2, degree)
     for who in (SOME, OTHERS):
-        part, part_loss = parts.emit(2, degree[who], who=who)
+        part, part_loss = parts.local_update(2, degree[who], who=who)
         assert same(part, {name: rows[who] for name, rows in message.items()})
         assert torch.equal(part_loss, loss[who])
     assert same(parts.state, whole.state)
@@ -90,21 +92,21 @@ def test_parts_train_as_the_whole_does(algorithm):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: type(a).__name__)
 def test_those_who_trained_together_may_mix_one_after_the_other(algorithm):
-    """As places of one process do, whose letters come at other times."""
+    """As places of one process do, whose messages come at other times."""
     whole, parts = population(algorithm), population(algorithm)
     for nodes in (whole, parts):
         play(nodes)
-    message, _ = whole.emit(2, np.full(N, 2))
-    parts.emit(2, np.full(N, 2))
+    message, _ = whole.local_update(2, np.full(N, 2))
+    parts.local_update(2, np.full(N, 2))
     sent = copy(message)
     graph = ep.Graph.from_edges(N, np.arange(N), (np.arange(N) + 3) % N)
     w = weights("uniform", graph)
-    whole.absorb(Exchange(message, w, whole.ids, WORKERS, whole.memory))
+    whole.aggregate(MatrixInbox(message, w, whole.ids, WORKERS, whole.memory))
     for who in (SOME, OTHERS):
         own = {name: rows[who] for name, rows in sent.items()}
         heard = [(int(i) - 3) % N for i in who]
         received = [Received([j], [{name: rows[j] for name, rows in sent.items()}], np.full(2, 0.5)) for j in heard]
-        parts.absorb(Post(own, received, WORKERS), who)
+        parts.aggregate(MessageInbox(own, received, WORKERS), who)
     assert parts.state.keys() == whole.state.keys()
     for name, rows in whole.state.items():
         torch.testing.assert_close(parts.state[name], rows, rtol=0, atol=1e-6)
@@ -119,18 +121,18 @@ class Twice(ep.Defaults):
     def init(self, x):
         return {"x": x, "first": x, "flat": torch.zeros(1).expand(len(x))}
 
-    def emit(self, state, learner, turn):
+    def local_update(self, state, learner, context):
         x = state["x"] + 1
         return {**state, "x": x, "flat": state["flat"] + 1}, {"x": x}, torch.zeros(len(x))
 
-    def absorb(self, state, inbox):
+    def aggregate(self, state, inbox):
         return {**state, "x": inbox.mean("x")}
 
 
 def test_a_tensor_under_two_names_is_two_for_those_who_take_part_alone():
     nodes = population(Twice())
     initial = nodes.models.clone()
-    nodes.emit(0, np.full(len(SOME), 2), who=SOME)
+    nodes.local_update(0, np.full(len(SOME), 2), who=SOME)
     assert torch.equal(nodes.state["x"][SOME], initial[SOME] + 1)
     assert torch.equal(nodes.state["first"], initial)
     assert torch.equal(nodes.state["x"][OTHERS], initial[OTHERS])
@@ -140,8 +142,8 @@ def test_a_tensor_under_two_names_is_two_for_those_who_take_part_alone():
 def test_nobody_may_take_part():
     nodes = population(ALGORITHMS[2])
     before, nobody = copy(nodes.state), np.zeros(0, dtype=np.int64)
-    message, loss = nodes.emit(0, nobody, who=nobody)
-    nodes.absorb(exchange(nodes, message, nobody), nobody, message)
+    message, loss = nodes.local_update(0, nobody, who=nobody)
+    nodes.aggregate(exchange(nodes, message, nobody), nobody, message)
     assert len(loss) == 0
     assert same(nodes.state, before)
 
@@ -154,7 +156,7 @@ def test_a_snapshot_is_a_copy_that_can_be_put_back(algorithm, which):
     whole, some = copy(nodes.state), nodes.snapshot(which)
     others = np.setdiff1d(np.arange(N), which)
     assert torch.equal(nodes.models_of(which), nodes.models[which])
-    nodes.emit(2, np.full(N, 3))
+    nodes.local_update(2, np.full(N, 3))
     nodes.restore(which, some)
     nodes.restore(others, {name: rows[others] for name, rows in whole.items()})
     assert {n: r for n, r in nodes.state.items() if n not in ("learnt", "gamma")}.keys() == whole.keys()
@@ -174,9 +176,9 @@ def test_adopting_takes_the_model_of_another_and_keeps_what_is_ones_own():
     assert torch.equal(nodes.state["x"][kept], before["x"][kept])
 
 
-def test_letters_have_the_bytes_of_their_columns():
-    assert population(ep.LocalSGD()).letter_bytes == 4 * 650
-    assert population(ep.PushSum()).letter_bytes == 4 * 650 + 4
+def test_messages_have_the_bytes_of_their_columns():
+    assert population(ep.LocalSGD()).message_bytes == 4 * 650
+    assert population(ep.PushSum()).message_bytes == 4 * 650 + 4
 
 
 # -- algorithms that are wrong ----------------------------------------------------------------------------------------
@@ -191,10 +193,10 @@ class Own(ep.Defaults):
     def init(self, x):
         return {"x": x}
 
-    def emit(self, state, learner, turn):
+    def local_update(self, state, learner, context):
         return state, {"x": state["x"]}, torch.zeros(len(state["x"]))
 
-    def absorb(self, state, inbox):
+    def aggregate(self, state, inbox):
         return {"x": inbox.mean("x")}
 
 
@@ -203,7 +205,7 @@ def breaking(name, does):
 
 
 def emitting(message=None, state=None, loss=None):
-    def emit(self, had, learner, turn):
+    def local_update(self, had, learner, context):
         x, k = had["x"], len(had["x"])
         return (
             had if state is None else state(x),
@@ -211,7 +213,7 @@ def emitting(message=None, state=None, loss=None):
             torch.zeros(k) if loss is None else loss(x),
         )
 
-    return breaking("emit", emit)
+    return breaking("local_update", local_update)
 
 
 def raising(name):
@@ -233,14 +235,14 @@ def raising(name):
         (emitting(loss=lambda x: torch.zeros(())), "algorithm: emit gave () as the loss"),
         (emitting(state=lambda x: {"x": x, "count": 3}), "algorithm: emit gave int for 'count' of the state; it needs a row for each of 7 nodes"),
         (breaking("init", lambda self, x: {"x": x[0]}), "algorithm: init gave (650,) for 'x' of the state"),
-        (breaking("absorb", lambda self, state, inbox: {"x": inbox.mean("x")[:2]}), "algorithm: absorb gave (2, 650) for 'x' of the state"),
-        (breaking("absorb", lambda self, state, inbox: {"y": inbox.mean("x")}), "model failed: KeyError: 'x'"),
-        (breaking("absorb", lambda self, state, inbox: {"x": inbox.mean("y")}), "experiment, seed 1, round 0: absorb failed: KeyError: 'y'"),
-        (raising("emit"), "experiment, seed 1, round 0: training failed: KeyError: 'no such\\nthing'"),
+        (breaking("aggregate", lambda self, state, inbox: {"x": inbox.mean("x")[:2]}), "algorithm: absorb gave (2, 650) for 'x' of the state"),
+        (breaking("aggregate", lambda self, state, inbox: {"y": inbox.mean("x")}), "model failed: KeyError: 'x'"),
+        (breaking("aggregate", lambda self, state, inbox: {"x": inbox.mean("y")}), "experiment, seed 1, round 0: absorb failed: KeyError: 'y'"),
+        (raising("local_update"), "experiment, seed 1, round 0: training failed: KeyError: 'no such\\nthing'"),
         (raising("columns"), "columns failed: KeyError"),
         (raising("init"), "init failed: KeyError"),
         (raising("model"), "model failed: KeyError"),
-        (breaking("emit", lambda self, state, learner, turn: state), "training failed: ValueError"),
+        (breaking("local_update", lambda self, state, learner, context: state), "training failed: ValueError"),
         (breaking("columns", lambda self, size, dtype: (ep.Column("x", (size,), "int8"),)), "the type of column 'x' = 'int8'"),
     ],
 )  # fmt: skip

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 import epidemic as ep
 from epidemic.cli.app import main
 from epidemic.cli.clusters import _starting
-from epidemic.net.processes import Child, blocks
+from epidemic.deploy.processes import Child, blocks
 
 
 @given(st.integers(1, 500), st.data())
 def test_every_place_is_hosted_once_in_contiguous_blocks_of_nearly_the_same_size(count, data):
     processes = data.draw(st.integers(1, count))
     found = blocks(count, processes)
-    assert [place for block in found for place in block] == list(range(count))
+    assert [node_id for block in found for node_id in block] == list(range(count))
     assert len(found) == processes
     sizes = [len(block) for block in found]
     assert max(sizes) - min(sizes) <= 1
@@ -52,11 +52,11 @@ class Several:
         self.children = children
 
 
-def child(folder, places, log=None, **options):
+def child(folder, node_ids, log=None, **options):
     folder.mkdir(exist_ok=True)
     if log is not None:
         (folder / "node.log").write_text(log)
-    return Child(places, (folder,), options.pop("process", Asleep()), **options)
+    return Child(node_ids, (folder,), options.pop("process", Asleep()), **options)
 
 
 def test_the_last_words_of_a_process_are_those_since_its_start(tmp_path):

@@ -15,19 +15,19 @@ from epidemic.algorithms import cautions
 from epidemic.callbacks import Callback
 from epidemic.cli import main
 from epidemic.clock import CloseBarrier
-from epidemic.engine.round import InRounds
-from epidemic.errors import Interrupted
+from epidemic.core.errors import Interrupted
+from epidemic.core.workers import Workers
+from epidemic.deploy.agreement import check_deployable
+from epidemic.deploy.relay import message_bytes
 from epidemic.experiment import load, to_toml
 from epidemic.faults import Crash, Faults, RandomCrashes
-from epidemic.host.interrupt import gentle_stop
-from epidemic.host.journal import Host
-from epidemic.host.population import Population
-from epidemic.host.setup import make_learner, prepare
 from epidemic.mixing import weights
-from epidemic.net.relay import letter_bytes
-from epidemic.net.terms import check_deployable
 from epidemic.record import HEADER_BYTES
-from epidemic.workers import Workers
+from epidemic.runtime.interrupt import gentle_stop
+from epidemic.runtime.population import Population
+from epidemic.runtime.recorder import Host
+from epidemic.runtime.setup import make_learner, prepare
+from epidemic.simulator.rounds import RoundLoop
 
 
 class Targets:
@@ -72,7 +72,7 @@ class Engine:
         self.learner, _ = make_learner(setup, workers)
         self.population = Population(setup, self.learner)
         self.seen = Plans()
-        self._simulation = InRounds(Host(self.population, self.learner, workers, stop), None, self.seen, "")
+        self._simulation = RoundLoop(Host(self.population, self.learner, workers, stop), None, self.seen, "")
         if start is not None:
             self.population.state["x"] = torch.as_tensor(start, dtype=torch.float64).clone()
 
@@ -288,11 +288,11 @@ def test_the_stationary_variance_of_the_weights():
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_letter_has_four_bytes_more_than_the_model():
+def test_a_message_has_four_bytes_more_than_the_model():
     run = ep.simulate(small())
     assert run.records[-1].bytes.model.mean == 8 * 4 * (4 * 650 + 4)
     assert run.records[-1].bytes.header.mean == 8 * 4 * HEADER_BYTES
-    assert letter_bytes(small()) == HEADER_BYTES + 4 * 650 + 4
+    assert message_bytes(small()) == HEADER_BYTES + 4 * 650 + 4
 
 
 @pytest.mark.parametrize(
@@ -322,9 +322,9 @@ def test_three_targets_are_few_and_four_are_enough():
     assert cautions(ep.LocalSGD(), ep.ELLocal(3)) == []
 
 
-def test_nodes_on_a_network_need_every_letter():
+def test_nodes_on_a_network_need_every_message():
     with pytest.raises(
-        ep.BadInput, match=r'"push-sum" needs every letter to arrive; use network\.close\.kind = "barrier"'
+        ep.BadInput, match=r'"push-sum" needs every message to arrive; use network\.close\.kind = "barrier"'
     ):
         check_deployable(small())
     check_deployable(small(network=ep.Network(close=CloseBarrier())))

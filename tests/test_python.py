@@ -18,10 +18,10 @@ import epidemic as ep
 from epidemic.api import progress as showing
 from epidemic.callbacks import notebook
 from epidemic.cli import main
-from epidemic.errors import BadInput, RunFailed
-from epidemic.grid import experiment_jobs
-from epidemic.host.saved import load_models
-from epidemic.shown import html_table
+from epidemic.core.errors import BadInput, RunFailed
+from epidemic.core.formatting import html_table
+from epidemic.runtime.saved_models import load_models
+from epidemic.study.sweep import experiment_jobs
 
 EXPERIMENT = ep.Experiment(
     name="<b>", nodes=6, rounds=4, seeds=[1, 2], topology=ep.ELLocal(2), data=ep.Digits(), partition=ep.IID(), model=ep.Logistic(),

@@ -1,4 +1,4 @@
-"""Deployed nodes compute what the simulator computes: populations of one, two or three replay the golden transcript, letter by letter."""
+"""Deployed nodes compute what the simulator computes: populations of one, two or three replay the golden transcript, message by message."""
 
 import json
 
@@ -9,18 +9,18 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import epidemic as ep
+from epidemic.core.rng import Streams
+from epidemic.core.workers import Workers
+from epidemic.deploy.learning import rows_of
+from epidemic.deploy.outbox import raw_bytes
+from epidemic.deploy.wire import STATE_TRANSFER, MessageFormat
 from epidemic.experiment import Network
-from epidemic.host.inbox import Post, Received
-from epidemic.host.plan import intended_graph, shares, view_of
-from epidemic.host.population import Population
-from epidemic.host.setup import make_learner, prepare
-from epidemic.net.learning import rows_of
-from epidemic.net.outbox import raw_bytes
-from epidemic.net.wire import STATE_TRANSFER, MessageFormat
 from epidemic.protocol.mailbox import Mailbox
 from epidemic.record import HEADER_BYTES
-from epidemic.rng import Streams
-from epidemic.workers import Workers
+from epidemic.runtime.inbox import MessageInbox, Received
+from epidemic.runtime.plan import intended_graph, shares, view_of
+from epidemic.runtime.population import Population
+from epidemic.runtime.setup import make_learner, prepare
 from test_transcript import EXPERIMENTS, GOLDEN, projections
 
 
@@ -37,7 +37,7 @@ def populations(experiment, size=1):
 def views(experiment, round, streams=None):
     """The round as each node sees it."""
     graph = intended_graph(experiment, Streams(experiment.seeds[0]) if streams is None else streams, round)
-    return [view_of(graph, round, place) for place in range(experiment.nodes)]
+    return [view_of(graph, round, node_id) for node_id in range(experiment.nodes)]
 
 
 class Replay:
@@ -57,12 +57,12 @@ class Replay:
         self.workers = Workers(1)
         self.sent = np.zeros(len(self.where), dtype=int)
 
-    def sealed(self, round, place, graph, row, kind=""):
+    def sealed(self, round, node_id, graph, row, kind=""):
         raw = {name: raw_bytes(numbers) for name, numbers in row.items()}
-        return bytes(self.format.seal(round, place, raw, self.keys[place], graph=graph, kind=kind))
+        return bytes(self.format.seal(round, node_id, raw, self.keys[node_id], graph=graph, kind=kind))
 
     def opened(self, frame):
-        return self.format.open(frame, lambda place: self.keys[place].public_key())
+        return self.format.open(frame, lambda node_id: self.keys[node_id].public_key())
 
     def adopt(self, round, taker, donor):
         """One takes the model of another, sealed and opened."""
@@ -74,41 +74,43 @@ class Replay:
         population, at = self.where[taker]
         population.adopt(np.array([at]), {name: row[None].clone() for name, row in rows.items()})
 
-    def emit(self, round, seen, alive):
+    def local_update(self, round, seen, alive):
         """Those alive train: what each of them sends."""
         messages = {}
         for population in self.populations:
             who = np.flatnonzero(alive[population.ids])
             if len(who):
-                degrees = np.array([len(seen[place].targets) for place in population.ids[who]])
-                message, _ = population.emit(round, degrees, None, who)
+                degrees = np.array([len(seen[node_id].targets) for node_id in population.ids[who]])
+                message, _ = population.local_update(round, degrees, None, who)
                 message = {name: rows.clone() for name, rows in message.items()}
-                for i, place in enumerate(population.ids[who].tolist()):
-                    messages[place] = {name: rows[i : i + 1] for name, rows in message.items()}
+                for i, node_id in enumerate(population.ids[who].tolist()):
+                    messages[node_id] = {name: rows[i : i + 1] for name, rows in message.items()}
         return messages
 
-    def absorb(self, seen, messages, letters):
+    def aggregate(self, seen, messages, received):
         """Those who trained take what came."""
         for population in self.populations:
-            places = [place for place in population.ids.tolist() if place in messages]
-            if places:
+            node_ids = [node_id for node_id in population.ids.tolist() if node_id in messages]
+            if node_ids:
                 received = [
                     Received(
-                        list(letters[place]),
-                        [rows_of(letter, self.columns, self.coder) for letter in letters[place].values()],
-                        shares(self.experiment, seen[place], place, list(letters[place])),
+                        list(received[node_id]),
+                        [rows_of(one_message, self.columns, self.coder) for one_message in received[node_id].values()],
+                        shares(self.experiment, seen[node_id], node_id, list(received[node_id])),
                     )
-                    for place in places
+                    for node_id in node_ids
                 ]
-                own = {name: torch.cat([messages[place][name] for place in places]) for name in messages[places[0]]}
-                who = np.array([self.where[place][1] for place in places])
-                population.absorb(Post(own, received, self.workers, self.coder), who)
+                own = {
+                    name: torch.cat([messages[node_id][name] for node_id in node_ids]) for name in messages[node_ids[0]]
+                }
+                who = np.array([self.where[node_id][1] for node_id in node_ids])
+                population.aggregate(MessageInbox(own, received, self.workers, self.coder), who)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_deployed_nodes_replay_the_golden_transcript(name, size):
-    """Processes host one node or a few; letters go through frames and mailboxes, shuffled and repeated.
+    """Processes host one node or a few; messages go through frames and mailboxes, shuffled and repeated.
 
     The network loses and redirects what the transcript says was not heard, and keeps down who is crashed there.
     """
@@ -126,7 +128,7 @@ def test_deployed_nodes_replay_the_golden_transcript(name, size):
         assert {view.digest.hex() for view in seen} == {then["digest"]}
         for population in replay.populations:
             assert population.batches(t).tolist() == [then["batches"][i] for i in population.ids]
-        messages = replay.emit(t, seen, alive)
+        messages = replay.local_update(t, seen, alive)
         frames = {
             i: replay.sealed(t, i, seen[i].digest, {name: rows[0] for name, rows in message.items()})
             for i, message in messages.items()
@@ -134,17 +136,17 @@ def test_deployed_nodes_replay_the_golden_transcript(name, size):
         flying = [(i, j) for j, heard in enumerate(then["heard"]) for i in heard]
         replay.sent += [len(frames[i]) * then["models_sent"][i] if i in frames else 0 for i in range(nodes)]
         for i in frames:
-            replay.boxes[i].open(t, None)  # the transcript's cap redirects letters
+            replay.boxes[i].open(t, None)  # the transcript's cap redirects messages
         for at in shuffle.permutation(2 * len(flying)):
             i, j = flying[at % len(flying)]
-            letter = replay.opened(frames[i])
-            replay.boxes[j].put(letter.counter, letter.sender, letter)
-        letters = {i: replay.boxes[i].take() for i in frames}
-        assert all(list(letters[i]) == then["heard"][i] for i in frames)
-        for i, heard in letters.items():
+            one_message = replay.opened(frames[i])
+            replay.boxes[j].put(one_message.counter, one_message.sender, one_message)
+        received = {i: replay.boxes[i].take() for i in frames}
+        assert all(list(received[i]) == then["heard"][i] for i in frames)
+        for i, heard in received.items():
             weights = shares(experiment, seen[i], i, list(heard))
             np.testing.assert_allclose(weights, np.array(then["weights"][i])[[i, *heard]], atol=1e-12)
-        replay.absorb(seen, messages, letters)
+        replay.aggregate(seen, messages, received)
         models = torch.cat([population.models for population in replay.populations])
         np.testing.assert_allclose(projections(models), then["models"], atol=1e-5)
         assert sum(box.tally["duplicate"] for box in replay.boxes) >= len(flying)
@@ -165,7 +167,7 @@ def test_deployed_nodes_replay_the_golden_transcript(name, size):
     ],
     ids=lambda algorithm: algorithm.called,
 )  # fmt: skip
-def test_every_algorithm_is_that_of_the_simulator_letter_by_letter(algorithm, size):
+def test_every_algorithm_is_that_of_the_simulator_message_by_message(algorithm, size):
     """Whatever its columns are; only what is declared goes through the frames."""
     topology = ep.ELOracle(4) if algorithm.balanced else ep.ELLocal(4)
     experiment = ep.Experiment(
@@ -175,15 +177,15 @@ def test_every_algorithm_is_that_of_the_simulator_letter_by_letter(algorithm, si
     replay = Replay(experiment, size)
     for t in range(5):
         seen = views(experiment, t)
-        messages = replay.emit(t, seen, np.ones(7, dtype=bool))
+        messages = replay.local_update(t, seen, np.ones(7, dtype=bool))
         frames = {
             i: replay.sealed(t, i, seen[i].digest, {n: rows[0] for n, rows in m.items()}) for i, m in messages.items()
         }
-        letters = {j: {i: replay.opened(frames[i]) for i in sorted(seen[j].expected)} for j in range(7)}
-        replay.absorb(seen, messages, letters)
+        received = {j: {i: replay.opened(frames[i]) for i in sorted(seen[j].expected)} for j in range(7)}
+        replay.aggregate(seen, messages, received)
     models = torch.cat([population.models for population in replay.populations])
     torch.testing.assert_close(models, ep.simulate(experiment).models.rows, rtol=0, atol=1e-6)
-    assert replay.format.frame_bytes == HEADER_BYTES + replay.populations[0].letter_bytes
+    assert replay.format.frame_bytes == HEADER_BYTES + replay.populations[0].message_bytes
 
 
 @pytest.mark.parametrize("name", ["el-local", "el-oracle"])

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epidemic.net.replays import FAR, Replays
+from epidemic.deploy.replays import FAR, Replays
 from epidemic.protocol.events import SECOND
-from epidemic.protocol.intake import MOST_A_SECOND, WINDOW
+from epidemic.protocol.replay_filter import MOST_A_SECOND, WINDOW
 
 
 def taken(replays, number, nodes=(0,), now=0, sender=1):

@@ -14,12 +14,12 @@ from epidemic.cli import main
 from epidemic.experiment import load, same_experiment
 from epidemic.record import read_records
 from epidemic.report.statistics import Interval
-from epidemic.reproduce import ITEMS, Request, items_named, learning, planned
-from epidemic.reproduce import studies as st
-from epidemic.reproduce.base import ahead, measured, near
-from epidemic.reproduce.races import AD_PSGD, DIVSHARE, METHODS, RACES
-from epidemic.reproduce.rivalry import ORACLE, RIVALRIES, RIVALS
-from epidemic.reproduce.structure import received, worst_deviation
+from epidemic.study.reproduce import ITEMS, Request, items_named, learning, planned
+from epidemic.study.reproduce import studies as st
+from epidemic.study.reproduce.base import ahead, measured, near
+from epidemic.study.reproduce.races import AD_PSGD, DIVSHARE, METHODS, RACES
+from epidemic.study.reproduce.rivalry import ORACLE, RIVALRIES, RIVALS
+from epidemic.study.reproduce.structure import received, worst_deviation
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -528,7 +528,7 @@ def test_divergence_is_a_result_of_figure_6_and_an_error_elsewhere(out):
     finding = ITEMS["fig6"].find(request, {"cifar10: EL-Oracle, lr 0.5": "the loss is no longer a finite number"})
     assert any("EL-Oracle, lr 0.5 diverged" in note for note in finding.notes)
     assert not any(row["method"] == "EL-Oracle, lr 0.5" for row in finding.rows)
-    from epidemic.errors import RunFailed
+    from epidemic.core.errors import RunFailed
 
     with pytest.raises(RunFailed, match="the disk is full"):
         ITEMS["fig6"].find(request, {"cifar10: EL-Oracle, lr 0.5": "the disk is full"})
@@ -537,7 +537,7 @@ def test_divergence_is_a_result_of_figure_6_and_an_error_elsewhere(out):
 
 
 def test_what_failed_is_said_and_the_rest_is_still_made(out, monkeypatch, capsys):
-    from epidemic import reproduce as reproducing
+    from epidemic.study import reproduce as reproducing
 
     monkeypatch.setattr(reproducing, "run_jobs", lambda *_: {"femnist: complete": "no disk"})
     some = {name: item for name, item in reproducing.ITEMS.items() if name in ("fig8", "table2")}
@@ -549,8 +549,8 @@ def test_what_failed_is_said_and_the_rest_is_still_made(out, monkeypatch, capsys
 
 
 def test_interrupted_it_says_how_to_go_on(tmp_path, monkeypatch, capsys):
-    from epidemic import reproduce as reproducing
-    from epidemic.errors import Interrupted
+    from epidemic.core.errors import Interrupted
+    from epidemic.study import reproduce as reproducing
 
     def stop(*_):
         raise Interrupted("interrupted in x, after 0 of 3 runs")

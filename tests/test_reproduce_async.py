@@ -9,19 +9,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from epidemic import reproduce as reproducing
-from epidemic.batch import Outcome
 from epidemic.cli import main
 from epidemic.clock.devices import find_devices, read_devices
-from epidemic.engine.dry import dry_run
-from epidemic.errors import RunFailed
+from epidemic.core.errors import RunFailed
 from epidemic.experiment import load
 from epidemic.record import read_records
 from epidemic.report.statistics import Interval
-from epidemic.reproduce import ITEMS, Request, items_named, planned, races, stages
-from epidemic.reproduce import asynchronous as item
-from epidemic.reproduce.contests import TUNING_SEED, VALIDATION
-from epidemic.reproduce.races import (
+from epidemic.simulator.dry_run import dry_run
+from epidemic.study import reproduce as reproducing
+from epidemic.study.batch import Outcome
+from epidemic.study.reproduce import ITEMS, Request, items_named, planned, races, stages
+from epidemic.study.reproduce import asynchronous as item
+from epidemic.study.reproduce.contests import TUNING_SEED, VALIDATION
+from epidemic.study.reproduce.races import (
     AD_PSGD,
     DEGREE,
     DEVICES,
@@ -83,12 +83,12 @@ def test_the_scale_paper_is_divshares():
     assert not full.known
 
 
-def test_a_training_lasts_ten_letters_of_a_fast_device_and_two_of_a_slow_one():
+def test_a_training_lasts_ten_messages_of_a_fast_device_and_two_of_a_slow_one():
     for race in RACES.values():
         assert race.training == pytest.approx(TRAINING * (4 * race.parameters + 256) * 8 / 60e6)
         slow = [d.up_kbps / 1000 for d in read_devices(find_devices(DEVICES, Path())) if d.up_kbps < 60_000]
         assert len(slow) == 7
-        assert {int(race.training / (race.letter * FAST_MBIT / rate)) for rate in slow} <= {1, 2}
+        assert {int(race.training / (race.message * FAST_MBIT / rate)) for rate in slow} <= {1, 2}
 
 
 @pytest.mark.parametrize(("scale", "shape"), [("smoke", (1, 8, 8)), ("laptop", (3, 32, 32)), ("paper", (3, 32, 32))])
@@ -244,8 +244,8 @@ def test_a_dry_run_counts_what_the_clock_would_send(tmp_path, monkeypatch, capsy
     runs = json.loads(capsys.readouterr().out)["runs"]
     assert [run["run"] for run in runs] == [f"async: {method}" for method in METHODS]
     sent = {run["run"]: run["cost"]["sent_per_node"] for run in runs}
-    letter = 4 * 2410 + 256
-    most = DEGREE * letter * 24 * 1.25
+    message = 4 * 2410 + 256
+    most = DEGREE * message * 24 * 1.25
     assert sent["async: AD-PSGD"] < sent["async: EL neighbours"] < sent["async: async EL"] < most
     assert list(tmp_path.iterdir()) == []
 

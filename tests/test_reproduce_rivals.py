@@ -9,17 +9,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from epidemic import reproduce as reproducing
 from epidemic import theory
 from epidemic.cli import main
-from epidemic.errors import RunFailed
+from epidemic.core.errors import RunFailed
 from epidemic.experiment import load
 from epidemic.measure import FoundFloors, floors_of
 from epidemic.record import MeanMax, Traffic, read_records
 from epidemic.report.statistics import Interval
-from epidemic.reproduce import ITEMS, Request, items_named, planned, rivalry, rivals, stages
-from epidemic.reproduce.contests import TUNING_SEED, VALIDATION
-from epidemic.reproduce.rivalry import (
+from epidemic.study import reproduce as reproducing
+from epidemic.study.reproduce import ITEMS, Request, items_named, planned, rivalry, rivals, stages
+from epidemic.study.reproduce.contests import TUNING_SEED, VALIDATION
+from epidemic.study.reproduce.rivalry import (
     COMPLETE,
     CONTROLS,
     FRAGMENTS_1,
@@ -129,7 +129,7 @@ def test_floors_are_those_of_the_theory(method, noise, bias):
     assert not found.estimated
 
 
-def test_floors_of_a_coordinate_that_few_letters_have():
+def test_floors_of_a_coordinate_that_few_messages_have():
     topology = topology_from({"kind": "el-oracle", "s": 7})
     most = floors_of(topology, 96, share=1 - 1e-9)
     assert most.estimated

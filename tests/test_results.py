@@ -11,7 +11,7 @@ import pytest
 
 import epidemic as ep
 from epidemic.cli import main
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
 from epidemic.report.results import read_results, to_csv
 
 BASE = {
@@ -329,7 +329,7 @@ def test_a_plotted_line_goes_from_corner_to_corner():
 
 def test_a_directory_says_whether_its_run_is_finished_stopped_failed_or_killed(tmp_path):
     from epidemic.callbacks import Callback
-    from epidemic.host.store import read_state
+    from epidemic.runtime.run_directory import read_state
 
     experiment = ep.Experiment(
         nodes=4,

@@ -17,10 +17,10 @@ import torch
 import epidemic as ep
 from epidemic.callbacks.progress import Display
 from epidemic.cli import main
-from epidemic.errors import BadInput, Interrupted, RunFailed
+from epidemic.core.errors import BadInput, Interrupted, RunFailed
 from epidemic.experiment import to_toml
-from epidemic.host.saved import export_model
-from epidemic.host.store import Store
+from epidemic.runtime.run_directory import RunDirectory
+from epidemic.runtime.saved_models import export_model
 
 EXPERIMENT = ep.Experiment(
     name="resume", nodes=16, rounds=72, seeds=[3], topology=ep.ELLocal(4), data=ep.Digits(), partition=ep.IID(), model=ep.Logistic(),
@@ -206,7 +206,7 @@ def own_data(tmp_path, monkeypatch):
     return tmp_path
 
 
-def _way_on(err):
+def _how_to_resume(err):
     """The words of the command that an error line says goes on."""
     program, *words = shlex.split(err.strip().splitlines()[-1].partition("go on with: ")[2])
     assert program == "epidemic"
@@ -223,7 +223,7 @@ def _stopped(words, monkeypatch, after):
 @pytest.mark.parametrize("path", ["data.npz", "moved here.npz"])
 def test_what_is_printed_goes_on_with_data_from_elsewhere(own_data, monkeypatch, capsys, path):
     _stopped(["run", "e.toml", "--set", f"data.path={path}", "--out", "my runs"], monkeypatch, 4)
-    words = _way_on(capsys.readouterr().err)
+    words = _how_to_resume(capsys.readouterr().err)
     assert words == ["run", "--resume", "my runs"]
     assert main([*words, "--quiet"]) == 0
     assert Path("my runs/seed-1/summary.json").is_file()
@@ -234,10 +234,10 @@ def test_data_that_was_moved_is_still_the_same_experiment(own_data, monkeypatch,
     capsys.readouterr()
     Path("data.npz").unlink()
     assert main(["run", "e.toml", "--set", f"data.path={own_data / 'moved here.npz'}", "--out", "runs"]) == 2
-    words = _way_on(capsys.readouterr().err)
+    words = _how_to_resume(capsys.readouterr().err)
     assert words[:3] == ["run", "--resume", "runs"]
     _stopped(words, monkeypatch, 6)
-    assert _way_on(capsys.readouterr().err) == words
+    assert _how_to_resume(capsys.readouterr().err) == words
     assert main([*words, "--quiet"]) == 0
     assert Path("runs/seed-1/summary.json").is_file()
 
@@ -246,7 +246,7 @@ def test_an_interrupt_before_anything_is_written_says_the_whole_command(own_data
     with monkeypatch.context() as patch:
         patch.setattr(ep.Arrays, "read", lambda _: os.kill(os.getpid(), signal.SIGINT))
         assert main(["run", "e.toml", "--set", "data.path=data.npz", "--out", "runs"]) == 130
-    words = _way_on(capsys.readouterr().err)
+    words = _how_to_resume(capsys.readouterr().err)
     assert main([*words, "--quiet"]) == 0
     assert Path("runs/seed-1/summary.json").is_file()
 
@@ -264,7 +264,7 @@ def test_data_by_a_relative_path_is_found_from_another_directory(own_data, tmp_p
 
 
 def test_an_interrupt_before_the_first_round_can_be_gone_on_from(uninterrupted, tmp_path, monkeypatch):
-    from epidemic.host import setup
+    from epidemic.runtime import setup
 
     _, whole = uninterrupted
 
@@ -334,8 +334,8 @@ def test_a_full_disk_while_appending_is_one_line(tmp_path, monkeypatch):
         def __getattr__(self, name):
             return getattr(self._file, name)
 
-    original = Store._appending
-    monkeypatch.setattr(Store, "_appending", lambda self, name, size: Full(original(self, name, size)))
+    original = RunDirectory._appending
+    monkeypatch.setattr(RunDirectory, "_appending", lambda self, name, size: Full(original(self, name, size)))
     with pytest.raises(RunFailed, match="No space left on device"):
         ep.simulate(EXPERIMENT, tmp_path)
 
@@ -351,7 +351,7 @@ def test_foreign_files_and_locked_directories_are_left_alone(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="is a file; choose a directory"):
         ep.simulate(quick, tmp_path / "file")
-    holder = Store(tmp_path / "busy", quick, 1)
+    holder = RunDirectory(tmp_path / "busy", quick, 1)
     holder.open()
     with pytest.raises(BadInput, match="in use by another process"):
         ep.simulate(quick, tmp_path / "busy")

@@ -5,12 +5,12 @@ import pytest
 
 import epidemic as ep
 from epidemic.cli import main
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
+from epidemic.core.rng import Streams
+from epidemic.deploy.agreement import check_deployable
 from epidemic.experiment import to_toml
 from epidemic.faults import Split
-from epidemic.net.terms import check_deployable
 from epidemic.record import CONTROL_BYTES, HEADER_BYTES
-from epidemic.rng import Streams
 from epidemic.topology.swap import _walk
 
 KINDS = {
@@ -81,7 +81,7 @@ def _written(directory, experiment):
 @pytest.mark.parametrize(
     "topology", [ep.Base(1), ep.Matcha(ep.Ring()), ep.Geometric(), ep.PeerSwap(3), ep.Periodic(ep.Hypercube(), 4)]
 )
-def test_letters_are_counted_as_the_graphs_have_them(topology):
+def test_messages_are_counted_as_the_graphs_have_them(topology):
     run = ep.simulate(small(topology=topology))
     sent = sum(topology.graph(8, t, Streams(1)).out_degree for t in range(6))
     counted = run.records[-1].bytes
@@ -109,10 +109,10 @@ def test_an_all_reduce_gives_the_same_models_for_fewer_bytes():
 
 def test_periodic_averages_cost_what_they_are_said_to():
     """Rounds 2 and 5 of six are complete; the others are those of a ring."""
-    letters, pieces = (
+    messages, pieces = (
         ep.simulate(small(topology=ep.Periodic(ep.Ring(), 3, cost))).records[-1].bytes.model.max for cost in ("all-to-all", "all-reduce")
     )  # fmt: skip
-    assert letters == (4 * 2 + 2 * 7) * MODEL_BYTES
+    assert messages == (4 * 2 + 2 * 7) * MODEL_BYTES
     assert pieces == 4 * 2 * MODEL_BYTES + 2 * -(-2 * 7 * MODEL_BYTES // 8)
 
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epidemic import theory
-from epidemic.graph import Graph
+from epidemic.core.graph import Graph
+from epidemic.core.rng import Streams
 from epidemic.mixing import disagreement, weights
-from epidemic.rng import Streams
 from epidemic.topology import (
     Base,
     Complete,
@@ -133,9 +133,9 @@ def test_worked_examples_of_base_graphs(k, rounds):
         np.testing.assert_allclose(x, row, atol=1e-14)
 
 
-@pytest.mark.parametrize(("k", "letters"), [(1, 7), (2, 7), (3, 9), (7, 13)])
-def test_letters_of_a_period_at_96_nodes(k, letters):
-    assert sum(Base(k).graph(96, t, STREAMS).messages for t in range(Base(k).length(96))) == letters * 96
+@pytest.mark.parametrize(("k", "messages"), [(1, 7), (2, 7), (3, 9), (7, 13)])
+def test_messages_of_a_period_at_96_nodes(k, messages):
+    assert sum(Base(k).graph(96, t, STREAMS).messages for t in range(Base(k).length(96))) == messages * 96
 
 
 # -- MATCHA -----------------------------------------------------------------------------------------------------------

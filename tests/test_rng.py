@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epidemic.errors import BadInput
-from epidemic.rng import Stream, Streams, distinct, words_of
+from epidemic.core.errors import BadInput
+from epidemic.core.rng import Stream, Streams, distinct, words_of
 
 
 def test_the_generator_is_philox_4x64_10_as_published():

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from epidemic.protocol import events as e
 from epidemic.protocol.events import SECOND
+from epidemic.protocol.membership import MOST_MISSED
 from epidemic.protocol.questions import SEND_AGAIN
-from epidemic.protocol.roster import MOST_MISSED
-from epidemic.protocol.rounds import BEHIND, LEAD, RECENT, Rounds, Rules, View
+from epidemic.protocol.rounds import BEHIND, LEAD, RECENT, NodeView, Rounds, Rules
 from epidemic.protocol.search import DONORS, TAKEN
 from simulated import closing, held
 
@@ -23,7 +23,7 @@ class Node:
         more = {key: rules.pop(key) for key in ("late", "q") if key in rules}
         rules["close"] = closing(rules.pop("close", "adaptive"), rules.pop("deadline", 30 * SECOND), **more)
         expected = None if expected is None else frozenset(expected)
-        view = View(tuple(targets), expected, G)
+        view = NodeView(tuple(targets), expected, G)
         self.now = 0
         self.p = Rounds(Rules(0, nodes, rounds, **rules), lambda _: view, lambda below: 0, "own", done=done, kept=kept)
         self(e.Started())
@@ -36,17 +36,17 @@ class Node:
     def of(self, kind):
         return [action for action in self.acts if isinstance(action, kind)]
 
-    def meets(self, *places, token="a", **hello):
-        for place in places:
-            self(e.Present(place, token, True))
-            self(e.Introduced(place, place, token, hello.get("round", -1), hello.get("start", 0)))
+    def meets(self, *node_ids, token="a", **handshake):
+        for node_id in node_ids:
+            self(e.Present(node_id, token, True))
+            self(e.Introduced(node_id, node_id, token, handshake.get("round", -1), handshake.get("start", 0)))
         return self
 
     def trains(self):
         self(e.Trained(self.p.round))
         return self
 
-    def letter(self, sender, round=None, graph=G):
+    def message(self, sender, round=None, graph=G):
         round = self.p.round if round is None else round
         return self(e.Arrived(sender, round, graph, (round, sender)))
 
@@ -64,13 +64,13 @@ class Node:
         """A round in which these are heard, to its end."""
         self.trains()
         for sender in senders:
-            self.letter(sender)
+            self.message(sender)
         self.passes(31 if self.p.phase == "waiting" else 0)
         return self(e.Mixed(self.p.round))
 
 
 def mixed(acts):
-    return [[sender for sender, _ in a.letters] for a in acts if isinstance(a, e.Mix)]
+    return [[sender for sender, _ in a.messages] for a in acts if isinstance(a, e.Mix)]
 
 
 # -- looking ----------------------------------------------------------------------------------------------------------
@@ -90,11 +90,11 @@ def test_whom_a_node_waits_for_is_said_from_the_first_moment_and_then_now_and_th
 
 def test_with_a_deadline_a_round_closes_when_all_are_heard_or_time_is_up():
     node = Node(deadline=2 * SECOND).meets(1, 2, 3).trains()
-    assert mixed(node.letter(2)) == []
-    assert mixed(node.letter(1)) == [[1, 2]]
+    assert mixed(node.message(2)) == []
+    assert mixed(node.message(1)) == [[1, 2]]
     node(e.Mixed(0))
     node.trains()
-    node.letter(2)
+    node.message(2)
     assert mixed(node.passes(1.9).acts) == []
     assert mixed(node.passes(0.3).acts) == [[2]]
     assert node.p.count.lost == 1
@@ -102,12 +102,12 @@ def test_with_a_deadline_a_round_closes_when_all_are_heard_or_time_is_up():
 
 def test_with_a_quorum_a_round_closes_when_a_share_of_those_expected_was_heard_or_time_is_up():
     node = Node(nodes=5, targets=(1,), expected=(1, 2, 3), close="quorum", q=0.5).meets(1, 2, 3, 4).trains()
-    assert mixed(node.letter(3)) == []
-    assert mixed(node.letter(1)) == [[1, 3]]  # half of three is two
+    assert mixed(node.message(3)) == []
+    assert mixed(node.message(1)) == [[1, 3]]  # half of three is two
     node = Node(nodes=5, targets=(1, 2, 3), expected=(1,), close="quorum", q=0.5).meets(1, 2, 3, 4).trains()
-    assert mixed(node.letter(1)) == [[1]]
+    assert mixed(node.message(1)) == [[1]]
     node = Node(nodes=5, expected=(1, 2, 3), close="quorum", q=0.5, deadline=2 * SECOND).meets(1, 2, 3, 4).trains()
-    node.letter(2)
+    node.message(2)
     assert mixed(node.passes(1.9).acts) == []
     assert mixed(node.passes(0.3).acts) == [[2]]
 
@@ -115,10 +115,10 @@ def test_with_a_quorum_a_round_closes_when_a_share_of_those_expected_was_heard_o
 def test_a_fixed_deadline_is_neither_shorter_nor_longer_whatever_rounds_take():
     node = Node(close="deadline", deadline=2 * SECOND).meets(1, 2, 3)
     for _ in range(20):  # the adaptive wait would be a quarter of a second by now
-        node.trains().letter(1)
-        node.letter(2)
+        node.trains().message(1)
+        node.message(2)
         node(e.Mixed(node.p.round))
-    node.trains().letter(1)
+    node.trains().message(1)
     assert mixed(node.passes(1.9).acts) == []
     assert mixed(node.passes(0.3).acts) == [[1]]
 
@@ -130,42 +130,42 @@ def test_a_late_message_is_dropped_or_counts_in_the_next_round_with_its_age(late
         .meets(1, 2, 3, 4)
         .trains()
     )
-    node.letter(1)
-    assert mixed(node.letter(2)) == [[1, 2]]
+    node.message(1)
+    assert mixed(node.message(2)) == [[1, 2]]
     node(e.Mixed(0))
-    node.letter(3, round=0)
-    node.letter(3, round=0)  # a second time
+    node.message(3, round=0)
+    node.message(3, round=0)  # a second time
     assert node.p.mailbox.tally["late"] == 1
-    node.trains().letter(1)
-    (mix,) = (act for act in node.letter(2) if isinstance(act, e.Mix))
+    node.trains().message(1)
+    (mix,) = (act for act in node.message(2) if isinstance(act, e.Mix))
     if late == "drop":
-        assert (mix.letters, mix.ages) == (((1, (1, 1)), (2, (1, 2))), ())
+        assert (mix.messages, mix.ages) == (((1, (1, 1)), (2, (1, 2))), ())
     else:
-        assert (mix.letters, mix.ages) == (((1, (1, 1)), (2, (1, 2)), (3, (0, 3))), (0, 0, 1))
+        assert (mix.messages, mix.ages) == (((1, (1, 1)), (2, (1, 2)), (3, (0, 3))), (0, 0, 1))
     assert node.p.count.heard == 4  # of rounds 0 and 1: a carried message is of neither
 
 
 def test_a_carried_message_gives_way_to_a_fresh_one_of_its_sender():
     node = Node(nodes=5, expected=(1, 2, 3), close="quorum", q=0.5, late="carry").meets(1, 2, 3, 4).trains()
-    node.letter(1)
-    node.letter(2)
+    node.message(1)
+    node.message(2)
     node(e.Mixed(0))
-    node.letter(3, round=0)
-    node.trains().letter(3)
-    (mix,) = (act for act in node.letter(1) if isinstance(act, e.Mix))
-    assert (mix.letters, mix.ages) == (((1, (1, 1)), (3, (1, 3))), ())
+    node.message(3, round=0)
+    node.trains().message(3)
+    (mix,) = (act for act in node.message(1) if isinstance(act, e.Mix))
+    assert (mix.messages, mix.ages) == (((1, (1, 1)), (3, (1, 3))), ())
 
 
 def test_with_a_barrier_a_round_closes_only_when_all_are_heard():
     node = Node(close="barrier", deadline=SECOND, patience=5 * SECOND).meets(1, 2, 3).trains()
-    node.letter(1)
+    node.message(1)
     assert mixed(node.passes(30).acts) == []
-    assert mixed(node.letter(2)) == [[1, 2]]
+    assert mixed(node.message(2)) == [[1, 2]]
 
 
 def test_with_a_barrier_a_node_gives_up_when_one_it_needs_is_away_for_too_long():
     node = Node(close="barrier", patience=5 * SECOND).meets(1, 2, 3).trains()
-    node.letter(1)
+    node.message(1)
     node(e.Present(2, "a", False))
     assert not node.passes(5).of(e.Fail)
     assert "node 2 has been away" in node.passes(1).of(e.Fail)[0].reason
@@ -173,13 +173,13 @@ def test_with_a_barrier_a_node_gives_up_when_one_it_needs_is_away_for_too_long()
 
 def test_who_is_away_is_not_waited_for():
     node = Node().meets(1, 2, 3).trains()
-    node.letter(1)
+    node.message(1)
     assert mixed(node(e.Present(2, "a", False))) == [[1]]
 
 
 def test_whose_certificate_counts_no_more_is_not_waited_for():
     node = Node().meets(1, 2, 3).trains()
-    node.letter(1)
+    node.message(1)
     assert mixed(node(e.Void(frozenset({2})))) == [[1]]
 
 
@@ -188,18 +188,18 @@ def test_with_a_cap_a_round_closes_when_so_many_were_promised_and_heard():
     assert [a.topic for a in node.acts if isinstance(a, e.Ask)] == ["offer", "offer"]
     words = [a.word for a in node(*(e.Asked("offer", by, 0, None) for by in (3, 1, 3)))]
     assert words == [e.ACCEPTED, e.BUSY, e.ACCEPTED]
-    assert mixed(node.letter(1)) == []
-    assert mixed(node.letter(3)) == [[3]]
+    assert mixed(node.message(1)) == []
+    assert mixed(node.message(3)) == [[3]]
 
 
 def test_a_node_far_ahead_of_everybody_waits_for_as_long_as_it_may_whatever_one_of_them_says():
     node = Node(deadline=30 * SECOND).meets(1, 2, 3)
     for _ in range(LEAD):
         node.round_with(1, 2)
-    node.p.roster._peers[1].round = node.p.roster._peers[2].round = 0  # others than these are meant
+    node.p.membership._peers[1].round = node.p.membership._peers[2].round = 0  # others than these are meant
     node(e.Introduced(3, 3, "a", 49, 0))
     node.trains()
-    assert node.p.pace.limit < 2 * SECOND
+    assert node.p.adaptive_timeout.limit < 2 * SECOND
     assert mixed(node.passes(28).acts) == []
     assert mixed(node.passes(3).acts) == [[]]
 
@@ -208,10 +208,10 @@ def test_a_node_far_ahead_of_all_but_one_waits_for_the_others_although_it_is_not
     node = Node(deadline=30 * SECOND).meets(1, 2, 3)
     for _ in range(LEAD):
         node.round_with(1, 2)
-    node.p.roster._peers[2].round = 0
+    node.p.membership._peers[2].round = 0
     node.trains()
-    assert node.p.pace.limit < 2 * SECOND
-    node.letter(1)
+    assert node.p.adaptive_timeout.limit < 2 * SECOND
+    node.message(1)
     assert mixed(node.passes(28).acts) == []
     assert mixed(node.passes(3).acts) == [[1]]
 
@@ -224,21 +224,21 @@ def warm(**settings):
     node = Node(**settings).meets(1, 2, 3)
     for _ in range(12):
         node.round_with(*(node.p.view(0).expected or (1, 2)))
-    assert node.p.pace.limit < 2 * SECOND
+    assert node.p.adaptive_timeout.limit < 2 * SECOND
     return node.trains()
 
 
 def test_a_node_that_hears_nobody_waits_until_the_deadline_although_rounds_are_short():
     node = warm(deadline=30 * SECOND)
     assert mixed(node.passes(29).acts) == []
-    assert mixed(node.letter(2)) == [[2]]  # half of its in-neighbours are heard, and the usual time has passed
+    assert mixed(node.message(2)) == [[2]]  # half of its in-neighbours are heard, and the usual time has passed
     node(e.Mixed(node.p.round))
     assert mixed(node.trains().passes(31).acts) == [[]]
 
 
 def test_nobody_is_waited_for_until_the_deadline_where_a_third_was_heard():
     node = warm(deadline=30 * SECOND)
-    node.letter(2)
+    node.message(2)
     assert mixed(node.passes(2).acts) == [[2]]
 
 
@@ -248,23 +248,25 @@ def test_with_many_in_neighbours_one_of_them_is_not_company_enough():
     for _ in range(LEAD):
         node.round_with(*range(1, 8))
     node.trains()
-    node.letter(1)
-    node.letter(2)
+    node.message(1)
+    node.message(2)
     assert mixed(node.passes(20).acts) == []
-    assert mixed(node.letter(3)) == [[1, 2, 3]]
+    assert mixed(node.message(3)) == [[1, 2, 3]]
 
 
 def test_a_silent_peer_costs_one_deadline_and_then_a_tenth_of_the_time():
     node = warm(expected=(1,), deadline=30 * SECOND)
-    for place in (2, 3):
-        node(e.Introduced(place, place, "a", node.p.round, 0))  # the others are there, and send nothing to this node
+    for node_id in (2, 3):
+        node(
+            e.Introduced(node_id, node_id, "a", node.p.round, 0)
+        )  # the others are there, and send nothing to this node
     started, waits = node.now, []
     while node.now - started < 600 * SECOND:
         before = node.now
         node.passes(40 if node.p.phase == "waiting" else 0)
         node(e.Mixed(node.p.round))
-        for place in (2, 3):
-            node(e.Introduced(place, place, "a", node.p.round, 0))
+        for node_id in (2, 3):
+            node(e.Introduced(node_id, node_id, "a", node.p.round, 0))
         waits.append((node.now - before) // SECOND)
         node.now += SECOND
         node.trains()
@@ -278,11 +280,11 @@ def test_who_shows_new_rounds_is_waited_for_again():
         node.passes(31)
         node(e.Mixed(node.p.round))
         node.trains()
-    assert node.p.roster.given_up(1, node.now)
-    node.letter(1, node.p.round - 3)  # late, and of no round that it was known to have reached
-    assert node.p.roster.given_up(1, node.now)
+    assert node.p.membership.given_up(1, node.now)
+    node.message(1, node.p.round - 3)  # late, and of no round that it was known to have reached
+    assert node.p.membership.given_up(1, node.now)
     node(e.Introduced(1, 1, "a", node.p.round, 0))
-    assert not node.p.roster.given_up(1, node.now)
+    assert not node.p.membership.given_up(1, node.now)
 
 
 def test_whose_messages_come_a_little_late_is_waited_for_again_but_not_as_long_as_others():
@@ -292,51 +294,51 @@ def test_whose_messages_come_a_little_late_is_waited_for_again_but_not_as_long_a
     for _ in range(MOST_MISSED):
         node.round_with(2)
     node.trains()
-    assert mixed(node.letter(2)) == [[2]]  # nobody waits for node 1 any more
+    assert mixed(node.message(2)) == [[2]]  # nobody waits for node 1 any more
     node(e.Mixed(node.p.round))
-    node.letter(1, node.p.round - 1)
+    node.message(1, node.p.round - 1)
     node.trains()
-    assert mixed(node.letter(2)) == []
-    assert node.p._left_for_neighbours()[1] <= node.p.pace.limit // 2
+    assert mixed(node.message(2)) == []
+    assert node.p._left_for_neighbours()[1] <= node.p.adaptive_timeout.limit // 2
 
 
 def test_where_nobody_knows_whom_to_expect_a_node_without_messages_asks_whether_it_is_ahead():
     node = warm(expected=None, deadline=30 * SECOND, blind=True)
-    node.p.roster._peers[1].round = node.p.roster._peers[2].round = 0
-    asked = {greeting.place for greeting in node.passes(4).of(e.Greet)}
+    node.p.membership._peers[1].round = node.p.membership._peers[2].round = 0
+    asked = {greeting.node_id for greeting in node.passes(4).of(e.Greet)}
     assert asked == {1, 2, 3}
     assert (mixed(node.acts), node.p.phase) == ([], "waiting")
-    for place in (1, 2, 3):
-        node(e.Introduced(place, place, "a", node.p.round - 2, 0))
+    for node_id in (1, 2, 3):
+        node(e.Introduced(node_id, node_id, "a", node.p.round - 2, 0))
     assert mixed(node.passes(2).acts) == []
-    for place in (1, 2):
-        node(e.Introduced(place, place, "a", node.p.round, 0))
+    for node_id in (1, 2):
+        node(e.Introduced(node_id, node_id, "a", node.p.round, 0))
     assert mixed(node.passes(2).acts) == [[]]  # they are in this round, too, and drew others
 
 
 def test_who_is_alone_does_not_wait_until_the_deadline_for_those_that_are_ahead():
     node = warm(deadline=30 * SECOND)
-    for place in (1, 2):  # they have sent what they had for this round, or left it out
-        node(e.Introduced(place, place, "a", node.p.round + 1, 0))
+    for node_id in (1, 2):  # they have sent what they had for this round, or left it out
+        node(e.Introduced(node_id, node_id, "a", node.p.round + 1, 0))
     assert mixed(node.passes(5).acts) == [[]]
 
 
 def test_where_nobody_knows_whom_to_expect_a_round_is_over_when_half_of_the_senders_have_moved_on():
     node = warm(expected=None, targets=(1, 2), deadline=30 * SECOND, blind=True)
-    assert mixed(node.letter(3, node.p.round + 1)) == [[]]
+    assert mixed(node.message(3, node.p.round + 1)) == [[]]
 
 
 def test_a_node_that_was_left_behind_asks_where_the_front_is_if_it_has_heard_of_it_from_few():
     node = Node(nodes=13, expected=(1, 2), founders=frozenset()).meets(*range(1, 13))
-    node.letter(1, 6)
-    node.letter(2, 6)
+    node.message(1, 6)
+    node.message(2, 6)
     node.trains()
-    assert node.p.roster.witnesses(node.now) == 4
-    asked = [greeting.place for greeting in node.of(e.Greet)]
+    assert node.p.membership.witnesses(node.now) == 4
+    asked = [greeting.node_id for greeting in node.of(e.Greet)]
     assert len(asked) == 8
     node.now += 1
-    for place in asked[:-1]:
-        node(e.Introduced(place, place, "a", 6, 0))
+    for node_id in asked[:-1]:
+        node(e.Introduced(node_id, node_id, "a", 6, 0))
         assert node.p.phase == "locating"
     node(e.Introduced(asked[-1], asked[-1], "a", 7, 0))
     assert node.of(e.Send) == [e.Send(7, (1, 2))]
@@ -355,7 +357,7 @@ def test_what_rounds_brought_is_counted():
 def test_with_a_cap_no_more_messages_are_expected_than_it_lets_in():
     node = Node(cap=1, deadline=2 * SECOND).meets(1, 2, 3).trains()
     node(e.Asked("offer", 1, 0, None))
-    assert mixed(node.letter(1)) == [[1]]
+    assert mixed(node.message(1)) == [[1]]
     assert (node.p.count.expected, node.p.count.heard) == (1, 1)
 
 
@@ -379,7 +381,7 @@ def test_messages_are_sent_only_to_those_who_are_there():
 
 def test_who_has_nothing_yet_is_asked_again_only_after_a_while():
     node = Node().meets(1, 2, 3).trains()
-    node.letter(1)
+    node.message(1)
     assert len(node.passes(1.1).of(e.Ask)) == 1
     node(e.Answered("again", 2, 0, e.NOT_YET))
     assert node.passes(1.5).of(e.Ask) == []
@@ -388,18 +390,18 @@ def test_who_has_nothing_yet_is_asked_again_only_after_a_while():
 
 def test_an_answer_about_an_earlier_round_excuses_nobody_in_this_one():
     node = Node(deadline=2 * SECOND).meets(1, 2, 3).trains()
-    node.letter(1)
+    node.message(1)
     assert node.passes(2.1).of(e.Ask) == [e.Ask("again", 2, 0, SECOND)]
     node(e.Mixed(0))
     node.trains()
-    node.letter(1)
+    node.message(1)
     assert mixed(node(e.Answered("again", 2, 0, e.NOTHING))) == []
     assert node.p.mailbox.missing() == {2}
 
 
 def test_who_is_late_is_asked_again_and_again_but_not_while_it_is_being_asked():
     node = Node().meets(1, 2, 3).trains()
-    node.letter(1)
+    node.message(1)
     assert node.passes(0.9).of(e.Ask) == []
     assert node.passes(0.3).of(e.Ask) == [e.Ask("again", 2, 0, SECOND)]
     assert node.passes(3).of(e.Ask) == []
@@ -416,15 +418,15 @@ def test_answers_that_nobody_asked_for_change_nothing():
     assert node(e.Adopted()) == []
 
 
-def test_a_letter_is_sent_again_to_those_it_was_for_and_not_too_often():
+def test_a_message_is_sent_again_to_those_it_was_for_and_not_too_often():
     node = Node().meets(1, 2, 3).trains()
     ask = [e.Asked("again", by, 0, None) for by in (1, 3)]
     assert node(*ask) == [e.Answer(None, e.NOT_YET), e.Answer(None, e.NOT_YET)]
-    assert node(ask[0], after=SEND_AGAIN) == [e.AnswerLetter(None, 0, 1)]
+    assert node(ask[0], after=SEND_AGAIN) == [e.AnswerMessage(None, 0, 1)]
     assert node(ask[0], after=1) == [e.Answer(None, e.NOT_YET)]
     assert node(e.Asked("again", 1, 7, None)) == [e.Answer(None, e.NOT_YET)]
-    node.letter(1)
-    node.letter(2)
+    node.message(1)
+    node.message(2)
     node(e.Mixed(0))
     assert node(e.Asked("again", 3, 0, None)) == [e.Answer(None, e.NOTHING)]
 
@@ -523,8 +525,8 @@ def test_only_a_few_are_asked_for_a_model_and_each_of_them_once():
 
 def test_a_node_that_two_others_have_left_behind_goes_on_where_they_are():
     node = Node().meets(1, 2, 3)
-    for place in (1, 2):
-        node(e.Introduced(place, place, "a", BEHIND + 1, 0))
+    for node_id in (1, 2):
+        node(e.Introduced(node_id, node_id, "a", BEHIND + 1, 0))
     node.trains()
     assert node.of(e.Send) == [e.Send(BEHIND + 1 + 1, (1, 2))]
     assert node.p.count.jumped == BEHIND + 1 + 1
@@ -532,8 +534,8 @@ def test_a_node_that_two_others_have_left_behind_goes_on_where_they_are():
 
 def test_in_a_small_network_two_that_are_two_rounds_ahead_are_no_reason_to_leave_out_rounds():
     node = Node().meets(1, 2, 3)
-    for place in (1, 2):  # a liar may be one of them
-        node(e.Introduced(place, place, "a", BEHIND, 0))
+    for node_id in (1, 2):  # a liar may be one of them
+        node(e.Introduced(node_id, node_id, "a", BEHIND, 0))
     assert node.trains().of(e.Send) == [e.Send(0, (1, 2))]
     assert node.p.count.jumped == 0
 
@@ -542,9 +544,9 @@ def test_one_alone_moves_nobody():
     node = Node().meets(1, 2, 3)
     for round in (49, 50):
         node(e.Introduced(3, 3, "a", round, 0, (), True))
-    node.letter(3, 49)
+    node.message(3, 49)
     node.trains()
-    assert {greeting.place for greeting in node.of(e.Greet)} == {1, 2, 3}  # it asks the others where they are ...
+    assert {greeting.node_id for greeting in node.of(e.Greet)} == {1, 2, 3}  # it asks the others where they are ...
     node(e.Introduced(3, 3, "a", 50, 0), after=1)
     assert node.of(e.Send) == []
     node(e.Introduced(1, 1, "a", 0, 0))
@@ -560,8 +562,8 @@ def test_a_node_that_comes_when_the_others_are_at_their_end_has_learnt_nothing_a
 
 def test_a_slow_node_takes_part_in_the_last_round_at_least():
     node = Node(rounds=10).meets(1, 2, 3)
-    for place in (1, 2):
-        node(e.Introduced(place, place, "a", 10, 0, (), True))
+    for node_id in (1, 2):
+        node(e.Introduced(node_id, node_id, "a", 10, 0, (), True))
     assert node.trains().of(e.Send) == [e.Send(9, (1, 2))]
     assert e.Conclude() in node.round_with(1, 2)
     assert node.p.count.taken == 1
@@ -570,9 +572,9 @@ def test_a_slow_node_takes_part_in_the_last_round_at_least():
 def test_a_node_says_that_it_has_finished_when_everything_is_written_down():
     node = Node(rounds=1).meets(1, 2, 3)
     node.round_with(1, 2)
-    assert node.p.hello() == (1, 0, False, False)
+    assert node.p.handshake() == (1, 0, False, False)
     node(e.Concluded())
-    assert node.p.hello() == (1, 0, True, False)
+    assert node.p.handshake() == (1, 0, True, False)
 
 
 def test_a_node_at_its_end_says_so_again_and_leaves_when_the_others_have_finished():
@@ -580,8 +582,8 @@ def test_a_node_at_its_end_says_so_again_and_leaves_when_the_others_have_finishe
     assert e.Conclude() in node.round_with(1, 2)
     assert e.Greet(None) in node(e.Concluded())
     assert e.Greet(None) in node.passes(3).acts
-    for place in (1, 2, 3):
-        node(e.Introduced(place, place, "a", 1, 0, (), True))
+    for node_id in (1, 2, 3):
+        node(e.Introduced(node_id, node_id, "a", 1, 0, (), True))
     assert node.acts == [e.Leave()]
     assert node(e.Asked("again", 1, 0, None)) == [e.Answer(None, e.NOTHING)]
 
@@ -589,18 +591,18 @@ def test_a_node_at_its_end_says_so_again_and_leaves_when_the_others_have_finishe
 # -- a member that means harm -----------------------------------------------------------------------------------------
 
 
-def test_a_letter_said_again_and_again_neither_feeds_the_pace_nor_makes_up_for_those_that_do_not_come():
+def test_a_message_said_again_and_again_neither_feeds_the_pace_nor_makes_up_for_those_that_do_not_come():
     node = Node().meets(1, 2, 3)
     node.round_with(1, 2)
-    seen = len(node.p.pace._waits)
+    seen = len(node.p.adaptive_timeout._waits)
     for _ in range(MOST_MISSED + BEHIND):
         node.round_with(2)
         for round in range(node.p.round - BEHIND):
             for _ in range(5):
-                node.letter(1, round)
+                node.message(1, round)
     node.trains()
-    assert len(node.p.pace._waits) <= seen + 2 * (MOST_MISSED + BEHIND)
-    assert mixed(node.letter(2)) == [[2]]  # nobody waits for node 1 any more
+    assert len(node.p.adaptive_timeout._waits) <= seen + 2 * (MOST_MISSED + BEHIND)
+    assert mixed(node.message(2)) == [[2]]  # nobody waits for node 1 any more
 
 
 def test_a_message_with_a_wrong_graph_is_refused_and_counted_whenever_its_round_is_near():
@@ -608,28 +610,28 @@ def test_a_message_with_a_wrong_graph_is_refused_and_counted_whenever_its_round_
     node.round_with(1, 2)
     node.trains()
     for round in (0, 1, 2, 9):  # over, open, to come
-        node.letter(1, round, graph=b"another.")
+        node.message(1, round, graph=b"another.")
     assert node.p.count.refused["wrong-graph"] == 4
     assert [said.text[:16] for said in node.acts if isinstance(said, e.Say)] == []  # said once, before
     assert node.p.mailbox.missing() == {1, 2}
-    node.letter(1)
-    assert mixed(node.letter(2)) == [[1, 2]]
+    node.message(1)
+    assert mixed(node.message(2)) == [[1, 2]]
 
 
 def test_a_message_or_an_offer_of_a_round_that_does_not_exist_shows_nothing():
     node = Node(cap=1).meets(1, 2, 3)
     for round in (-1, 50, 10**18):
-        node.letter(3, round)
+        node.message(3, round)
         node(e.Asked("offer", 3, round, None))
     assert node.p.count.refused["implausible"] == 3
-    assert node.p.roster.furthest(node.now) == -1
+    assert node.p.membership.furthest(node.now) == -1
 
 
 def test_a_hello_that_is_refused_is_counted_and_said_once():
     node = Node().meets(1, 2, 3)
     said = [node(e.Introduced(3, 3, "a", round, 0)) for round in (51, 10**18)]
     assert said == [[e.Say("refused what node 3 says of itself")], []]
-    assert node.p.count.refused["implausible-hello"] == 2
+    assert node.p.count.refused["implausible-handshake"] == 2
 
 
 def test_one_that_says_to_be_far_ahead_makes_others_ask_less_and_less_often():
@@ -639,12 +641,12 @@ def test_one_that_says_to_be_far_ahead_makes_others_ask_less_and_less_often():
     assert node.p.phase == "waiting"
 
 
-def test_late_letters_of_somebody_who_was_not_expected_do_not_feed_the_pace():
+def test_late_messages_of_somebody_who_was_not_expected_do_not_feed_the_pace():
     node = Node().meets(1, 2, 3)
     node.round_with(1, 2)
-    seen = len(node.p.pace._waits)
-    node.letter(3, 0)
-    assert len(node.p.pace._waits) == seen
+    seen = len(node.p.adaptive_timeout._waits)
+    node.message(3, 0)
+    assert len(node.p.adaptive_timeout._waits) == seen
     assert node.p.mailbox.tally["unexpected"] == 1
 
 

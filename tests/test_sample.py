@@ -3,11 +3,11 @@
 from collections import Counter
 from random import Random
 
-from epidemic.protocol.sample import MOST_FAILURES, SLOTS, Sample
+from epidemic.protocol.sample import MOST_FAILURES, SLOTS, PeerSample
 
 
 def sample_of(seed, node=0, saved=()):
-    return Sample(node, Random(seed).randrange, saved)
+    return PeerSample(node, Random(seed).randrange, saved)
 
 
 def test_a_flood_changes_nothing():

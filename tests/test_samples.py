@@ -8,13 +8,13 @@ import torch
 
 import epidemic as ep
 from epidemic.callbacks import Callback
-from epidemic.errors import BadInput
-from epidemic.experiment import node_terms
+from epidemic.core.errors import BadInput
+from epidemic.deploy.node import _check_samples
+from epidemic.experiment import node_agreement
 from epidemic.faults import Crash, Faults
-from epidemic.host.describe import describe_network
-from epidemic.host.setup import prepare
 from epidemic.mixing import spectrum, weights
-from epidemic.net.node import _check_samples
+from epidemic.runtime.describe import describe_network
+from epidemic.runtime.setup import prepare
 
 
 def small(**changes):
@@ -161,7 +161,7 @@ def test_a_node_whose_number_others_would_refuse_does_not_begin(most, before, sa
 
 def test_the_limit_is_part_of_what_nodes_agree_on_and_unsaid_where_it_is_the_usual_one():
     def terms(**network):
-        return node_terms(small(network=ep.Network(**network)))
+        return node_agreement(small(network=ep.Network(**network)))
 
     assert "network.most_samples" not in terms()
     assert terms(most_samples=10)["network.most_samples"] == 10

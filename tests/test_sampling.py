@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from epidemic.core.graph import Graph
+from epidemic.core.rng import Streams
 from epidemic.faults import Faults, RandomCrashes, Reach
-from epidemic.graph import Graph
-from epidemic.rng import Streams
-from epidemic.sampling import SERVICES, Cyclon, Jelasity, Overlay, Spray, overlay
-from epidemic.sampling.base import FREE, Views
+from epidemic.peer_sampling import SERVICES, Cyclon, Jelasity, Overlay, Spray, overlay
+from epidemic.peer_sampling.base import FREE, Views
 
 STREAMS = Streams(5)
 

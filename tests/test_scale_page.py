@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import epidemic as ep
+from epidemic.core.rng import Streams
+from epidemic.deploy.views import REMEMBERED
+from epidemic.deploy.watching import MOST_NODES
 from epidemic.estimate.measuring import TrainingCost
 from epidemic.estimate.memory import memory_of
 from epidemic.estimate.standing_in import SampleSizes
-from epidemic.host.describe import SIGMA_LIMIT
-from epidemic.net.views import REMEMBERED
-from epidemic.net.watching import MOST_NODES
 from epidemic.record import HEADER_BYTES
-from epidemic.rng import Streams
+from epidemic.runtime.describe import SIGMA_LIMIT
 
 PAGE = (Path(__file__).parents[1] / "docs" / "scale.md").read_text()
 NODES, PARAMETERS, S = 100_000, 1_690_046, 7

@@ -17,7 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from epidemic.cli.app import main
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
 from epidemic.web import connections, seeds, server
 from epidemic.web.app import MOST_CLIENTS, application
 from epidemic.web.guard import HEADERS
@@ -51,7 +51,7 @@ def test_runs_sweeps_and_their_pages_are_found(runs):
     assert index.status_code == 200
     assert "sweep of 3 runs" in index.text
     shown = re.findall(r'href="/run/[0-9a-f]+">([^<]*)<', index.text)
-    assert shown == ["first", "lr=0.01", "lr=0.05", "lr=0.1"], "by their numbers, not their letters"
+    assert shown == ["first", "lr=0.01", "lr=0.05", "lr=0.1"], "by their numbers, not their messages"
     assert index.text.count("<b>90.00 %") == 4
     assert index.text.count("s-unfinished") == 4, "one seed of two is not all of them: three rows and the count"
     for kind, text in (("run", "D(X)"), ("group", "Disagreement")):

@@ -10,9 +10,9 @@ import pytest
 from starlette.testclient import TestClient
 
 import epidemic as ep
-from epidemic.net.folders import make_cluster
-from epidemic.record import Delivery, encode
-from epidemic.rng import Streams
+from epidemic.core.rng import Streams
+from epidemic.deploy.folders import make_cluster
+from epidemic.record import HeardCounts, encode
 from epidemic.web.app import application
 from epidemic.web.clusters import PATIENCE, RECENT, ShownNode, StatusAnswer, WatchedCluster, _heard, members
 from epidemic.web.picture import WORDS, cluster_page, shape
@@ -24,8 +24,8 @@ from written import Written, a_record, finished, links
 NOW = 1000.0
 
 
-def says(place=3, **changed):
-    return msgspec.structs.replace(GOOD, place=place, **changed)
+def says(node_id=3, **changed):
+    return msgspec.structs.replace(GOOD, node_id=node_id, **changed)
 
 
 def state(answer=None, others=(), run=None, now=NOW):
@@ -159,7 +159,7 @@ def test_words_of_nodes_are_shown_and_not_executed(folder):
 
 def test_messages_heard_of_expected_are_shown_lately_and_in_all(folder):
     cluster = found_in(folder)
-    well, badly = Delivery(50, 0, 100, 98, 20, 40, 39), Delivery(50, 30, 100, 41, 20, 40, 0)
+    well, badly = HeardCounts(50, 0, 100, 98, 20, 40, 39), HeardCounts(50, 30, 100, 41, 20, 40, 0)
     answers = {
         0: StatusAnswer(says(0, delivery=well), NOW),
         1: StatusAnswer(says(1, delivery=badly), NOW),
@@ -186,15 +186,15 @@ def test_a_method_without_rounds_expects_no_messages(folder):
 
 def test_messages_are_counted_from_the_records_of_a_node_that_is_not_asked(tmp_path):
     written = Written(tmp_path / "node-3" / "run", node=3)
-    delivery = Delivery(4, 1, 8, 6, 4, 8, 6)
+    delivery = HeardCounts(4, 1, 8, 6, 4, 8, 6)
     with (written.path / "records.jsonl").open("ab") as file:
         file.write(encode(msgspec.structs.replace(a_record(4, 0.5), delivery=delivery)))
     run = run_of(written)
     assert state(None, run=run).delivery == delivery
-    assert state(StatusAnswer(says(delivery=Delivery(3, 1, 6, 4, 3, 6, 4)), NOW - 100), run=run).delivery.rounds == 3
+    assert state(StatusAnswer(says(delivery=HeardCounts(3, 1, 6, 4, 3, 6, 4)), NOW - 100), run=run).delivery.rounds == 3
     written.finish(0.75)
     run.look()
-    assert state(StatusAnswer(says(delivery=Delivery(3, 1, 6, 4, 3, 6, 4)), NOW), run=run).delivery == delivery
+    assert state(StatusAnswer(says(delivery=HeardCounts(3, 1, 6, 4, 3, 6, 4)), NOW), run=run).delivery == delivery
 
 
 def test_keys_are_never_entered(folder):

@@ -5,9 +5,9 @@ import io
 import msgspec
 import pytest
 
-from epidemic.net import status as statuses
-from epidemic.net.keys import Authority, Identity
-from epidemic.net.status import LARGEST_STATUS, Status, open_statuses, seal_statuses
+from epidemic.deploy import status as statuses
+from epidemic.deploy.keys import Authority, Identity
+from epidemic.deploy.status import LARGEST_STATUS, Status, open_statuses, seal_statuses
 
 NODES = 3
 
@@ -18,13 +18,13 @@ def nodes(tmp_path_factory):
     return [Identity.load(authority.issue(f"node-{i}", [])) for i in range(NODES)]
 
 
-def status(place, **changed):
+def status(node_id, **changed):
     values = {
         "state": "training", "round": 3, "rounds": 10, "accuracy": 0.5, "loss": 1.25, "bytes": 1000, "alive": 3, "nodes": 3,
         "late": 0, "lost": 1, "refused": 2, "jumped": 0, "undelivered": 0, "limit": 0.5, "longest_wait": 1.5,
-        "letters": {"counted": 7}, "refusals": {"malformed": 2}, "local": 4, **changed,
+        "messages": {"counted": 7}, "refusals": {"malformed": 2}, "local": 4, **changed,
     }  # fmt: skip
-    return Status(place=place, **values)
+    return Status(node_id=node_id, **values)
 
 
 def signed(identity, content):
@@ -33,13 +33,13 @@ def signed(identity, content):
 
 def test_what_nodes_say_of_themselves_is_read_as_it_was_said(nodes):
     said = [status(2), status(0, accuracy=None, loss=None, round=-1)]
-    raw = seal_statuses((one, nodes[one.place]) for one in said)
+    raw = seal_statuses((one, nodes[one.node_id]) for one in said)
     assert open_statuses(raw, nodes[1], NODES) == said[::-1]
 
 
 def test_a_status_about_another_place_is_left_out(nodes):
     raw = seal_statuses([(status(1), nodes[2]), (status(0), nodes[0])])
-    assert [one.place for one in open_statuses(raw, nodes[0], NODES)] == [0]
+    assert [one.node_id for one in open_statuses(raw, nodes[0], NODES)] == [0]
 
 
 def test_a_status_that_was_changed_or_signed_as_something_else_is_left_out(nodes):
@@ -61,7 +61,7 @@ def test_who_is_no_member_is_left_out(tmp_path, nodes):
     "change",
     [
         {"round": 2**60}, {"accuracy": 2.0}, {"bytes": -1}, {"longest_wait": -1.0}, {"state": 7},
-        {"letters": {str(i): i for i in range(65)}}, {"state": "s" * LARGEST_STATUS},
+        {"messages": {str(i): i for i in range(65)}}, {"state": "s" * LARGEST_STATUS},
     ],
     ids=lambda change: next(iter(change)),
 )  # fmt: skip
@@ -78,20 +78,20 @@ def test_what_is_no_status_is_left_out(nodes, raw):
 
 def test_deep_or_broken_content_is_left_out_and_the_rest_counts(nodes):
     parts = [signed(nodes[1], b"[" * 10_000), signed(nodes[2], msgspec.json.encode(status(2)))]
-    assert [one.place for one in open_statuses(msgspec.msgpack.encode(parts), nodes[0], NODES)] == [2]
+    assert [one.node_id for one in open_statuses(msgspec.msgpack.encode(parts), nodes[0], NODES)] == [2]
 
 
 def test_no_more_statuses_are_looked_at_than_there_are_nodes(nodes):
     raw = seal_statuses([(status(1), nodes[1])] * NODES + [(status(2), nodes[2])])
-    assert [one.place for one in open_statuses(raw, nodes[0], NODES)] == [1]
+    assert [one.node_id for one in open_statuses(raw, nodes[0], NODES)] == [1]
 
 
 def test_escape_codes_and_line_breaks_become_plain_and_words_are_short(nodes):
     evil = "\x1b[2J\x1b]0;title\x07\n[bold red]done[/]\u202e" * 20
     (one,) = open_statuses(
-        seal_statuses([(status(1, state=evil, letters={evil: 1}, refusals={evil: 2}), nodes[1])]), nodes[0], NODES
+        seal_statuses([(status(1, state=evil, messages={evil: 1}, refusals={evil: 2}), nodes[1])]), nodes[0], NODES
     )
-    for word in (one.state, *one.letters, *one.refusals):
+    for word in (one.state, *one.messages, *one.refusals):
         assert word.isprintable()
         assert len(word) <= 24
 

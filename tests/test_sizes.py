@@ -6,9 +6,9 @@ from torch import nn
 
 import epidemic as ep
 from epidemic.cli import main
+from epidemic.core.files import read_json
+from epidemic.core.memory import machine_memory, require_memory
 from epidemic.experiment import to_toml
-from epidemic.files import read_json
-from epidemic.memory import machine_memory, require_memory
 
 QUICK = {
     "nodes": 4,
@@ -53,13 +53,13 @@ QUICK = {
     ],
 )
 def test_what_cannot_fit_is_refused_with_what_it_needs(monkeypatch, changes, message):
-    monkeypatch.setattr("epidemic.memory.machine_memory", lambda: 16 * 2**30)
+    monkeypatch.setattr("epidemic.core.memory.machine_memory", lambda: 16 * 2**30)
     with pytest.raises(ep.BadInput, match=message):
         ep.simulate(ep.Experiment(**QUICK | changes))
 
 
 def test_a_model_of_ones_own_counts_too(monkeypatch):
-    monkeypatch.setattr("epidemic.memory.machine_memory", lambda: 2**20)
+    monkeypatch.setattr("epidemic.core.memory.machine_memory", lambda: 2**20)
     with pytest.raises(
         ep.BadInput, match=r"nodes = 100 with models of 6,500 numbers, .* would take 4.96 MiB of memory"
     ):

@@ -16,11 +16,11 @@ import pytest
 import submitit
 
 from epidemic.cli import main
-from epidemic.errors import BadInput, RunFailed
-from epidemic.slurm.options import KNOWN, parse_options
-from epidemic.slurm.status import status_of
-from epidemic.slurm.submit import Submission
-from epidemic.slurm.task import ENDED, SlurmTask
+from epidemic.core.errors import BadInput, RunFailed
+from epidemic.study.slurm.options import KNOWN, parse_options
+from epidemic.study.slurm.status import status_of
+from epidemic.study.slurm.submit import Submission
+from epidemic.study.slurm.task import ENDED, SlurmTask
 
 EXPERIMENT = """
 name = "tiny"
@@ -139,7 +139,7 @@ def test_without_slurm_or_submitit_one_line_says_what_is_missing(place, slurm, m
 
 
 def test_a_directory_that_only_this_machine_sees_is_refused(place, slurm, monkeypatch, capsys):
-    import epidemic.slurm.queue as queue
+    import epidemic.study.slurm.queue as queue
 
     monkeypatch.setattr(queue, "_file_system", lambda directory: "tmpfs")
     (slurm / "machines").write_text("far-away\n" + (slurm / "machines").read_text())
@@ -197,7 +197,7 @@ def test_items_of_the_paper_and_methods_are_submitted_too(place, slurm, capsys):
 
 
 def test_the_data_of_the_paper_is_given_to_each_task(tmp_path):
-    from epidemic import reproduce as reproducing
+    from epidemic.study import reproduce as reproducing
 
     (tmp_path / "cifar10").mkdir()
     jobs = reproducing.planned(reproducing.items_named("table2"), reproducing.Request("laptop", tmp_path / "out", 1))
@@ -325,7 +325,7 @@ def test_a_run_does_not_hear_the_signal_that_is_for_its_task(tmp_path, capfd):
 
 def test_a_run_ends_with_its_task(tmp_path):
     code = (
-        "import os, subprocess, sys\nfrom epidemic.slurm.task import SlurmTask\n"
+        "import os, subprocess, sys\nfrom epidemic.study.slurm.task import SlurmTask\n"
         f"task = SlurmTask([sys.executable, '-c', 'import time; time.sleep(60)'], {str(tmp_path)!r})\n"
         "task._start(); print(task._process.pid, flush=True); os.kill(os.getpid(), 9)\n"
     )
@@ -355,7 +355,7 @@ def test_a_run_on_ranks_gets_a_processor_for_each_and_is_the_same_command(place,
     [
         (("--ranks", "5"), "s=1: --ranks 5 must be at most nodes = 4"),
         (("--ranks", "0"), "--ranks = 0 must be at least 1"),
-        (("--ranks", "2", "--set", "compression.kind=int8"), "s=1: [compression]: compressed letters cannot be mixed"),
+        (("--ranks", "2", "--set", "compression.kind=int8"), "s=1: [compression]: compressed messages cannot be mixed"),
         (("--ranks", "2", "--set", "model.kind=small-cnn"), 'use --set runtime.strategy="per-node"'),
         (("--ranks", "2", "--set", 'callbacks=["mine:Mine"]'), "callback Mine wants to be told of all nodes' models"),
         (("--ranks", "2", "--slurm", "cpus-per-task=3"), "must be a multiple of --ranks 2, for example 4"),
@@ -437,7 +437,7 @@ def test_a_task_ends_with_the_reason_even_if_that_cannot_be_written_down(tmp_pat
 
 def test_on_slurm_methods_run_at_rates_that_were_tried(place, monkeypatch):
     """What decides the settings of others runs first; a rate at which numbers explode is a result."""
-    from epidemic import reproduce as reproducing
+    from epidemic.study import reproduce as reproducing
 
     handed = []
 
@@ -445,7 +445,7 @@ def test_on_slurm_methods_run_at_rates_that_were_tried(place, monkeypatch):
         handed.append([job.name for job in jobs if not job.finished])
         return Submission(dict.fromkeys(handed[-1], "77"), {}, [], {})
 
-    monkeypatch.setattr("epidemic.slurm.submit.submit", submit)
+    monkeypatch.setattr("epidemic.study.slurm.submit.submit", submit)
     monkeypatch.setattr(reproducing, "check_data", lambda *_: None)
     words = ["reproduce", "rivals", "--scale", "laptop", "--out", "paper", "--on", "slurm", "--json"]
     assert main(words) == 0
@@ -460,7 +460,7 @@ def test_on_slurm_methods_run_at_rates_that_were_tried(place, monkeypatch):
     assert reproducing.diverged(tuning) == {bad.name: "the loss is no longer a finite number"}
     shutil.rmtree("paper")
     monkeypatch.setattr(
-        "epidemic.batch.diverged", lambda jobs: {job.name: "diverged" for job in jobs if job.name == bad.name}
+        "epidemic.study.batch.diverged", lambda jobs: {job.name: "diverged" for job in jobs if job.name == bad.name}
     )
     assert main(words) == 0
     assert bad.name not in handed[1]

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from epidemic import methods as comparing
+from epidemic.core.rng import Streams
 from epidemic.experiment import experiment_from
-from epidemic.host.plan import plan_round
 from epidemic.report.spreading import DRAWN_METHODS, DRAWN_NODES, ROUNDS, spread_of, spreading_figure, spreads_of
-from epidemic.rng import Streams
+from epidemic.runtime.plan import plan_round
+from epidemic.study import comparison as comparing
 
 SPARSE = [{"kind": "el-oracle", "s": 2}, {"kind": "el-local", "s": 2}, {"kind": "pull", "s": 2}, {"kind": "ring"}]
 

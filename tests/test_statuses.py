@@ -9,15 +9,15 @@ import pytest
 from rich.console import Console
 
 from epidemic.cli.statuses import status_table
-from epidemic.errors import BadInput, plain
-from epidemic.net.link_monitor import BLIND, LinkMonitor
-from epidemic.net.status import LARGEST_STATUS, Status, read_status
-from epidemic.net.watching import _nodes_of
-from epidemic.record import Delivery
+from epidemic.core.errors import BadInput, plain
+from epidemic.deploy.link_monitor import BLIND, LinkMonitor
+from epidemic.deploy.status import LARGEST_STATUS, Status, read_status
+from epidemic.deploy.watching import _nodes_of
+from epidemic.record import HeardCounts
 
 GOOD = Status(
-    place=3, state="waiting", round=5, rounds=10, accuracy=0.5, loss=1.0, bytes=1000, alive=4, nodes=4, late=0, lost=0, refused=2,
-    jumped=0, undelivered=0, limit=1.5, longest_wait=0.2, letters={"counted": 7}, refusals={"malformed": 2},
+    node_id=3, state="waiting", round=5, rounds=10, accuracy=0.5, loss=1.0, bytes=1000, alive=4, nodes=4, late=0, lost=0, refused=2,
+    jumped=0, undelivered=0, limit=1.5, longest_wait=0.2, messages={"counted": 7}, refusals={"malformed": 2},
 )  # fmt: skip
 
 FINE = {
@@ -37,15 +37,15 @@ def raw(**changed):
 
 def test_a_good_status_is_read_as_it_was_written():
     assert read_status(msgspec.json.encode(GOOD), 3) == GOOD
-    told = msgspec.structs.replace(GOOD, delivery=Delivery(**FINE))
+    told = msgspec.structs.replace(GOOD, delivery=HeardCounts(**FINE))
     assert read_status(msgspec.json.encode(told), 3) == told
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"place": 2}, {"place": "3"}, {"round": 1e300}, {"rounds": -1}, {"bytes": 2**80}, {"accuracy": 1.5}, {"accuracy": "high"},
-        {"limit": -1.0}, {"longest_wait": 1e30}, {"alive": None}, {"letters": {str(i): i for i in range(65)}},
+        {"node_id": 2}, {"node_id": "3"}, {"round": 1e300}, {"rounds": -1}, {"bytes": 2**80}, {"accuracy": 1.5}, {"accuracy": "high"},
+        {"limit": -1.0}, {"longest_wait": 1e30}, {"alive": None}, {"messages": {str(i): i for i in range(65)}},
         {"delivery": {}}, {"delivery": FINE | {"heard": -1}}, {"delivery": FINE | {"rounds": 2**60}}, {"delivery": FINE | {"lonely": 6}},
         {"delivery": FINE | {"recent_heard": 9}}, {"delivery": FINE | {"recent_expected": 11}}, {"delivery": FINE | {"recent_rounds": 6}},
         {"delivery": FINE | {"expected": 1e300}}, {"refusals": {"malformed": -1}}, {"state": 7}, {"state": "x" * LARGEST_STATUS},
@@ -76,7 +76,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("words", HOSTILE)
 def test_words_of_a_node_neither_colour_nor_break_the_table(words):
-    status = read_status(raw(state=words, letters={words: 1}), 3)
+    status = read_status(raw(state=words, messages={words: 1}), 3)
     assert status is not None
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=200)

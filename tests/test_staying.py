@@ -5,11 +5,11 @@ import os
 import pytest
 
 import staying
-from epidemic.close import NEVER, CloseAdaptive
 from epidemic.protocol import rounds
-from epidemic.protocol.roster import Roster
+from epidemic.protocol.closing_rules import NEVER, CloseAdaptive
+from epidemic.protocol.locate import Locate
+from epidemic.protocol.membership import Membership
 from epidemic.protocol.rounds import Rounds
-from epidemic.protocol.whereabouts import Whereabouts
 from simulated import with_part
 
 SECOND = staying.SECOND
@@ -66,10 +66,10 @@ def test_a_few_that_ran_ahead_of_a_long_pause_wait_for_the_others(s):
     staying.Long(schedule(9, s=s, deadline=2 * SECOND, compute=[60_000] * 9, faults=pause)).play().check()
 
 
-def test_a_node_that_nobody_held_up_still_has_its_letter_for_one_that_was_cut_off():
+def test_a_node_that_nobody_held_up_still_has_its_message_for_one_that_was_cut_off():
     staying.run(
         545
-    )  # four nodes with a barrier and one letter a round; one of them gets four rounds ahead in a split of 1.5 s
+    )  # four nodes with a barrier and one message a round; one of them gets four rounds ahead in a split of 1.5 s
 
 
 def test_the_schedules_have_everything_that_can_happen():
@@ -97,23 +97,23 @@ def caught(protocol=Rounds, words="", seeds=range(100)):
 
 
 def test_who_waits_for_nobody_when_it_is_alone_is_caught():
-    class Hasty(Roster):
-        def worth_waiting_for(self, places, round, now):
+    class Hasty(Membership):
+        def worth_waiting_for(self, node_ids, round, now):
             return frozenset()
 
-    assert caught(with_part(roster=Hasty), "alone")
+    assert caught(with_part(membership=Hasty), "alone")
 
 
 def test_who_gives_up_everybody_and_runs_away_is_caught():
-    class Bitter(Roster):
-        def given_up(self, place, now):
+    class Bitter(Membership):
+        def given_up(self, node_id, now):
             return True
 
         def far_behind(self, round, now):
             return False
 
     with pytest.raises(AssertionError, match=r"apart by [0-9]* rounds too many"):
-        Soon(schedule(3, faults=PAUSE), with_part(roster=Bitter)).play().check()
+        Soon(schedule(3, faults=PAUSE), with_part(membership=Bitter)).play().check()
 
 
 def test_who_does_not_hear_those_that_it_ran_away_from_is_caught():
@@ -121,15 +121,15 @@ def test_who_does_not_hear_those_that_it_ran_away_from_is_caught():
         def look(self):
             pass
 
-    class Bitter(Roster):
-        def given_up(self, place, now):
+    class Bitter(Membership):
+        def given_up(self, node_id, now):
             return True
 
         def far_behind(self, round, now):
             return False
 
     with pytest.raises(AssertionError, match=r"counted [0-9]* of [0-9]* messages"):
-        Blind(schedule(3, faults=PAUSE), with_part(roster=Bitter)).play().check()
+        Blind(schedule(3, faults=PAUSE), with_part(membership=Bitter)).play().check()
 
 
 def test_who_never_catches_up_is_caught():
@@ -141,11 +141,11 @@ def test_who_never_catches_up_is_caught():
 
 
 def test_who_does_not_ask_where_the_front_is_is_caught():
-    class Silent(Whereabouts):
+    class Silent(Locate):
         def ask_for_front(self):
             return False
 
-    assert caught(with_part(whereabouts=Silent), "apart")
+    assert caught(with_part(locate=Silent), "apart")
 
 
 def test_who_waits_for_longer_than_the_deadline_is_caught(monkeypatch):
@@ -155,12 +155,12 @@ def test_who_waits_for_longer_than_the_deadline_is_caught(monkeypatch):
 
 
 def test_who_believes_to_be_in_company_without_asking_is_caught():
-    class Sociable(Whereabouts):
+    class Sociable(Locate):
         def in_company_since(self, round):
             return -10 * SECOND
 
     private = [seed for seed in range(300) if staying.drawn(seed).private]
-    assert caught(with_part(whereabouts=Sociable), seeds=private)
+    assert caught(with_part(locate=Sociable), seeds=private)
 
 
 def test_who_leaves_out_rounds_to_be_with_those_that_are_one_ahead_is_caught():

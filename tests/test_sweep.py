@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from epidemic.batch import BatchListener, Job, run_batch
-from epidemic.batch_ranks import run_sharded
 from epidemic.cli import main
-from epidemic.errors import BadInput, Interrupted
+from epidemic.core.errors import BadInput, Interrupted
+from epidemic.core.workers import process_context
 from epidemic.experiment import experiment_from, load
-from epidemic.grid import grid_jobs, parse_grid
 from epidemic.report.results import read_results
-from epidemic.workers import process_context
+from epidemic.study.batch import BatchListener, Job, run_batch
+from epidemic.study.batch_on_ranks import run_batch_on_ranks
+from epidemic.study.sweep import grid_jobs, parse_grid
 from test_resume import start, wait_for
 
 FILE = """
@@ -214,7 +214,7 @@ def test_a_failing_run_is_reported_at_the_end_and_stops_nobody(tmp_path, jobs, c
 
 def test_a_process_that_dies_stops_nobody(file, tmp_path, monkeypatch):
     """It sees the environment as it is when the batch begins, although it is forked from a process that is older."""
-    process_context("epidemic.batch")
+    process_context("epidemic.study.batch")
     forkserver.ensure_running()
     monkeypatch.setenv("FATAL", "9")
     (tmp_path / "fatal.py").write_text("import os\ndef make():\n    os._exit(int(os.environ['FATAL']))\n")
@@ -413,7 +413,7 @@ def test_objects_that_other_processes_cannot_import_are_refused_in_one_line(own,
         run_batch([same, same])
 
 
-@pytest.mark.parametrize("runs", [run_batch, lambda jobs: run_sharded(jobs, 2)])
+@pytest.mark.parametrize("runs", [run_batch, lambda jobs: run_batch_on_ranks(jobs, 2)])
 def test_two_runs_of_a_name_or_of_a_directory_are_refused_before_anything_runs(file, tmp_path, runs):
     experiment = load(file)
     with pytest.raises(BadInput, match="have the same name, one; give each a name of its own"):
@@ -429,8 +429,8 @@ def test_a_directory_that_goes_away_fails_its_own_run_on_ranks(file, tmp_path, m
     def broken(*_):
         raise OSError(116, "Stale file handle", "somewhere")
 
-    monkeypatch.setattr("epidemic.batch_ranks.execute", broken)
-    outcome = run_sharded([Job(tmp_path / name, load(file), name) for name in "ab"], 2)
+    monkeypatch.setattr("epidemic.study.batch_on_ranks.execute", broken)
+    outcome = run_batch_on_ranks([Job(tmp_path / name, load(file), name) for name in "ab"], 2)
     assert outcome.failed == dict.fromkeys("ab", "[Errno 116] Stale file handle: 'somewhere'")
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from epidemic.cli import main
 from epidemic.cli.experiments import _print_run
-from epidemic.grid import grid_jobs, parse_grid
+from epidemic.core.formatting import interval, percent
 from epidemic.record import MeanMax, OwnSpread, Record, Spread, Summary, Traffic, encode
 from epidemic.report import style
 from epidemic.report.axes import Axis
@@ -28,7 +28,7 @@ from epidemic.report.results import read_results
 from epidemic.report.schemes import looks_of
 from epidemic.report.settings import ComparedSettings, differing, settings_of
 from epidemic.report.statistics import Interval
-from epidemic.shown import interval, percent
+from epidemic.study.sweep import grid_jobs, parse_grid
 from test_page import BROWSER, Reader, needs_browser
 
 TABLE = {"nodes": 8, "rounds": 100, "topology": {"kind": "el-local", "s": 3}, "data": {"kind": "digits"}}

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epidemic import theory
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
+from epidemic.core.rng import Streams
 from epidemic.mixing import spectrum, weights
-from epidemic.rng import Streams
 from epidemic.theory import Problem
 from epidemic.topology import Complete, Exponential, Ring, Torus, ceil_log2
 
@@ -290,7 +290,7 @@ def test_the_impossible_is_refused(call, message):
         (0.3, 0.192291, 0.169913), (0.5, 0.267410, 0.241118), (1, 1, 1),
     ],
 )  # fmt: skip
-def test_contraction_where_letters_are_lost(loss, local, oracle):
+def test_contraction_where_messages_are_lost(loss, local, oracle):
     assert theory.beta_with_loss(96, 7, loss) == pytest.approx(local, abs=5e-7)
     assert theory.alpha_with_loss(96, 7, loss) == pytest.approx(oracle, abs=5e-7)
 

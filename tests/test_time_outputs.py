@@ -8,21 +8,21 @@ import msgspec
 import pytest
 
 import epidemic as ep
-from epidemic import methods as comparing
 from epidemic.callbacks import scalars as named
 from epidemic.callbacks.progress import Display, share_done
 from epidemic.callbacks.tensorboard import TAGS
 from epidemic.callbacks.wandb import WandB
 from epidemic.cli import main
 from epidemic.clock import Clock, Links, PerStepCompute
+from epidemic.core.errors import BadInput
+from epidemic.core.formatting import interval, simulated
 from epidemic.counting import of_planned, round_label, rounds_planned, without_rounds
-from epidemic.errors import BadInput
 from epidemic.report.curves import learning_figure, lines_of
 from epidemic.report.page import page
 from epidemic.report.results import read_results, to_csv
 from epidemic.report.schemes import looks_of
 from epidemic.report.settings import ComparedSettings
-from epidemic.shown import interval, simulated
+from epidemic.study import comparison as comparing
 from epidemic.web.pages import group_page, index, run_page
 from epidemic.web.watch import Catalogue
 from timed import at, clocked
@@ -103,7 +103,7 @@ def _rows(table):
         yield [row[0].rpartition("</svg>")[2], *re.findall(r"<td>(.*?)</td>", row[1])]
 
 
-def test_processors_uplinks_letters_and_staleness_are_told(runs):
+def test_processors_uplinks_messages_and_staleness_are_told(runs):
     text = page(read_results(runs))
     table = re.search(r"Under the clock.*?</table>", text, re.S)[0]
     rows = {row[0]: row[1:] for row in _rows(table)}
@@ -142,10 +142,10 @@ def test_panels_of_a_sweep_have_simulated_time_too(tmp_path):
 
 def test_the_table_has_columns_of_time(runs):
     row = read_results(runs / "free").rows()[-1]
-    assert (row["seconds"], row["steps"], row["letters_sent"], row["letters_lost"]) == (2.0, 40.0, 480, 24)
+    assert (row["seconds"], row["steps"], row["messages_sent"], row["messages_lost"]) == (2.0, 40.0, 480, 24)
     assert (row["staleness"], row["busy"], row["uplink"], row["online"]) == (0.7, 0.6, 0.3, 7)
     assert "accuracies" not in row
-    assert ",seconds,steps,letters_sent,letters_received," in to_csv([row]).splitlines()[0]
+    assert ",seconds,steps,messages_sent,messages_received," in to_csv([row]).splitlines()[0]
 
 
 def test_under_the_clock_a_round_may_have_several_records_but_time_goes_on(tmp_path):
@@ -284,7 +284,7 @@ def test_python_shows_seconds_and_steps(small, tmp_path):
     assert simulated(last[-1]) in repr(small.records[-1])
     frame = small.dataframe()
     assert list(frame["seconds"])[:1] == [0.0]
-    assert {"steps", "letters_sent", "staleness", "busy", "online"} <= set(frame.columns)
+    assert {"steps", "messages_sent", "staleness", "busy", "online"} <= set(frame.columns)
     with pytest.raises(BadInput, match="x = 'minutes'"):
         small.plot(x="minutes")
 
@@ -332,7 +332,7 @@ def test_methods_with_and_without_rounds_have_a_colour_each():
 def test_numbers_of_time_have_names_for_other_tools():
     record = at(a_record(4, 0.5), 12.5)
     found = named.scalars(record)
-    assert (found["seconds"], found["steps"], found["busy"], found["letters_used"]) == (12.5, 8.0, 0.6, 76)
+    assert (found["seconds"], found["steps"], found["busy"], found["messages_used"]) == (12.5, 8.0, 0.6, 76)
     assert set(found) <= set(TAGS)
     start = at(a_record(0, 0.5), 0.0)
     assert "staleness" not in named.scalars(start)

@@ -7,9 +7,9 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from epidemic.cli import main
-from epidemic.engine.telling import Span, Trip
 from epidemic.report.style import save
 from epidemic.report.timeline import KINDS, MANY_LINES, TimelineChart, enough, timeline_figure
+from epidemic.simulator.trace import Span, Trip
 
 FILE = """
 name = "lanes"
@@ -64,12 +64,12 @@ def test_enough_is_when_the_median_node_has_trained_eight_times():
     assert enough(spans[:10], 3) is None
 
 
-def test_every_node_has_a_lane_and_every_letter_a_line():
+def test_every_node_has_a_lane_and_every_message_a_line():
     line = TimelineChart.of(SPANS, TRIPS, nodes=3, seconds=10.0)
     axes = timeline_figure(line, "title").axes[0]
-    bars, letters = axes.collections, [c for c in axes.collections if type(c).__name__ == "LineCollection"]
+    bars, messages = axes.collections, [c for c in axes.collections if type(c).__name__ == "LineCollection"]
     assert sum(len(c.get_paths()) for c in bars if type(c).__name__ == "PolyCollection") == 3 + len(line.spans)
-    assert [[s.tolist() for s in c.get_segments()] for c in letters] == [
+    assert [[s.tolist() for s in c.get_segments()] for c in messages] == [
         [[[4.0, 0.72], [5.5, 1.31]]],
         [[[5.0, 0.72], [12.0, 2.31]]],
     ]
@@ -79,7 +79,7 @@ def test_every_node_has_a_lane_and_every_letter_a_line():
     assert said == ["training 47 %", "waiting 37 %", "sending 7 %", "offline 17 %", "message (1)", "message lost (1)"]
 
 
-def test_of_too_many_letters_some_are_drawn_and_it_is_said():
+def test_of_too_many_messages_some_are_drawn_and_it_is_said():
     trips = [Trip(0, 1, k / 1000, k / 1000 + 0.1, "arrived") for k in range(2 * MANY_LINES + 1)]
     figure = timeline_figure(TimelineChart.of([], trips, nodes=2, seconds=10.0), "title")
     lines = [c for c in figure.axes[0].collections if type(c).__name__ == "LineCollection"]
@@ -95,7 +95,7 @@ def test_pictures_of_few_and_many_nodes_can_be_drawn(nodes, tmp_path):
 
 
 def test_the_command_draws_an_experiment_by_a_dry_run(file, tmp_path, capsys):
-    """Two steps of 0.5 s. A letter of 650 float32 and 256 bytes takes 0.22848 s of the uplink and comes at 1.27848 s at the earliest."""
+    """Two steps of 0.5 s. A message of 650 float32 and 256 bytes takes 0.22848 s of the uplink and comes at 1.27848 s at the earliest."""
     picture = tmp_path / "t.svg"
     command = ["timeline", str(file), "-o", str(picture), "--seconds", "1.2", "--nodes", "3", "--json"]
     assert main(command) == 0
@@ -109,7 +109,7 @@ def test_the_command_draws_an_experiment_by_a_dry_run(file, tmp_path, capsys):
     assert main([*command[:-5], "--seconds", "1.3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     begun = round((found["shares"]["training"] * 1.3 * 6 - 6) / (1.3 - 1.27848), 6)
-    assert begun in range(1, 6), "those whose letters were all sent first train again, the others wait"
+    assert begun in range(1, 6), "those whose messages were all sent first train again, the others wait"
     assert main([*command, "--seed", "2"]) == 0
 
 

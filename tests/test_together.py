@@ -3,10 +3,10 @@
 import pytest
 
 import epidemic as ep
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
+from epidemic.core.rng import Streams
 from epidemic.faults import Split
-from epidemic.host.plan import plan_round
-from epidemic.rng import Streams
+from epidemic.runtime.plan import plan_round
 
 VIEW = {"kind": "el-local", "s": 2, "view": {"kind": "cyclon", "size": 6, "shuffle": 3}}
 
@@ -126,7 +126,7 @@ def test_a_pulled_model_is_asked_for_by_those_who_take_part_only():
     assert plan.delivery.models_sent.sum() == 24
 
 
-def test_nobody_up_with_compressed_letters_is_a_round_without_letters():
+def test_nobody_up_with_compressed_messages_is_a_round_without_messages():
     everybody = [{"node": i, "at": 2, "returns": 4} for i in range(16)]
     records = run(topology={"kind": "complete"}, compression={"kind": "float16"}, faults={"crashes": everybody}).records
     assert records[-1].loss.mean < records[0].loss.mean

@@ -9,10 +9,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from epidemic import theory
-from epidemic.errors import BadInput
-from epidemic.graph import Graph
+from epidemic.core.errors import BadInput
+from epidemic.core.graph import Graph
+from epidemic.core.rng import Streams
 from epidemic.mixing import disagreement, spectrum, weights
-from epidemic.rng import Streams
 from epidemic.topology import (
     TOPOLOGIES,
     Base,

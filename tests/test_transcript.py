@@ -13,8 +13,8 @@ import pytest
 import epidemic as ep
 from epidemic.algorithms import LocalSGD
 from epidemic.callbacks import Callback
+from epidemic.core.rng import Streams
 from epidemic.faults import Crash, Faults
-from epidemic.rng import Streams
 
 GOLDEN = Path(__file__).parent / "golden"
 

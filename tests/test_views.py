@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 import epidemic as ep
 from epidemic.cli import main
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
+from epidemic.core.rng import Streams
+from epidemic.deploy.agreement import check_deployable
 from epidemic.experiment import as_experiment, to_toml
 from epidemic.faults import Faults, Reach, Split
-from epidemic.host.plan import plan_round
 from epidemic.mixing import disagreement, weights
-from epidemic.net.terms import check_deployable
-from epidemic.rng import Streams
-from epidemic.sampling import SERVICES, Cyclon, Jelasity, Spray, overlay
-from epidemic.sampling.base import FREE
+from epidemic.peer_sampling import SERVICES, Cyclon, Jelasity, Spray, overlay
+from epidemic.peer_sampling.base import FREE
+from epidemic.runtime.plan import plan_round
 from epidemic.topology import ELLocal, Every, control, graph_among, topology_from
 
 STREAMS = Streams(5)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epidemic.algorithms import WIDTH, Column
-from epidemic.errors import BadInput
-from epidemic.net.wire import CONTROL_BYTES, HEADER_BYTES, MAGIC, REASONS, STATE_TRANSFER, MessageFormat, Refused
+from epidemic.core.errors import BadInput
+from epidemic.deploy.wire import CONTROL_BYTES, HEADER_BYTES, MAGIC, REASONS, STATE_TRANSFER, MessageFormat, Refused
 from epidemic.record import CONTROL_BYTES as ACCOUNTED_OFFER
 from epidemic.record import HEADER_BYTES as ACCOUNTED_HEADER
 
@@ -19,10 +19,10 @@ KEYS = {i: Ed25519PrivateKey.from_private_bytes(bytes([i]) * 32) for i in range(
 FORMAT = MessageFormat.in_rounds(RUN, (Column("x", (50,), "float32"), Column("y", (3, 2), "float64")))
 
 
-def key_of(place):
-    if place == 3:
+def key_of(node_id):
+    if node_id == 3:
         raise Refused("revoked")
-    return KEYS[place].public_key() if place in KEYS else None
+    return KEYS[node_id].public_key() if node_id in KEYS else None
 
 
 def numbers(seed=0, **changed):
@@ -51,11 +51,11 @@ def test_a_frame_is_header_and_numbers_and_costs_what_is_accounted():
 @given(st.integers(0, 2**62), st.sampled_from([0, 1, 2]), st.binary(min_size=8, max_size=8), st.integers(0, 99))
 def test_what_was_sealed_is_opened_unchanged_without_copying(round, sender, graph, seed):
     frame = bytes(FORMAT.seal(round, sender, numbers(seed), KEYS[sender], graph=graph))
-    letter = FORMAT.open(frame, key_of)
-    assert (letter.counter, letter.sender, letter.graph) == (round, sender, graph)
+    message = FORMAT.open(frame, key_of)
+    assert (message.counter, message.sender, message.graph) == (round, sender, graph)
     for name, raw in numbers(seed).items():
-        assert bytes(letter.columns[name]) == raw.tobytes()
-        assert letter.columns[name].obj is frame
+        assert bytes(message.columns[name]) == raw.tobytes()
+        assert message.columns[name].obj is frame
 
 
 def test_every_refusal_has_its_reason():

@@ -33,10 +33,10 @@ from epidemic.clock import (
 )
 from epidemic.clock.churn import beta_2_5
 from epidemic.clock.timelines import Cycle
-from epidemic.config import to_table
-from epidemic.errors import BadInput
-from epidemic.host.plan import weights_by_age
-from epidemic.rng import Streams
+from epidemic.core.config import to_table
+from epidemic.core.errors import BadInput
+from epidemic.core.rng import Streams
+from epidemic.runtime.plan import weights_by_age
 
 HERE = Path()
 CHURN = {

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from epidemic.record import Letters, Moment, encode, read_records
+from epidemic.record import MessageCounts, Moment, encode, read_records
 
 
 def at(record, seconds, *, nodes=8, steps=None, busy=0.6, uplink=0.3, lag=0.4, online=None, accuracies=None):
@@ -10,9 +10,11 @@ def at(record, seconds, *, nodes=8, steps=None, busy=0.6, uplink=0.3, lag=0.4, o
     sent = 3 * nodes * record.round
     mean = record.accuracy.mean if record.accuracy is not None else None
     known = [] if mean is None else [mean] * nodes
-    letters = Letters(sent=sent, received=sent * 9 // 10, used=sent * 8 // 10, wasted=sent // 20, lost=sent // 20)
+    messages = MessageCounts(
+        sent=sent, received=sent * 9 // 10, used=sent * 8 // 10, wasted=sent // 20, lost=sent // 20
+    )
     time = Moment(
-        seconds=seconds, steps=2.0 * record.round if steps is None else steps, letters=letters, staleness=lag if sent else None,
+        seconds=seconds, steps=2.0 * record.round if steps is None else steps, messages=messages, staleness=lag if sent else None,
         staleness_95=3 * lag if sent else None, busy=busy, uplink=uplink, online=nodes if online is None else online,
         accuracies=known if accuracies is None else accuracies,
     )  # fmt: skip

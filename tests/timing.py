@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from epidemic.engine.assembly import Sizes, assemble
-from epidemic.engine.dry import DrySeed
-from epidemic.engine.telling import Log
-from epidemic.host.promises import Given, Promises
-from epidemic.rng import Streams
+from epidemic.core.rng import Streams
+from epidemic.runtime.lazy_models import GivenModel, LazyModels
+from epidemic.simulator.assembly import Sizes, assemble
+from epidemic.simulator.dry_run import DrySeed
+from epidemic.simulator.trace import Log
 
 SECOND = 10**6
 
@@ -36,10 +36,10 @@ class World:
 
 
 def dry(experiment, world, *, size=10**6, seed=1, header=0):
-    """The clockwork in this world, with letters of so many bytes, and what it writes down."""
-    promises, log = Promises(dry=True), Log()
+    """The clockwork in this world, with messages of so many bytes, and what it writes down."""
+    promises, log = LazyModels(dry=True), Log()
     work = assemble(
-        DrySeed(experiment, Streams(seed)), Sizes(size // 4, 4, size), promises, promises.new(Given(None)),
+        DrySeed(experiment, Streams(seed)), Sizes(size // 4, 4, size), promises, promises.new(GivenModel(None)),
         world=world, header_bytes=header, log=log,
     )  # fmt: skip
     return work, log

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-from epidemic.host.store import RunState
 from epidemic.record import MeanMax, Record, Spread, Summary, Traffic, encode
+from epidemic.runtime.run_directory import RunState
 
 
 class Written:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Adam,
         AdamW,
         AsyncEL,
+        AsynchronousMethod,
         Choco,
         Column,
         ConstantRate,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
         Defaults,
         DivShare,
         ExactDiffusion,
-        FreeRunning,
         GossipLearning,
         GradientTracking,
         LocalSGD,
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from epidemic.api import Comparison, Run, RunSummary, Sweep, compare, simulate, sweep
     from epidemic.callbacks import Callback
     from epidemic.clock import Clock
+    from epidemic.core.errors import BadInput, EpidemicError, Interrupted, RunFailed
+    from epidemic.core.graph import Graph
+    from epidemic.core.rng import Streams
     from epidemic.data import (
         CIFAR10,
         FEMNIST,
@@ -65,18 +68,15 @@ if TYPE_CHECKING:
         Synthetic,
         Table,
     )
-    from epidemic.engine import Models, SeedRun
-    from epidemic.errors import BadInput, EpidemicError, Interrupted, RunFailed
     from epidemic.experiment import Checkpoint, Eval, Experiment, Network, Runtime, load
     from epidemic.faults import Crash, Faults, RandomCrashes
-    from epidemic.graph import Graph
     from epidemic.models import FEMNISTCNN, MLP, GNLeNet, Logistic, Point, PythonModel, SmallCNN
     from epidemic.participation import BernoulliParticipation, Everybody, Teleportation, UniformParticipation
+    from epidemic.peer_sampling import Cyclon, Jelasity, Spray
     from epidemic.protocol.node import Node
     from epidemic.record import Record
     from epidemic.report.results import Results, read_results
-    from epidemic.rng import Streams
-    from epidemic.sampling import Cyclon, Jelasity, Spray
+    from epidemic.simulator import Models, SeedRun
     from epidemic.topology import (
         Base,
         Complete,
@@ -110,22 +110,22 @@ _HOME = {
     "callbacks": "Callback",
     "clock": "Clock",
     "aggregation": "Aggregator Heard Mean Median PythonAggregator TrimmedMean",
-    "algorithms": "ADPSGD Adam AdamW AsyncEL Choco Column ConstantRate CosineDecay Defaults DivShare ExactDiffusion FreeRunning GossipLearning"
+    "algorithms": "ADPSGD Adam AdamW AsyncEL Choco Column ConstantRate CosineDecay Defaults DivShare ExactDiffusion AsynchronousMethod GossipLearning"
     " GradientTracking LocalSGD PushPull PushSum PythonAlgorithm QGMomentum StepDecay Tokens",
     "data": "CIFAR10 FEMNIST IID MNIST Arrays Dataset Digits Dirichlet DirichletHsu Explicit Fashion FashionMNIST ImageFolder ImageTable"
     " Natural PythonData Samples Shards Synthetic Table",
-    "engine": "Models SeedRun",
-    "errors": "BadInput EpidemicError Interrupted RunFailed",
+    "simulator": "Models SeedRun",
+    "core.errors": "BadInput EpidemicError Interrupted RunFailed",
     "experiment": "Checkpoint Eval Experiment Network Runtime load",
     "faults": "Crash Faults RandomCrashes",
-    "graph": "Graph",
+    "core.graph": "Graph",
     "models": "FEMNISTCNN MLP GNLeNet Logistic Point PythonModel SmallCNN",
     "participation": "BernoulliParticipation Everybody Teleportation UniformParticipation",
     "protocol.node": "Node",
     "record": "Record",
     "report.results": "Results read_results",
-    "rng": "Streams",
-    "sampling": "Cyclon Jelasity Spray",
+    "core.rng": "Streams",
+    "peer_sampling": "Cyclon Jelasity Spray",
     "topology": "Base Complete DEquiStatic ELLocal ELOracle ErdosRenyi Every Exponential Fragments Geometric Hypercube Isolated Matcha ODEquiDyn"
     " OnePeerExponential OUEquiDyn PeerSwap Periodic Pull PythonTopology Regular Ring Torus UEquiStatic Unlucky",
 }

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from epidemic.algorithms import ALGORITHMS, UNSAID_KIND
-from epidemic.algorithms.free import FreeRunning
+from epidemic.algorithms.asynchronous import AsynchronousMethod
 
 TRAININGS = "trainings per node"
 """What stands for rounds where a method has none."""
@@ -20,7 +20,7 @@ def without_rounds(experiment: Mapping[str, Any]) -> bool:
     algorithm = experiment.get("algorithm")
     kind = algorithm.get("kind", UNSAID_KIND) if isinstance(algorithm, Mapping) else None
     made = ALGORITHMS.get(kind) if isinstance(kind, str) else None
-    return made is not None and issubclass(made, FreeRunning)
+    return made is not None and issubclass(made, AsynchronousMethod)
 
 
 def round_label(experiments: Sequence[Mapping[str, Any]]) -> str:

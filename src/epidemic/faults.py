@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from epidemic.errors import BadInput, require_choice, require_int, require_real
-from epidemic.graph import Graph, IntArray
-from epidemic.rng import Stream, Streams
+from epidemic.core.errors import BadInput, require_choice, require_int, require_real
+from epidemic.core.graph import Graph, IntArray
+from epidemic.core.rng import Stream, Streams
 
 Mask = NDArray[np.bool_]
 
@@ -216,9 +216,9 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
         return found[:, 0], found[:, 1]
 
-    def links(self, n: int, round: int, alive: Mask) -> Links:
+    def links(self, n: int, round: int, alive: Mask) -> LinkFaults:
         """Which pairs can talk in this round, these nodes being up."""
-        return Links(n, alive, self.blocked, [split for split in self.partitions if split.active(round)])
+        return LinkFaults(n, alive, self.blocked, [split for split in self.partitions if split.active(round)])
 
     def deliver(
         self, graph: Graph, round: int, streams: Streams, absence: Absence | None = None, part: int = 0
@@ -268,7 +268,7 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Which of so many messages do not vanish on the way."""
         return stream.uniforms(messages) >= self.loss if self.loss else np.ones(messages, dtype=bool)
 
-    def _cap(self, graph: Graph, sent: Graph, links: Links, alive: Mask, stream: Stream) -> _Capped:
+    def _cap(self, graph: Graph, sent: Graph, links: LinkFaults, alive: Mask, stream: Stream) -> _Capped:
         """Offers arrive in random order, the first `cap` of a receiver are accepted, the refused try elsewhere.
 
         `graph` has the offers that arrived, `sent` also those that were lost: they were tried, too. Who is not `alive` answers nothing.
@@ -330,12 +330,12 @@ class Reach:
         cut = faults.crashes or faults.random_crashes or faults.blocked or faults.partitions
         return Reach(faults, n, streams) if cut else None
 
-    def __call__(self, round: int) -> Links:
+    def __call__(self, round: int) -> LinkFaults:
         """Return the links of a round that are not blocked, among the nodes that are alive."""
         return self.faults.links(self.n, round, self.faults.alive(self.n, round, self.streams))
 
 
-class Links:
+class LinkFaults:
     """Which pairs can talk in a round."""
 
     def __init__(self, n: int, alive: Mask, blocked: tuple[tuple[int, int], ...], splits: list[Split]) -> None:
@@ -362,7 +362,7 @@ class Links:
 
 
 def _try_elsewhere(
-    sender: IntArray, tried: IntArray, links: Links, stream: Stream
+    sender: IntArray, tried: IntArray, links: LinkFaults, stream: Stream
 ) -> tuple[IntArray, IntArray, IntArray]:
     """For each refused message a uniformly random node that its sender has not tried; who has tried all gives up.
 

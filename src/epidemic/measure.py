@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from epidemic.errors import BadInput, require_int
-from epidemic.graph import FloatArray, IntArray
-from epidemic.memory import require_memory
+from epidemic.core.errors import BadInput, require_int
+from epidemic.core.graph import FloatArray, IntArray
+from epidemic.core.memory import require_memory
+from epidemic.core.rng import Streams
 from epidemic.mixing import Spectrum, Weights, affordable, disagreement, spectrum, weights
-from epidemic.rng import Streams
-from epidemic.sampling import service_from
+from epidemic.peer_sampling import service_from
 from epidemic.theory import Floors, estimated_floors, floors
 from epidemic.topology import (
     TOPOLOGIES,

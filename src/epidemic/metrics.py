@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from epidemic.config import import_object
-from epidemic.errors import BadInput, EpidemicError, RunFailed, suggestion
+from epidemic.core.config import import_object
+from epidemic.core.errors import BadInput, EpidemicError, RunFailed, suggestion
 
 PerSample = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> one number per sample."""

@@ -26,8 +26,8 @@ import scipy.sparse
 import scipy.sparse.linalg
 from numpy.typing import NDArray
 
-from epidemic.errors import BadInput, RunFailed, require_choice
-from epidemic.graph import EDGE_LIMIT, FloatArray, Graph, IntArray
+from epidemic.core.errors import BadInput, RunFailed, require_choice
+from epidemic.core.graph import EDGE_LIMIT, FloatArray, Graph, IntArray
 
 Rule = Literal["uniform", "samples", "metropolis-hastings", "native"]
 RULES = ("uniform", "samples", "metropolis-hastings", "native")

@@ -12,8 +12,8 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from epidemic.config import call_own, import_object
-from epidemic.errors import BadInput, require_int
+from epidemic.core.config import call_own, import_object
+from epidemic.core.errors import BadInput, require_int
 
 Shape = tuple[int, ...]
 

@@ -16,12 +16,12 @@ from typing import ClassVar, Literal
 import msgspec
 import numpy as np
 
-from epidemic.config import build_kind
-from epidemic.errors import BadInput, require_choice, require_int, require_real
+from epidemic.core.config import build_kind
+from epidemic.core.errors import BadInput, require_choice, require_int, require_real
+from epidemic.core.formatting import count
+from epidemic.core.graph import Graph, IntArray
+from epidemic.core.rng import Streams
 from epidemic.faults import Absence, Faults, Reach
-from epidemic.graph import Graph, IntArray
-from epidemic.rng import Streams
-from epidemic.shown import count
 from epidemic.topology import GivesGraphs, check_topology, exchange_of, graph_among, is_placed, is_static, peer_sampling
 
 NOBODY: IntArray = np.zeros(0, dtype=np.int64)
@@ -208,7 +208,7 @@ def _drawn(topology: GivesGraphs, m: int, round: int, streams: Streams) -> Graph
         return Graph.empty(m)
     if m - 1 > _sent(topology):
         return topology.graph(m, round, streams)
-    return Graph.complete(m, exchange="requests" if exchange_of(topology) == "requests" else "letters")
+    return Graph.complete(m, exchange="requests" if exchange_of(topology) == "requests" else "messages")
 
 
 def _seated(graph: Graph, seats: IntArray, n: int) -> Graph:
@@ -218,7 +218,7 @@ def _seated(graph: Graph, seats: IntArray, n: int) -> Graph:
     if graph.clique is not None:
         return Graph.complete(n, seats[graph.clique], graph.exchange)
     seated = Graph.from_edges(n, seats[graph.senders], seats[graph.receivers], graph.native)
-    return seated if graph.exchange == "letters" else dataclasses.replace(seated, exchange=graph.exchange)
+    return seated if graph.exchange == "messages" else dataclasses.replace(seated, exchange=graph.exchange)
 
 
 def _check_number(m: int, n: int) -> None:

@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from epidemic.errors import BadInput
-from epidemic.files import read_bounded
-from epidemic.shown import html_table, number, percent, simulated, size
+from epidemic.core.errors import BadInput
+from epidemic.core.files import read_bounded
+from epidemic.core.formatting import html_table, number, percent, simulated, size
 
 HEADER_BYTES = 256
 """What travels with each model besides its numbers: run, round, sender, graph digest, signature."""
@@ -77,7 +77,7 @@ Counted = Annotated[int, Meta(ge=0, le=2**53)]
 """A count that another node may have sent."""
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class HeardCounts(msgspec.Struct, frozen=True):
     """How many messages counted at a deployed node, of those that the graphs of its rounds gave it.
 
     With a private coin nobody knows the graph, and as many messages are expected as a node sends: more may count than were expected.
@@ -102,10 +102,10 @@ class Delivery(msgspec.Struct, frozen=True):
         return self.lonely / self.rounds if self.rounds else 0.0
 
     @staticmethod
-    def total(parts: Iterable[Delivery]) -> Delivery | None:
+    def total(parts: Iterable[HeardCounts]) -> HeardCounts | None:
         """The sum over several nodes; None of none."""
         found = [msgspec.structs.astuple(part) for part in parts]
-        return Delivery(*(sum(numbers) for numbers in zip(*found, strict=True))) if found else None
+        return HeardCounts(*(sum(numbers) for numbers in zip(*found, strict=True))) if found else None
 
 
 class Living(msgspec.Struct, frozen=True):
@@ -116,7 +116,7 @@ class Living(msgspec.Struct, frozen=True):
     disagreement: float
 
 
-class PerNode(msgspec.Struct, frozen=True, omit_defaults=True):
+class NodeNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     """What every single node's model is worth on the evaluated samples (`eval.per_node`); all lists are in the order of `nodes`."""
 
     nodes: list[int]  # their ids
@@ -125,9 +125,9 @@ class PerNode(msgspec.Struct, frozen=True, omit_defaults=True):
     metrics: dict[str, list[float | None]] = {}  # a user's own; None where one is not a finite number
 
     @staticmethod
-    def joined(parts: Sequence[PerNode]) -> PerNode:
+    def joined(parts: Sequence[NodeNumbers]) -> NodeNumbers:
         """Several as one, in their order."""
-        return PerNode(
+        return NodeNumbers(
             [node for part in parts for node in part.nodes],
             [value for part in parts for value in part.loss],
             None if parts[0].accuracy is None else [value for part in parts for value in part.accuracy or ()],
@@ -135,8 +135,8 @@ class PerNode(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-class Letters(msgspec.Struct, frozen=True):
-    """Letters of all nodes since the start. Sent ones are received, lost, or still on their way; received ones used, wasted or still held."""
+class MessageCounts(msgspec.Struct, frozen=True):
+    """Messages of all nodes since the start. Sent ones are received, lost, or still on their way; received ones used, wasted or still held."""
 
     sent: int
     received: int
@@ -150,7 +150,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     seconds: float
     steps: float  # local steps of a node, mean
-    letters: Letters
+    messages: MessageCounts
     staleness: float | None = (
         None  # seconds between sending and use, mean since the last record; None: nothing was used
     )
@@ -162,9 +162,14 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def numbers(self) -> dict[str, float | None]:
         """Every single number by name, as columns of tables and curves of other tools are called."""
-        letters = {f"letters_{part}": getattr(self.letters, part) for part in Letters.__struct_fields__}
+        messages = {f"messages_{part}": getattr(self.messages, part) for part in MessageCounts.__struct_fields__}
         rest = ("staleness", "staleness_95", "busy", "uplink", "online")
-        return {"seconds": self.seconds, "steps": self.steps, **letters, **{name: getattr(self, name) for name in rest}}
+        return {
+            "seconds": self.seconds,
+            "steps": self.steps,
+            **messages,
+            **{name: getattr(self, name) for name in rest},
+        }
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -187,8 +192,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bytes: Traffic
     metrics: dict[str, OwnSpread] = msgspec.field(default_factory=dict)  # a user's own
     time: Moment | None = None  # under the simulated clock
-    per_node: PerNode | None = None  # with eval.per_node
-    delivery: Delivery | None = None  # of deployed nodes, where there are rounds
+    per_node: NodeNumbers | None = None  # with eval.per_node
+    delivery: HeardCounts | None = None  # of deployed nodes, where there are rounds
 
     def __repr__(self) -> str:
         accuracy = "" if self.accuracy is None else f"accuracy {percent(self.accuracy.mean)}, "
@@ -242,7 +247,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     final_living_accuracy: Spread | None = None  # of those who took part in the last round, where not everybody does
     seconds: float | None = None  # simulated ones, under the clock
     ended_early: str = ""  # why, if a callback ended the seed before all rounds were done
-    delivery: Delivery | None = None  # of deployed nodes, where there are rounds
+    delivery: HeardCounts | None = None  # of deployed nodes, where there are rounds
 
 
 def encode(value: object) -> bytes:

@@ -1,4 +1,4 @@
-"""Bare carriers as real processes: a transport each that sends letters to all the others, and does as it is told through a pipe."""
+"""Bare carriers as real processes: a transport each that sends messages to all the others, and does as it is told through a pipe."""
 
 import multiprocessing
 import os
@@ -6,10 +6,10 @@ import threading
 import time
 from pathlib import Path
 
-from epidemic.net.addresses import Addresses, free_addresses
-from epidemic.net.keys import Authority, Identity
-from epidemic.net.link_monitor import LinkMonitor
-from epidemic.net.transport import Transport
+from epidemic.deploy.addresses import Addresses, free_addresses
+from epidemic.deploy.keys import Authority, Identity
+from epidemic.deploy.link_monitor import LinkMonitor
+from epidemic.deploy.transport import Transport
 
 
 class Carrier:
@@ -17,59 +17,61 @@ class Carrier:
 
     def __init__(self, folder, addresses, nodes):
         identity = Identity.load(Path(folder))
-        self.place, self.nodes = identity.place, nodes
+        self.node_id, self.nodes = identity.node_id, nodes
         self.tokens, self.lock = set(), threading.Lock()
         self.transport = Transport(identity, addresses, nodes=nodes, largest=2**20)
         self.heard = set()
         self.transport.watch("alive", self.noticed)
-        self.transport.receive(lambda sender, frame, places: self.heard.add(sender), lambda sender: None, 2**20)
-        self.transport.answer("hello", lambda question, respond: respond(question))
-        self.transport.appear("alive", self.place)
-        for place in set(range(nodes)) - {self.place}:
-            threading.Thread(target=self.send, args=(place,), daemon=True).start()
+        self.transport.receive(lambda sender, frame, node_ids: self.heard.add(sender), lambda sender: None, 2**20)
+        self.transport.answer("handshake", lambda question, respond: respond(question))
+        self.transport.appear("alive", self.node_id)
+        for node_id in set(range(nodes)) - {self.node_id}:
+            threading.Thread(target=self.send, args=(node_id,), daemon=True).start()
         threading.Thread(target=self.look, daemon=True).start()
 
-    def noticed(self, place, token, there):
+    def noticed(self, node_id, token, there):
         with self.lock:
-            (self.tokens.add if there else self.tokens.discard)((place, token))
+            (self.tokens.add if there else self.tokens.discard)((node_id, token))
 
-    def send(self, place):
+    def send(self, node_id):
         payload = self.transport.payload(bytes(300_000))
         while True:
-            self.transport.send(place, payload)
+            self.transport.send(node_id, payload)
             time.sleep(0.2)
 
     def look(self):
         """As a node does it."""
-        sight = LinkMonitor(self.place)
+        sight = LinkMonitor(self.node_id)
         while True:
-            for place in self.seen():
-                sight.saw(place, time.monotonic())
+            for node_id in self.seen():
+                sight.saw(node_id, time.monotonic())
             if sight.lost(self.transport.unseen(), time.monotonic()):
                 self.transport.renew()
             time.sleep(1)
 
     def seen(self):
         with self.lock:
-            return {place for place, _ in self.tokens} - {self.place}
+            return {node_id for node_id, _ in self.tokens} - {self.node_id}
 
     def hears(self):
-        """From whom letters have come since this was asked last."""
+        """From whom messages have come since this was asked last."""
         found, self.heard = self.heard, set()
         return found
 
     def asks(self):
         """Who answers."""
         found, answered = set(), threading.Semaphore(0)
-        others = set(range(self.nodes)) - {self.place}
+        others = set(range(self.nodes)) - {self.node_id}
 
-        def took(place, answer):
+        def took(node_id, answer):
             if answer == b"there?":
-                found.add(place)
+                found.add(node_id)
             answered.release()
 
-        for place in others:
-            self.transport.ask("hello", place, b"there?", 5.0, lambda answer, place=place: took(place, answer), 100)
+        for node_id in others:
+            self.transport.ask(
+                "handshake", node_id, b"there?", 5.0, lambda answer, node_id=node_id: took(node_id, answer), 100
+            )
         for _ in others:
             answered.acquire()
         return found
@@ -96,8 +98,8 @@ class Carriers:
         hosts = free_addresses(nodes)
         context = multiprocessing.get_context("forkserver")
         self.processes, self.pipes = [], []
-        for place, own in enumerate(hosts):
-            folder = authority.issue(f"node-{place}", ["127.0.0.1"])
+        for node_id, own in enumerate(hosts):
+            folder = authority.issue(f"node-{node_id}", ["127.0.0.1"])
             here, there = context.Pipe()
             where = Addresses(own, tuple(host for host in hosts if host != own))
             process = context.Process(target=_live, args=(str(folder), where, nodes, there), daemon=True)
@@ -106,14 +108,14 @@ class Carriers:
             self.processes.append(process)
             self.pipes.append(here)
 
-    def tell(self, place, word):
-        self.pipes[place].send(word)
-        return self.pipes[place].recv()
+    def tell(self, node_id, word):
+        self.pipes[node_id].send(word)
+        return self.pipes[node_id].recv()
 
     def strangers(self, word):
         """Of every ordered pair, those where the first does not see (hear, ask) the second."""
-        places = range(len(self.processes))
-        return {(a, b) for a in places for b in set(places) - {a} - self.tell(a, word)}
+        node_ids = range(len(self.processes))
+        return {(a, b) for a in node_ids for b in set(node_ids) - {a} - self.tell(a, word)}
 
     def until(self, condition, patience=240):
         end = time.monotonic() + patience

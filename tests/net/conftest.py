@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 import epidemic as ep
-from epidemic.net.addresses import free_addresses
-from epidemic.net.folders import make_cluster
-from epidemic.net.processes import LocalCluster
-from epidemic.net.watching import StatusWatcher
+from epidemic.deploy.addresses import free_addresses
+from epidemic.deploy.folders import make_cluster
+from epidemic.deploy.processes import LocalCluster
+from epidemic.deploy.watching import StatusWatcher
 
 COMMON = {
     "nodes": 16,
@@ -45,7 +45,7 @@ class Deployment:
     def statuses(self):
         if self.watcher is None:
             self.watcher = StatusWatcher(self.root / "observer")
-        return {status.place: status for status in self.watcher.ask()}
+        return {status.node_id: status for status in self.watcher.ask()}
 
     def until(self, condition, patience=60):
         """Wait until the statuses fulfil a condition."""
@@ -56,31 +56,31 @@ class Deployment:
                 return found
             assert time.monotonic() < end, f"not within {patience} s: {found}"
 
-    def until_round(self, round, places=None, patience=60):
+    def until_round(self, round, node_ids=None, patience=60):
         """Wait until all these nodes (default: one of them) are in a round."""
-        if places is None:
+        if node_ids is None:
             return self.until(lambda found: any(s.round >= round for s in found.values()), patience)
-        return self.until(lambda found: all(p in found and found[p].round >= round for p in places), patience)
+        return self.until(lambda found: all(p in found and found[p].round >= round for p in node_ids), patience)
 
     def finish(self, patience=120):
         """Wait for the end of all; nothing may hang."""
         assert self.cluster.wait(patience), {p: self.log(p)[-3:] for p in range(len(self.folders))}
         return self
 
-    def log(self, place):
-        return (self.folders[place] / "node.log").read_text().splitlines()
+    def log(self, node_id):
+        return (self.folders[node_id] / "node.log").read_text().splitlines()
 
-    def run(self, place):
-        return self.folders[place] / "run" / f"seed-{self.experiment.seeds[0]}"
+    def run(self, node_id):
+        return self.folders[node_id] / "run" / f"seed-{self.experiment.seeds[0]}"
 
-    def node(self, place):
-        return json.loads((self.run(place) / "nodes.json").read_text())[0]
+    def node(self, node_id):
+        return json.loads((self.run(node_id) / "nodes.json").read_text())[0]
 
-    def summary(self, place):
-        return json.loads((self.run(place) / "summary.json").read_text())
+    def summary(self, node_id):
+        return json.loads((self.run(node_id) / "summary.json").read_text())
 
-    def model(self, place):
-        return load_file(self.run(place) / "models.safetensors")
+    def model(self, node_id):
+        return load_file(self.run(node_id) / "models.safetensors")
 
     def close(self):
         if self.watcher is not None:

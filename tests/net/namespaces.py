@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from epidemic.net.processes import LocalCluster, _child
+from epidemic.deploy.processes import LocalCluster, _child
 
-ADDRESS = {side: f"10.77.0.{place}" for place, side in enumerate("abcdefgh", 1)}
+ADDRESS = {side: f"10.77.0.{node_id}" for node_id, side in enumerate("abcdefgh", 1)}
 CLONE_NEWNET = 0x40000000
 
 
@@ -132,8 +132,8 @@ class ClusterThere(LocalCluster):
         self._environments = environments or [{}] * len(folders)
         super().__init__(folders)
 
-    def _process(self, places, folders):
-        there = (self._namespaces[places[0]], self._environments[places[0]])
+    def _process(self, node_ids, folders):
+        there = (self._namespaces[node_ids[0]], self._environments[node_ids[0]])
         arguments = (*there, [str(folder) for folder in folders], False, 1, self._here)
         return self._context.Process(target=_child_there, args=arguments, daemon=False)
 

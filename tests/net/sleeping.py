@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from epidemic.protocol.asynchronous import Asynchronous
 from epidemic.protocol.events import SECOND, SetTimer
-from epidemic.protocol.free import Free
 from epidemic.protocol.rounds import Rounds
 
 SLEEPS, SLEPT, TOGETHER, COUNT = "SLEEPING_FOR", "SLEEPING_WROTE", "SLEEPING_WITH", "SLEEPING_COUNT"
@@ -47,7 +47,7 @@ def _begin_together(protocol, directory, count):
 
     def open(node):
         if not node.begun:
-            (directory / str(node.rules.place)).touch()
+            (directory / str(node.rules.node_id)).touch()
             if sum(1 for _ in directory.iterdir()) < count:
                 node.act(SetTimer("look", node.now + SECOND // 200))
                 return
@@ -57,7 +57,7 @@ def _begin_together(protocol, directory, count):
 
 
 if SLEEPS in os.environ:
-    for kind in (Free, Rounds):
+    for kind in (Asynchronous, Rounds):
         _begin_together(kind, Path(os.environ[TOGETHER]), int(os.environ[COUNT]))
 
 
@@ -66,8 +66,8 @@ def asleep(folders, world, steps):
     begun = folders[0].parent / "begun"
     begun.mkdir()
     found = []
-    for place, folder in enumerate(folders):
-        takes = [world.step_cost(place, count // steps) / SECOND for count in range(2000)]
+    for node_id, folder in enumerate(folders):
+        takes = [world.step_cost(node_id, count // steps) / SECOND for count in range(2000)]
         (folder / "sleeps").write_text("\n".join(map(str, takes)))
         told = {SLEEPS: folder / "sleeps", SLEPT: folder / "slept", TOGETHER: begun, COUNT: len(folders)}
         found.append({name: str(what) for name, what in told.items()})

@@ -20,9 +20,9 @@ def _hospital(root, names):
     return root
 
 
-def _declare(there, place, data, classes=None):
+def _declare(there, node_id, data, classes=None):
     """Set in a node's own file where its data is, and what the classes are."""
-    path = there.folders[place] / "experiment.toml"
+    path = there.folders[node_id] / "experiment.toml"
     lines = [line for line in path.read_text().splitlines() if not line.startswith("path = ")]
     at = lines.index("[data]") + 1
     own = [f"path = {json.dumps(str(data))}"] + ([] if classes is None else [f"classes = {json.dumps(classes)}"])
@@ -40,24 +40,24 @@ def test_hospitals_with_contradicting_classes_are_refused_by_name_until_they_dec
         _hospital(tmp_path / "a", ["benign", "malignant"]),
         _hospital(tmp_path / "b", ["malignant", "unclear"]),
     ]
-    for place, data in enumerate(hospitals):
-        _declare(there, place, data)
+    for node_id, data in enumerate(hospitals):
+        _declare(there, node_id, data)
     there.start().finish()
     assert [child.process.exitcode for child in there.cluster.children] == [2, 2]
-    for place in range(2):
-        last = there.log(place)[-1]
+    for node_id in range(2):
+        last = there.log(node_id)[-1]
         assert "error: " in last
         assert "[benign, malignant]" in last
         assert "[malignant, unclear]" in last
         assert "data.classes" in last
     # Nothing had begun, so they go on in the same folders. Now one lacks the first class, the other the last.
-    for place, data in enumerate(hospitals):
-        _declare(there, place, data, ["benign", "malignant", "unclear"])
+    for node_id, data in enumerate(hospitals):
+        _declare(there, node_id, data, ["benign", "malignant", "unclear"])
     there.start().finish()
     assert [child.process.exitcode for child in there.cluster.children] == [0, 0], [
         there.log(0)[-3:],
         there.log(1)[-3:],
     ]
-    assert [there.node(place)["classes"] for place in range(2)] == [[8, 8, 0], [0, 8, 8]]
+    assert [there.node(node_id)["classes"] for node_id in range(2)] == [[8, 8, 0], [0, 8, 8]]
     info = json.loads((there.run(0) / "run.json").read_text())
     assert info["classes"] == ["benign", "malignant", "unclear"]

@@ -9,10 +9,10 @@ from test_security import Member, ask
 import epidemic as ep
 from conftest import experiment
 from epidemic.clock import CloseAdaptive, CloseQuorum
-from epidemic.host.plan import committed_targets
-from epidemic.net.chance import KEPT_IN
-from epidemic.net.wire import MessageFormat
+from epidemic.deploy.secrets import KEPT_IN
+from epidemic.deploy.wire import MessageFormat
 from epidemic.protocol.commitment import LINK_BYTES, Chain
+from epidemic.runtime.plan import committed_targets
 
 CLOSE = {"adaptive": CloseAdaptive(deadline=2.0), "quorum": CloseQuorum(q=0.5, deadline=2.0)}
 
@@ -22,8 +22,8 @@ def committed(**changed):
     return experiment(**{"nodes": 6, "rounds": 40, "topology": ep.ELLocal(3), "network": network, **changed})
 
 
-def secrets(there, places):
-    return [(there.folders[i] / KEPT_IN).read_bytes() for i in places]
+def secrets(there, node_ids):
+    return [(there.folders[i] / KEPT_IN).read_bytes() for i in node_ids]
 
 
 @pytest.mark.parametrize("close", ["adaptive", "quorum"])
@@ -37,7 +37,7 @@ def test_nodes_learn_without_knowing_whom_to_expect_and_check_who_sends(deploy, 
     took_part = [sum(node["in_degree"].values()) for node in nodes]
     assert sent == [3 * rounds for rounds in took_part]
     assert sum(took_part) > 0.8 * 6 * 40
-    assert sum(node["letters"]["counted"] for node in nodes) > 0.5 * sum(sent)
+    assert sum(node["messages"]["counted"] for node in nodes) > 0.5 * sum(sent)
     assert [node.get("refusals", {}) for node in nodes] == [{}] * 6
     assert len(set(secrets(there, range(6)))) == 6
     assert all((there.folders[i] / KEPT_IN).stat().st_mode & 0o777 == 0o600 for i in range(6))
@@ -54,10 +54,10 @@ def test_a_node_that_is_killed_comes_back_with_the_chain_that_it_committed_to(de
     there.until(lambda found: found[0].alive == 3, 30)
     there.cluster.restart(2)
     found = there.until(lambda found: 2 in found and all(s.alive == 4 for s in found.values()) and len(found) == 4, 60)
-    counted = {place: status.letters["counted"] for place, status in found.items() if "counted" in status.letters}
+    counted = {node_id: status.messages["counted"] for node_id, status in found.items() if "counted" in status.messages}
     here = max(status.round for status in found.values())
     found = there.until_round(here + 15, range(4))
-    assert all(found[place].letters["counted"] > before for place, before in counted.items())
+    assert all(found[node_id].messages["counted"] > before for node_id, before in counted.items())
     assert all(status.refusals == {} for status in found.values())
     assert secrets(there, range(4)) == before
 
@@ -65,33 +65,33 @@ def test_a_node_that_is_killed_comes_back_with_the_chain_that_it_committed_to(de
 class Flooder(Member):
     """A certified member that sends to everybody in every round, as early as it can."""
 
-    def __init__(self, there, what, place):
-        super().__init__(there, what, place)
+    def __init__(self, there, what, node_id):
+        super().__init__(there, what, node_id)
         column = self.format.columns
-        self.format = MessageFormat.in_rounds(self.terms.run, column, graph_bytes=LINK_BYTES)
-        self.chain = Chain(bytes([place]) * 32, self.terms.run, place, what.rounds)
+        self.format = MessageFormat.in_rounds(self.agreement.run, column, graph_bytes=LINK_BYTES)
+        self.chain = Chain(bytes([node_id]) * 32, self.agreement.run, node_id, what.rounds)
         self.sent, self.drawn = set(), 0
-        self.transport.answer("hello", lambda _, respond: respond(self.hello()))
-        self.transport.appear("alive", place)
+        self.transport.answer("handshake", lambda _, respond: respond(self.handshake()))
+        self.transport.appear("alive", node_id)
 
-    def hello(self, **changed):
-        return super().hello(**{"start": 0, "round": -1, "commitment": self.chain.commitment, **changed})
+    def handshake(self, **changed):
+        return super().handshake(**{"start": 0, "round": -1, "commitment": self.chain.commitment, **changed})
 
     def flood(self, now, victims):
         for round in range(now, min(now + 9, self.what.rounds)):
             link = self.chain.link(round)
-            targets = committed_targets(self.what, self.place, round, link)
+            targets = committed_targets(self.what, self.node_id, round, link)
             frame = None
             for victim in victims:
                 if (round, victim) not in self.sent:
-                    frame = frame or self.letter(round, link)
+                    frame = frame or self.message(round, link)
                     self.sent.add((round, victim))
                     self.drawn += victim in targets
                     self.send(victim, frame)
 
 
 def test_two_of_eight_that_flood_everybody_ahead_of_time_get_no_more_than_they_drew(deploy):
-    from epidemic.net.addresses import free_addresses
+    from epidemic.deploy.addresses import free_addresses
 
     honest, rounds, s = range(6), 60, 3
     what = committed(nodes=8, rounds=rounds, topology=ep.ELLocal(s))
@@ -115,7 +115,7 @@ def test_two_of_eight_that_flood_everybody_ahead_of_time_get_no_more_than_they_d
     assert min(trained) > 0.9 * rounds
     drawn, sent = one.drawn + two.drawn, len(one.sent) + len(two.sent)
     assert drawn <= 2 * s * rounds  # nobody can send to more than s
-    counted = sum(node["letters"]["counted"] for node in nodes)
+    counted = sum(node["messages"]["counted"] for node in nodes)
     refused = sum(node["refusals"].get("not-drawn", 0) for node in nodes)
     assert refused > 0.8 * (sent - drawn)
     by_honest = sum(node["bytes"]["header"] // 256 for node in nodes)  # all that they sent, to the liars as well
@@ -127,7 +127,7 @@ def test_two_of_eight_that_flood_everybody_ahead_of_time_get_no_more_than_they_d
 
 def test_who_shows_a_wrong_link_or_commits_anew_is_refused_and_said_once(deploy):
     what = committed(nodes=4, rounds=100_000, topology=ep.ELLocal(2))
-    from epidemic.net.addresses import free_addresses
+    from epidemic.deploy.addresses import free_addresses
 
     there = deploy(what, hosts=free_addresses(3))
     there.start(there.folders[:3])
@@ -137,12 +137,12 @@ def test_who_shows_a_wrong_link_or_commits_anew_is_refused_and_said_once(deploy)
         liar.introduce()
         now = there.statuses()[0].round
         for i in range(5):
-            liar.send(0, liar.letter(now + 3 + i, bytes([i]) * 32))
-        other = Chain(b"x" * 32, liar.terms.run, 3, what.rounds)
+            liar.send(0, liar.message(now + 3 + i, bytes([i]) * 32))
+        other = Chain(b"x" * 32, liar.agreement.run, 3, what.rounds)
         for _ in range(3):
-            assert ask(liar.transport, "hello", 0, liar.hello(commitment=other.commitment, round=99_000))
+            assert ask(liar.transport, "handshake", 0, liar.handshake(commitment=other.commitment, round=99_000))
         # the same in a frame of another run's form
-        short = MessageFormat.in_rounds(liar.terms.run, liar.format.columns)
+        short = MessageFormat.in_rounds(liar.agreement.run, liar.format.columns)
         zeros = {"x": np.zeros(liar.format.body_bytes, np.uint8)}
         frame = bytes(short.seal(now, 3, zeros, liar.identity.key, graph=bytes(8)))
         liar.send(0, frame)

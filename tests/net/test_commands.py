@@ -15,9 +15,9 @@ import epidemic as ep
 from conftest import experiment
 from epidemic.cli.app import main
 from epidemic.clock import CloseBarrier
+from epidemic.deploy.addresses import free_addresses, read_addresses
+from epidemic.deploy.folders import make_cluster
 from epidemic.experiment import to_toml
-from epidemic.net.addresses import free_addresses, read_addresses
-from epidemic.net.folders import make_cluster
 
 EPIDEMIC = [sys.executable, "-m", "epidemic"]
 SMALL = {"nodes": 4, "topology": ep.ELLocal(2), "eval": ep.Eval(every=10, samples=200)}
@@ -161,7 +161,7 @@ def test_status_asks_the_running_nodes(file, tmp_path, capsys):
     until_under_way(out)
     assert main(["cluster", "status", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [s["place"] for s in found] == [0, 1, 2, 3]
+    assert [s["node_id"] for s in found] == [0, 1, 2, 3]
     assert all(s["alive"] == 4 and s["round"] >= 20 for s in found)
     process.terminate()
     process.communicate(timeout=60)
@@ -333,7 +333,7 @@ def test_a_node_gives_up_on_a_relay_that_never_comes(tmp_path):
 
 
 def test_a_half_copied_list_of_revoked_certificates_does_not_end_a_relay(tmp_path):
-    from epidemic.net.keys import Authority
+    from epidemic.deploy.keys import Authority
 
     root = tmp_path / "cluster"
     make_cluster(
@@ -351,14 +351,14 @@ def test_a_half_copied_list_of_revoked_certificates_does_not_end_a_relay(tmp_pat
     assert relay.returncode == 0
 
 
-def test_a_relay_takes_no_letter_that_is_larger_than_a_model(tmp_path):
+def test_a_relay_takes_no_message_that_is_larger_than_a_model(tmp_path):
     """A member sends four of a hundred megabytes through it."""
     import psutil_free as memory
     import zenoh
 
-    from epidemic.net.access import configuration
-    from epidemic.net.addresses import Addresses
-    from epidemic.net.keys import Identity
+    from epidemic.deploy.access import configuration
+    from epidemic.deploy.addresses import Addresses
+    from epidemic.deploy.keys import Identity
 
     root, address = tmp_path / "cluster", free_addresses(1)[0]
     folders = make_cluster(

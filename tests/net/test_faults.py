@@ -13,22 +13,22 @@ import pytest
 import epidemic as ep
 from conftest import experiment
 from epidemic.clock import CloseAdaptive, CloseQuorum
-from epidemic.rng import Streams
+from epidemic.core.rng import Streams
 
 DEADLINE = 10.0
 CLOSE = {"adaptive": CloseAdaptive(deadline=2.0), "quorum": CloseQuorum(q=0.5, deadline=2.0)}
 
 
-def accuracies(there, places):
-    return [there.summary(i)["final_accuracy"]["mean"] for i in places]
+def accuracies(there, node_ids):
+    return [there.summary(i)["final_accuracy"]["mean"] for i in node_ids]
 
 
-def check_books(there, places):
-    """No letter counted twice or in another round: what was counted is what was averaged, and no more than was sent."""
-    for i in places:
+def check_books(there, node_ids):
+    """No message counted twice or in another round: what was counted is what was averaged, and no more than was sent."""
+    for i in node_ids:
         node = there.node(i)
         averaged = sum(int(degree) * rounds for degree, rounds in node["in_degree"].items())
-        assert averaged == node["letters"].get("counted", 0)
+        assert averaged == node["messages"].get("counted", 0)
         delivery = there.summary(i)["delivery"]  # of the rounds in which it took part, the same
         assert (delivery["heard"], delivery["rounds"]) == (averaged, sum(node["in_degree"].values()))
         assert delivery["lonely"] <= node["in_degree"].get("0", 0)
@@ -54,17 +54,17 @@ def test_five_of_sixteen_die_three_return_and_the_rest_never_waits_for_them(depl
     assert max(s.alive for s in back.values()) == 14
     there.finish()
     everyone = survivors + victims[:3]
-    assert {place for place, _ in there.cluster.problems().items()} == set(victims[3:])
+    assert {node_id for node_id, _ in there.cluster.problems().items()} == set(victims[3:])
     check_books(there, everyone)
     for i in victims[:3]:
         assert any("the others are in round" in line and "with another node's model" in line for line in there.log(i))
         assert any("took the model of node" in line for line in there.log(i))
     assert any("node 1 is gone" in line for line in there.log(0))
-    # the survivors heard most letters that anybody can have sent to them, and no others
+    # the survivors heard most messages that anybody can have sent to them, and no others
     graphs = [what.topology.graph(16, t, Streams(1)) for t in range(260)]
     senders = [(t, j) for t, graph in enumerate(graphs) for i in survivors for j in graph.into(i).tolist()]
     sent = sum(j not in victims[3:] or t <= died for t, j in senders)
-    heard = sum(there.node(i)["letters"]["counted"] for i in survivors)
+    heard = sum(there.node(i)["messages"]["counted"] for i in survivors)
     assert 0.75 * sent < heard <= sent
     # accuracy as in the simulator under the same crashes
     crashes = [ep.Crash(i, 60, died + 15 if i in victims[:3] else None) for i in victims]
@@ -95,7 +95,7 @@ def test_a_node_ten_times_slower_takes_part_and_does_not_hold_up_the_others(depl
 
     brake = threading.Thread(target=slow_down)
     brake.start()
-    others = [child for child in there.cluster.children if child.place != 3]
+    others = [child for child in there.cluster.children if child.node_id != 3]
     for child in others:
         child.process.join(100)
         assert not child.running
@@ -107,10 +107,10 @@ def test_a_node_ten_times_slower_takes_part_and_does_not_hold_up_the_others(depl
     assert there.cluster.problems() == {}
     check_books(there, range(8))
     assert there.node(3)["jumped"] > 10  # it left rounds out ...
-    heard = there.node(3)["letters"]["counted"]
+    heard = there.node(3)["messages"]["counted"]
     assert heard > 10  # ... but heard the others
-    assert there.node(3)["bytes"]["header"] // 256 > 10  # letters that it sent itself
-    assert sum(there.node(i)["lost"] for i in range(8) if i != 3) < 120 * 7 * 4 / 4  # most letters were not its
+    assert there.node(3)["bytes"]["header"] // 256 > 10  # messages that it sent itself
+    assert sum(there.node(i)["lost"] for i in range(8) if i != 3) < 120 * 7 * 4 / 4  # most messages were not its
     took_part = [sum(there.node(i)["in_degree"].values()) for i in range(8)]
     fast = took_part[:3] + took_part[4:]
     assert min(fast) > 0.9 * 120  # they did every round of theirs and went on without it
@@ -118,7 +118,7 @@ def test_a_node_ten_times_slower_takes_part_and_does_not_hold_up_the_others(depl
 
 
 def test_a_spare_place_is_filled_later(deploy):
-    from epidemic.net.addresses import free_addresses
+    from epidemic.deploy.addresses import free_addresses
 
     what = experiment(
         nodes=5, rounds=200, topology=ep.ELLocal(2), network=ep.Network(close=CloseAdaptive(deadline=DEADLINE))
@@ -169,15 +169,15 @@ def test_with_a_private_coin_nodes_learn_without_knowing_whom_to_expect(deploy, 
     took_part = [sum(there.node(i)["in_degree"].values()) for i in range(6)]
     assert sent == [3 * rounds for rounds in took_part]  # to three others in every round
     assert sum(took_part) > 0.8 * 6 * 40
-    heard = sum(there.node(i)["letters"]["counted"] for i in range(6))
-    late = sum(there.node(i)["letters"].get("late", 0) for i in range(6))
+    heard = sum(there.node(i)["messages"]["counted"] for i in range(6))
+    late = sum(there.node(i)["messages"].get("late", 0) for i in range(6))
     assert heard > 0.5 * sum(sent)
     assert heard + late <= sum(sent)
     simulated = ep.simulate(what).seeds[0].summary.final_accuracy.mean
     assert abs(np.mean(accuracies(there, range(6))) - simulated) < 0.06
 
 
-def test_a_cap_is_kept_by_offers_and_refused_letters_go_elsewhere(deploy):
+def test_a_cap_is_kept_by_offers_and_refused_messages_go_elsewhere(deploy):
     what = experiment(
         nodes=8,
         rounds=30,

@@ -12,7 +12,7 @@ from zenoh.handlers import Callback
 
 import epidemic as ep
 from epidemic.clock import CloseAdaptive
-from epidemic.net.addresses import free_addresses
+from epidemic.deploy.addresses import free_addresses
 
 FLOODED = msgspec.structs.replace(WHAT, rounds=3000, network=ep.Network(close=CloseAdaptive(deadline=5.0)))
 SAID = "node 3 sends more than any honest node"
@@ -38,11 +38,11 @@ def survived(there, weight):
     assert memory.resident(process) - weight < 60e6
     there.finish(300)
     assert there.cluster.problems() == {}
-    for place in range(3):
-        node = there.node(place)
+    for node_id in range(3):
+        node = there.node(node_id)
         assert sum(node["in_degree"].values()) + node["jumped"] == FLOODED.rounds
-        assert sum(SAID in line for line in there.log(place)) == (place == 0)
-        assert ("flood" in node["refusals"]) == (place == 0)
+        assert sum(SAID in line for line in there.log(node_id)) == (node_id == 0)
+        assert ("flood" in node["refusals"]) == (node_id == 0)
     return there.node(0)
 
 
@@ -61,7 +61,7 @@ def test_greetings(victims):
     there, member = victims
     weight = memory.resident(there.cluster.children[0].process.pid)
     key = f"epidemic/{member.identity.cluster}/ask/hello/0/3"
-    words = [member.hello(round=i, start=FLOODED.rounds) for i in range(50)]
+    words = [member.handshake(round=i, start=FLOODED.rounds) for i in range(50)]
     session = member.transport._lines.main.session
 
     def greet(i):
@@ -78,10 +78,12 @@ def test_old_messages(victims):
     member.introduce()
     weight = memory.resident(there.cluster.children[0].process.pid)
     now = there.statuses()[0].round
-    frames = [member.letter(view.round, view.digest) for view in member.views(range(now, now + 8)) if 0 in view.targets]
+    frames = [
+        member.message(view.round, view.digest) for view in member.views(range(now, now + 8)) if 0 in view.targets
+    ]
     sent = until_closed(there, member, lambda i: member.send(0, frames[i % len(frames)]))
     found = there.statuses()[0]
-    repeated = found.letters["duplicate"]
+    repeated = found.messages["duplicate"]
     assert repeated >= 10_000 - 200
     assert found.refusals["flood"] >= 1000
     assert sent >= repeated + found.refusals["flood"] - 1000  # those of honest nodes, which ask again now and then
@@ -90,7 +92,7 @@ def test_old_messages(victims):
 
 def test_bad_frames(victims):
     there, member = victims
-    good, rng = member.letter(10, bytes(8)), np.random.default_rng(2)
+    good, rng = member.message(10, bytes(8)), np.random.default_rng(2)
 
     def bad(i):
         if i % 3 == 0:
@@ -114,12 +116,12 @@ def test_messages_with_wrong_signatures_close_a_connection_soon(victims):
     there, member = victims
     member.introduce()
     weight = memory.resident(there.cluster.children[0].process.pid)
-    wrong = bytearray(member.letter(there.statuses()[0].round, bytes(8)))
+    wrong = bytearray(member.message(there.statuses()[0].round, bytes(8)))
     wrong[-1] ^= 1
 
     def forge(i):
         now = there.experiment.rounds - 1 - i % 3  # far away: a few a second are looked at
-        member.send(0, bytes(wrong) if i % 2 else member.letter(now, bytes(8))[:-1] + b"\1")
+        member.send(0, bytes(wrong) if i % 2 else member.message(now, bytes(8))[:-1] + b"\1")
 
     until_closed(there, member, forge)
     assert 0 < there.statuses()[0].refusals["wrong-signature"] <= 150  # each costs as much as a hundred messages

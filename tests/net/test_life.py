@@ -16,13 +16,13 @@ import epidemic as ep
 from conftest import Deployment, experiment, furthest
 from epidemic.cli.app import main
 from epidemic.clock import CloseBarrier
+from epidemic.deploy.addresses import free_addresses, read_addresses
+from epidemic.deploy.extending import extend_cluster, write_rounds
+from epidemic.deploy.folders import make_cluster
+from epidemic.deploy.gather import OWN_DATA
+from epidemic.deploy.keys import Identity
 from epidemic.experiment import to_toml
-from epidemic.host.store import Store
-from epidemic.net.addresses import free_addresses, read_addresses
-from epidemic.net.extending import extend_cluster, write_rounds
-from epidemic.net.folders import make_cluster
-from epidemic.net.gather import OWN_DATA
-from epidemic.net.keys import Identity
+from epidemic.runtime.run_directory import RunDirectory
 
 OWN = {
     "nodes": 3, "rounds": 12, "topology": ep.ELLocal(1), "data": ep.Arrays(path="nowhere"), "model": ep.Logistic(),
@@ -130,7 +130,7 @@ def test_a_finished_deployment_goes_on_with_more_rounds_to_the_result_of_the_sim
         rounds = [json.loads(line)["round"] for line in (there.run(i) / "records.jsonl").read_text().splitlines()]
         assert rounds == [0, 5, 10, 15, 20, 21]
         assert there.summary(i)["rounds"] == 21
-        assert there.node(i)["letters"] == {"counted": sum(int(k) * v for k, v in there.node(i)["in_degree"].items())}
+        assert there.node(i)["messages"] == {"counted": sum(int(k) * v for k, v in there.node(i)["in_degree"].items())}
         assert sum(there.node(i)["in_degree"].values()) == 21
     assert (there.folders[0] / "node.pem").read_bytes() == before
     assert np.mean([sum(there.node(i)["bytes"].values()) for i in range(4)]) == whole.seeds[0].summary.bytes.total.mean
@@ -381,10 +381,10 @@ def test_what_cannot_be_a_next_run_is_one_line_and_nothing_is_written(tmp_path, 
     assert "is inside" in problem(capsys, "cluster", "next", root, "--out", root / "second")
     assert "exists already" in problem(capsys, "cluster", "next", root, "--out", tmp_path)
 
-    store = Store(folders[2] / "run", FIRST, 1)
-    store.open()
+    run_directory = RunDirectory(folders[2] / "run", FIRST, 1)
+    run_directory.open()
     assert f"the node of {folders[2]} is still running" in problem(capsys, "cluster", "next", root, "--out", out)
-    store.close()
+    run_directory.close()
     (folders[3] / "node.key").rename(tmp_path / "node.key")
     assert f"{folders[3]} has no node.key" in problem(capsys, "cluster", "next", folders[3], "--out", out)
     (tmp_path / "node.key").rename(folders[3] / "node.key")
@@ -411,7 +411,7 @@ def test_what_cannot_be_a_next_run_is_one_line_and_nothing_is_written(tmp_path, 
 def test_expired_and_revoked_certificates_are_named_with_what_helps(tmp_path, capsys, monkeypatch):
     import datetime as dt
 
-    from epidemic.net import keys
+    from epidemic.deploy import keys
 
     root, out = tmp_path / "c", tmp_path / "next"
     folders = make_cluster(FIRST, free_addresses(4), root, days=3)

@@ -8,8 +8,8 @@ import msgspec
 import epidemic as ep
 from conftest import experiment
 from epidemic.clock import CloseAdaptive
+from epidemic.deploy.gather import gather
 from epidemic.experiment import to_toml
-from epidemic.net.gather import gather
 
 MODULE = """
 import epidemic as ep

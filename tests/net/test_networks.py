@@ -38,10 +38,10 @@ def until(condition, patience=60):
         time.sleep(0.05)
 
 
-def sees(there, place):
+def sees(there, node_id):
     """Whom a node sees, by what it has said so far: everybody at first, then who went and who came."""
-    found = set(range(len(there.folders))) - {place}
-    for line in there.log(place):
+    found = set(range(len(there.folders))) - {node_id}
+    for line in there.log(node_id):
         change = re.search(r"node (\d+) is (gone|there)$", line)
         if change is not None:
             (found.add if change[2] == "there" else found.discard)(int(change[1]))
@@ -87,7 +87,7 @@ def test_five_percent_loss_and_fifty_milliseconds_delay(deploy, link):  # noqa: 
     assert link.dropped > 50
     assert 0.03 < link.dropped / link.packets < 0.07
     check_books(there, range(8))
-    counted = sum(there.node(i)["letters"]["counted"] for i in range(8))
-    assert counted > 0.8 * 8 * 40 * 4  # TCP repairs the loss; a few letters are too late
+    counted = sum(there.node(i)["messages"]["counted"] for i in range(8))
+    assert counted > 0.8 * 8 * 40 * 4  # TCP repairs the loss; a few messages are too late
     simulated = ep.simulate(what).seeds[0].summary.final_accuracy.mean
     assert abs(np.mean(accuracies(there, range(8))) - simulated) < 0.05

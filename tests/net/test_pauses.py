@@ -49,14 +49,14 @@ def test_after_a_short_pause_of_all_but_one_three_nodes_go_on_together(deploy, c
     back = there.until(in_step, patience=TOGETHER)
     on = max(status.round for status in back.values()) + AFTERWARDS
     later = there.until_round(on, range(3), patience=120)
-    for place in range(3):
-        before, after = back[place].delivery, later[place].delivery
+    for node_id in range(3):
+        before, after = back[node_id].delivery, later[node_id].delivery
         heard, expected = after.heard - before.heard, after.expected - before.expected
         assert expected == 2 * (after.rounds - before.rounds)
-        assert heard >= 0.95 * expected, (place, before, after)
+        assert heard >= 0.95 * expected, (node_id, before, after)
         assert after.recent_rounds == 20
         assert after.recent_expected == 40
-        assert after.recent_heard >= 0.95 * after.recent_expected, (place, after)
+        assert after.recent_heard >= 0.95 * after.recent_expected, (node_id, after)
     there.cluster.stop()
 
 

@@ -10,11 +10,11 @@ from safetensors import safe_open
 import epidemic as ep
 from conftest import experiment
 from epidemic.clock import CloseAdaptive
-from epidemic.net import keys
-from epidemic.net.addresses import free_addresses, read_addresses
-from epidemic.net.folders import take_over
-from epidemic.net.keys import Authority
-from epidemic.net.processes import LocalCluster
+from epidemic.deploy import keys
+from epidemic.deploy.addresses import free_addresses, read_addresses
+from epidemic.deploy.folders import take_over
+from epidemic.deploy.keys import Authority
+from epidemic.deploy.processes import LocalCluster
 
 WHAT = experiment(
     nodes=3,
@@ -28,9 +28,9 @@ WHAT = experiment(
 )
 
 
-def saved_round(there, place):
+def saved_round(there, node_id):
     """The round of a node's checkpoint."""
-    with safe_open(there.run(place) / "checkpoint.safetensors", "pt") as file:
+    with safe_open(there.run(node_id) / "checkpoint.safetensors", "pt") as file:
         return json.loads(file.metadata()["progress"])["round"]
 
 

@@ -17,9 +17,9 @@ from conftest import experiment
 from epidemic.algorithms.async_el import AsyncEL
 from epidemic.algorithms.gossip_learning import GossipLearning
 from epidemic.clock import Clock, CloseDeadline, Links, PerStepCompute
-from epidemic.engine.assembly import world_of
-from epidemic.engine.dry import dry_log
-from epidemic.rng import Streams
+from epidemic.core.rng import Streams
+from epidemic.simulator.assembly import world_of
+from epidemic.simulator.dry_run import dry_log
 
 SIDES = "abcdefgh"
 HOSTS = [f"{ADDRESS[side]}:7400" for side in SIDES]
@@ -45,7 +45,7 @@ def timed(rounds, algorithm, topology, compute, links, *, stop=0.0, deadline=Non
 
 
 CASES = {
-    # a letter takes a quarter of a second of the uplink, so that some miss the deadline
+    # a message takes a quarter of a second of the uplink, so that some miss the deadline
     "deadline": timed(
         12,
         ep.LocalSGD(local_steps=1),
@@ -54,7 +54,7 @@ CASES = {
         Links(uplink=3.0, latency=0.1),
         deadline=0.5,
     ),
-    # nodes wait for letters
+    # nodes wait for messages
     "async-el": timed(
         8,
         AsyncEL(local_steps=1, wait=True),
@@ -63,7 +63,7 @@ CASES = {
         Links(uplink=2.0, latency=0.3),
         stop=14.0,
     ),
-    # trainings begin when letters come
+    # trainings begin when messages come
     "gossip-learning": timed(
         8,
         GossipLearning(local_steps=1, period=0.8, start_trained=True),

@@ -10,9 +10,9 @@ import pytest
 import epidemic as ep
 from conftest import experiment, furthest
 from epidemic.clock import CloseBarrier
-from epidemic.host.plan import intended_graph
-from epidemic.net.processes import blocks
-from epidemic.rng import Streams
+from epidemic.core.rng import Streams
+from epidemic.deploy.processes import blocks
+from epidemic.runtime.plan import intended_graph
 
 BARRIER = ep.Network(close=CloseBarrier())
 
@@ -32,15 +32,15 @@ def test_sixteen_processes_and_the_simulator_agree(deploy, topology):
         assert max(m[part] for m in measured) == accounted.max
     assert sum(m["control"] for m in measured) == 0  # not a single control message
     for i in range(16):
-        assert there.node(i)["letters"]["counted"] == sum(int(k) * v for k, v in there.node(i)["in_degree"].items())
-        assert set(there.node(i)["letters"]) == {"counted"}
+        assert there.node(i)["messages"]["counted"] == sum(int(k) * v for k, v in there.node(i)["in_degree"].items())
+        assert set(there.node(i)["messages"]) == {"counted"}
         assert there.node(i)["refusals"] == {}
     final = [there.summary(i)["final_accuracy"]["mean"] for i in range(16)]
     assert np.mean(final) == pytest.approx(seed.summary.final_accuracy.mean, abs=1e-6)
 
 
 def test_gathered_results_are_those_of_a_simulation(deploy, tmp_path):
-    from epidemic.net.gather import gather
+    from epidemic.deploy.gather import gather
 
     what = experiment(nodes=6, topology=ep.ELOracle(4), network=BARRIER)
     there = deploy(what).start().finish()
@@ -93,13 +93,13 @@ def test_who_has_another_experiment_finds_out_and_the_others_go_on(deploy, chang
 @pytest.mark.parametrize("what", ["graphs", "model"])
 def test_libraries_that_draw_differently_find_out_at_the_handshake(what):
     """Terms as another version of the library would compute them."""
-    from epidemic.host.setup import prepare
-    from epidemic.net import terms
+    from epidemic.deploy import agreement
+    from epidemic.runtime.setup import prepare
 
-    ours = terms.terms_of(prepare(experiment(nodes=4, topology=ep.ELLocal(2)), 1, None, [0]))
+    ours = agreement.agreement_of(prepare(experiment(nodes=4, topology=ep.ELLocal(2)), 1, None, [0]))
     theirs = msgspec.structs.replace(ours, **{what: "0123456789abcdef"}, version="9.9")
     assert theirs.run != ours.run
-    (said,) = terms.differences(ours, theirs)
+    (said,) = agreement.differences(ours, theirs)
     assert {"graphs": "draw different graphs", "model": "initial models differ"}[what] in said
 
 
@@ -116,7 +116,7 @@ def test_an_interrupt_before_the_first_round_leaves_a_node_that_can_be_started(d
 
 
 def test_a_barrier_that_can_never_be_passed_exactly_is_a_failure_and_no_other_result(deploy):
-    """A node is killed and comes back from the beginning: the others no longer have their first letters."""
+    """A node is killed and comes back from the beginning: the others no longer have their first messages."""
     what = experiment(
         nodes=3, rounds=100_000, topology=ep.ELLocal(2), network=BARRIER, checkpoint=ep.Checkpoint(seconds=0)
     )
@@ -126,7 +126,7 @@ def test_a_barrier_that_can_never_be_passed_exactly_is_a_failure_and_no_other_re
     there.cluster.restart(1)
     there.cluster.children[1].process.join(60)
     assert there.cluster.children[1].process.exitcode == 1
-    assert "no longer has its letter for this node" in there.cluster.problems()[1]
+    assert "no longer has its message for this node" in there.cluster.problems()[1]
 
 
 def check_accounts(there, simulated):
@@ -138,20 +138,20 @@ def check_accounts(there, simulated):
         assert np.mean([m[part] for m in measured]) == accounted.mean
         assert max(m[part] for m in measured) == accounted.max
     for i in range(nodes):
-        assert set(there.node(i)["letters"]) == {"counted"}
+        assert set(there.node(i)["messages"]) == {"counted"}
         assert there.node(i)["refusals"] == {}
 
 
-def local_letters(what, processes):
-    """How many letters of each node go to nodes of its own process."""
-    home = {place: block for block in blocks(what.nodes, processes) for place in block}
+def local_messages(what, processes):
+    """How many messages of each node go to nodes of its own process."""
+    home = {node_id: block for block in blocks(what.nodes, processes) for node_id in block}
     streams = Streams(what.seeds[0])
     sent = dict.fromkeys(home, 0)
     for t in range(what.rounds):
         graph = intended_graph(what, streams, t)
-        for place in sent:
-            sent[place] += sum(int(other) in home[place] for other in graph.out_of(place))
-    return [sent[place] for place in range(what.nodes)]
+        for node_id in sent:
+            sent[node_id] += sum(int(other) in home[node_id] for other in graph.out_of(node_id))
+    return [sent[node_id] for node_id in range(what.nodes)]
 
 
 @pytest.mark.parametrize("processes", [2, 3])
@@ -162,7 +162,7 @@ def test_several_nodes_of_a_process_are_the_same_as_one_each(deploy, processes):
     simulated = ep.simulate(what)
     assert furthest(there, simulated) < 1e-5
     check_accounts(there, simulated)
-    assert [there.node(i)["local"] for i in range(6)] == local_letters(what, processes)
+    assert [there.node(i)["local"] for i in range(6)] == local_messages(what, processes)
 
 
 def test_all_nodes_in_one_process_are_the_same_as_the_simulator(deploy):
@@ -224,7 +224,7 @@ COMPRESSED = {
 
 
 @pytest.mark.parametrize("kind", COMPRESSED)
-def test_compressed_letters_are_those_of_the_simulator(deploy, kind):
+def test_compressed_messages_are_those_of_the_simulator(deploy, kind):
     """Models and bytes, over real connections and inside processes."""
     what = experiment(**{"nodes": 6, "rounds": 12, "network": BARRIER, **COMPRESSED[kind]})
     there = deploy(what).start(processes=4).finish()

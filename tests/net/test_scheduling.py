@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Lin
 
 ASKED = """
 import json, os, threading
-from epidemic.net.runtime import compute_in_stretches
+from epidemic.deploy.runtime import compute_in_stretches
 {before}
 compute_in_stretches()
 found = []

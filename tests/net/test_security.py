@@ -17,17 +17,17 @@ import epidemic as ep
 from conftest import experiment
 from epidemic.algorithms import Column
 from epidemic.clock import CloseAdaptive
-from epidemic.host.plan import intended_graph, view_of
-from epidemic.host.setup import prepare
-from epidemic.net.access import configuration
-from epidemic.net.addresses import Addresses, read_addresses
-from epidemic.net.handshake import Handshake, seal_handshakes
-from epidemic.net.keys import Authority, Identity
-from epidemic.net.outbox import raw_bytes
-from epidemic.net.terms import terms_of
-from epidemic.net.transport import Transport
-from epidemic.net.wire import STATE_TRANSFER, MessageFormat
-from epidemic.rng import Streams
+from epidemic.core.rng import Streams
+from epidemic.deploy.access import configuration
+from epidemic.deploy.addresses import Addresses, read_addresses
+from epidemic.deploy.agreement import agreement_of
+from epidemic.deploy.handshake import Handshake, seal_handshakes
+from epidemic.deploy.keys import Authority, Identity
+from epidemic.deploy.outbox import raw_bytes
+from epidemic.deploy.transport import Transport
+from epidemic.deploy.wire import STATE_TRANSFER, MessageFormat
+from epidemic.runtime.plan import intended_graph, view_of
+from epidemic.runtime.setup import prepare
 
 WHAT = experiment(
     nodes=4,
@@ -44,7 +44,7 @@ WHAT = experiment(
 def running(tmp_path_factory):
     """Three nodes of four that run until they are stopped."""
     from conftest import Deployment
-    from epidemic.net.addresses import free_addresses
+    from epidemic.deploy.addresses import free_addresses
 
     there = Deployment(WHAT, tmp_path_factory.mktemp("security") / "cluster", hosts=free_addresses(3))
     there.start(there.folders[:3])
@@ -77,7 +77,7 @@ def raw_session(folder, connect, **changed):
 
 def forged(folder, **names):
     """An identity that does not check itself, as an attacker's software would not."""
-    from epidemic.net import keys
+    from epidemic.deploy import keys
 
     certificate = keys._read_certificate(folder / "node.pem")
     return Identity(
@@ -136,7 +136,7 @@ def test_a_certificate_of_another_authority_is_refused(running, tmp_path):
 
 
 def test_an_expired_certificate_is_refused(running, tmp_path, monkeypatch):
-    from epidemic.net import keys
+    from epidemic.deploy import keys
 
     copy = tmp_path / "root"
     shutil.copytree(running.root / "authority", copy / "authority")
@@ -150,8 +150,8 @@ def test_an_expired_certificate_is_refused(running, tmp_path, monkeypatch):
         raw_session(folder, addresses(running)[:1], identity=forged(folder))
 
 
-def test_a_member_cannot_listen_to_the_letters_of_others(running):
-    """Node 3's certificate is good, but letters leave towards their receiver only."""
+def test_a_member_cannot_listen_to_the_messages_of_others(running):
+    """Node 3's certificate is good, but messages leave towards their receiver only."""
     cluster = Identity.load(running.folders[3]).cluster
     heard = []
     config = configuration(
@@ -173,14 +173,14 @@ def test_a_member_cannot_listen_to_the_letters_of_others(running):
     assert heard == []
 
 
-def knock(there, folder, frames, place=0, sender=3, arrive=None):
-    """Send frames to a node as letters; its refusals and letters before and after all were looked at."""
-    before = there.statuses()[place]
+def knock(there, folder, frames, node_id=0, sender=3, arrive=None):
+    """Send frames to a node as messages; its refusals and messages before and after all were looked at."""
+    before = there.statuses()[node_id]
     transport = Transport(Identity.load(folder), Addresses(None, addresses(there)), nodes=4, largest=2**20)
     with closing(transport):
         cluster = Identity.load(folder).cluster
         publisher = transport._lines.main.session.declare_publisher(
-            f"epidemic/{cluster}/to/{place}/{sender}", congestion_control=zenoh.CongestionControl.BLOCK
+            f"epidemic/{cluster}/to/{node_id}/{sender}", congestion_control=zenoh.CongestionControl.BLOCK
         )
         end = time.monotonic() + 10
         while not publisher.matching_status.matching:
@@ -189,7 +189,7 @@ def knock(there, folder, frames, place=0, sender=3, arrive=None):
         transport.appear("alive", 3)  # a link whose other end never shows itself would be opened anew
 
         def all_refused(found):
-            return place in found and found[place].refused - before.refused >= count
+            return node_id in found and found[node_id].refused - before.refused >= count
 
         count = len(frames)
         for frame in frames:
@@ -197,21 +197,21 @@ def knock(there, folder, frames, place=0, sender=3, arrive=None):
         if arrive is None:
             there.until(all_refused, 60)
         else:
-            running_on = there.statuses()[place].round + 20
-            there.until_round(running_on, [place])
-    after = there.statuses()[place]
+            running_on = there.statuses()[node_id].round + 20
+            there.until_round(running_on, [node_id])
+    after = there.statuses()[node_id]
     return Counter(after.refusals) - Counter(before.refusals), before, after
 
 
-def ask(transport, topic, place, question, timeout=3.0):
+def ask(transport, topic, node_id, question, timeout=3.0):
     """What a place answers; None if it does not."""
     answer = Future()
-    transport.ask(topic, place, question, timeout, answer.set_result, 2**20)
+    transport.ask(topic, node_id, question, timeout, answer.set_result, 2**20)
     return answer.result(timeout + 5)
 
 
 def format_of(setup):
-    return MessageFormat.in_rounds(terms_of(setup).run, (Column("x", tuple(setup.initial.shape), "float32"),))
+    return MessageFormat.in_rounds(agreement_of(setup).run, (Column("x", tuple(setup.initial.shape), "float32"),))
 
 
 def test_a_member_that_signs_as_somebody_else_is_refused(running):
@@ -229,7 +229,7 @@ def test_a_member_that_signs_as_somebody_else_is_refused(running):
 
 
 def test_a_member_cannot_even_send_in_the_name_of_somebody_else(running):
-    """Letters are taken from a link only for the sender whose certificate it has."""
+    """Messages are taken from a link only for the sender whose certificate it has."""
     setup = prepare(WHAT, 1, None, [3])
     own = Identity.load(running.folders[3])
     frame = bytes(format_of(setup).seal(10, 1, {"x": raw_bytes(setup.initial)}, own.key, graph=bytes(8)))
@@ -240,40 +240,40 @@ def test_a_member_cannot_even_send_in_the_name_of_somebody_else(running):
 class Member:
     """Node 3, with software of its own: its certificate is good, and it does what it likes."""
 
-    def __init__(self, there, what=WHAT, place=3):
-        self.there, self.what, self.place = there, what, place
-        self.identity = Identity.load(there.folders[place])
-        setup = prepare(what, 1, None, [place])
-        self.setup, self.terms, self.format = setup, terms_of(setup), format_of(setup)
+    def __init__(self, there, what=WHAT, node_id=3):
+        self.there, self.what, self.node_id = there, what, node_id
+        self.identity = Identity.load(there.folders[node_id])
+        setup = prepare(what, 1, None, [node_id])
+        self.setup, self.agreement, self.format = setup, agreement_of(setup), format_of(setup)
         found = tuple(read_addresses(folder / "node.toml").listen for folder in there.folders[:3])
         self.transport = Transport(self.identity, Addresses(None, found), nodes=what.nodes, largest=2**22)
         self.publishers = {}
 
-    def hello(self, **changed):
+    def handshake(self, **changed):
         """What it says of itself: by default that it never sends anything, so that nobody waits for it."""
         values = {
-            "place": self.place, "carrier": self.place, "token": self.transport.token, "certificate": self.identity.encoded,
-            "run": self.terms.run, "round": 0, "start": self.what.rounds, "finished": False, "gone": False, **changed,
+            "node_id": self.node_id, "carrier": self.node_id, "token": self.transport.token, "certificate": self.identity.encoded,
+            "run": self.agreement.run, "round": 0, "start": self.what.rounds, "finished": False, "gone": False, **changed,
         }  # fmt: skip
-        terms = values.pop("terms", self.terms)
-        return seal_handshakes([(Handshake(**values), self.identity)], terms)
+        agreement = values.pop("terms", self.agreement)
+        return seal_handshakes([(Handshake(**values), self.identity)], agreement)
 
-    def introduce(self, places=range(3), **changed):
-        for place in places:
-            assert ask(self.transport, "hello", place, self.hello(**changed))
+    def introduce(self, node_ids=range(3), **changed):
+        for node_id in node_ids:
+            assert ask(self.transport, "handshake", node_id, self.handshake(**changed))
 
     def views(self, rounds):
         streams = Streams(self.what.seeds[0])
-        return [view_of(intended_graph(self.what, streams, t), t, self.place) for t in rounds]
+        return [view_of(intended_graph(self.what, streams, t), t, self.node_id) for t in rounds]
 
-    def letter(self, round, graph, numbers=None, kind=""):
+    def message(self, round, graph, numbers=None, kind=""):
         row = self.setup.initial if numbers is None else self.setup.initial * 0 + numbers
         columns = {"x": raw_bytes(row)}
-        return bytes(self.format.seal(round, self.place, columns, self.identity.key, kind=kind, graph=graph))
+        return bytes(self.format.seal(round, self.node_id, columns, self.identity.key, kind=kind, graph=graph))
 
-    def send(self, place, frame):
-        if place not in self.publishers:
-            key = f"epidemic/{self.identity.cluster}/to/{place}/{self.place}"
+    def send(self, node_id, frame):
+        if node_id not in self.publishers:
+            key = f"epidemic/{self.identity.cluster}/to/{node_id}/{self.node_id}"
             publisher = self.transport._lines.main.session.declare_publisher(
                 key, congestion_control=zenoh.CongestionControl.BLOCK
             )
@@ -281,13 +281,13 @@ class Member:
             while not publisher.matching_status.matching:
                 assert time.monotonic() < end
                 time.sleep(0.01)
-            self.publishers[place] = publisher
-        self.publishers[place].put(frame)
+            self.publishers[node_id] = publisher
+        self.publishers[node_id].put(frame)
 
-    def wish(self, topic, place, round):
+    def wish(self, topic, node_id, round):
         """What a node answers to a question that is in order."""
-        question = self.format.seal_offer(round, self.place, place, self.identity.key)
-        return ask(self.transport, topic, place, question)
+        question = self.format.seal_offer(round, self.node_id, node_id, self.identity.key)
+        return ask(self.transport, topic, node_id, question)
 
     def close(self):
         self.transport.close()
@@ -299,23 +299,23 @@ def member(running):
         yield found
 
 
-def refusals(there, place=0):
-    return Counter(there.statuses()[place].refusals)
+def refusals(there, node_id=0):
+    return Counter(there.statuses()[node_id].refusals)
 
 
-def go_on(there, rounds=20, places=range(3)):
+def go_on(there, rounds=20, node_ids=range(3)):
     """Everybody is there and learns."""
-    before = there.until(lambda found: set(places) <= found.keys())
-    there.until(lambda found: all(p in found and found[p].round >= before[p].round + rounds for p in places), 120)
+    before = there.until(lambda found: set(node_ids) <= found.keys())
+    there.until(lambda found: all(p in found and found[p].round >= before[p].round + rounds for p in node_ids), 120)
     assert all(child.running for child in there.cluster.children)
 
 
 def test_a_hello_with_a_certificate_of_another_place_is_refused(running, member):
     before = refusals(running)
-    assert ask(member.transport, "hello", 0, member.hello(place=1, carrier=1))  # "I am node 1"
+    assert ask(member.transport, "handshake", 0, member.handshake(node_id=1, carrier=1))  # "I am node 1"
     assert refusals(running) - before == {"wrong-signature": 1}
-    for bad in (b"", b"\x93\x01\x02", b"\x80" * 300_000, member.hello()[:-1]):
-        ask(member.transport, "hello", 0, bad)
+    for bad in (b"", b"\x93\x01\x02", b"\x80" * 300_000, member.handshake()[:-1]):
+        ask(member.transport, "handshake", 0, bad)
     assert running.statuses()[0].alive == 3
     for topic in ("model", "again"):  # nothing is given to who cannot sign for a node
         assert len(ask(member.transport, topic, 0, b"please") or b"") < 10
@@ -325,34 +325,34 @@ def test_huge_finite_numbers_are_refused_and_nobody_ends(running, member):
     member.introduce()
     before = refusals(running)
     view = member.views([running.statuses()[0].round + 3])[0]
-    for place in range(3):
+    for node_id in range(3):
         for value in (3e38, -3e38, 1.1e6):
-            member.send(place, member.letter(view.round, view.digest, value))
+            member.send(node_id, member.message(view.round, view.digest, value))
     running.until(lambda found: found[0].refusals.get("insane", 0) >= before["insane"] + 3)
     go_on(running)
 
 
-def test_a_member_that_repeats_its_old_letter_slows_nobody_down(running, member):
+def test_a_member_that_repeats_its_old_message_slows_nobody_down(running, member):
     member.introduce()
     now = running.statuses()[0].round
     mine = [view for view in member.views(range(now, now + 8)) if 0 in view.targets]
-    frames = [member.letter(view.round, view.digest) for view in mine]
+    frames = [member.message(view.round, view.digest) for view in mine]
     before = running.statuses()
     for _ in range(60):
         for frame in frames:
             member.send(0, frame)
         running.until_round(running.statuses()[0].round + 1, [0])
     after = running.statuses()
-    counted = Counter(after[0].letters) - Counter(before[0].letters)
+    counted = Counter(after[0].messages) - Counter(before[0].messages)
     assert counted["duplicate"] + counted["beyond"] > 30 * len(frames)
-    assert counted["late"] <= len(frames) + after[1].late + after[2].late  # each of its letters is late once
+    assert counted["late"] <= len(frames) + after[1].late + after[2].late  # each of its messages is late once
     assert after[0].limit < WHAT.network.longest / 2
     gained = [after[i].round - before[i].round for i in range(3)]
     assert min(gained) > max(gained) / 2  # the victim keeps up with the others, and they with it
     go_on(running)
 
 
-def test_a_model_that_was_asked_for_cannot_be_passed_on_as_a_letter(running, member):
+def test_a_model_that_was_asked_for_cannot_be_passed_on_as_a_message(running, member):
     member.transport.appear("alive", 3)
     member.introduce()
     given = None
@@ -360,12 +360,12 @@ def test_a_model_that_was_asked_for_cannot_be_passed_on_as_a_letter(running, mem
     while given is None or len(given) < 100:
         assert time.monotonic() < end, given
         given = member.wish("model", 1, running.statuses()[1].round)
-    letter = member.format.open(given, lambda _: Identity.load(running.folders[1]).key.public_key())
-    assert (letter.sender, letter.kind) == (1, STATE_TRANSFER)
+    message = member.format.open(given, lambda _: Identity.load(running.folders[1]).key.public_key())
+    assert (message.sender, message.kind) == (1, STATE_TRANSFER)
     before = refusals(running)
     member.send(0, given)
     running.until(lambda found: Counter(found[0].refusals)["wrong-link"] > before["wrong-link"])
-    own = member.letter(running.statuses()[0].round + 4, b"", kind=STATE_TRANSFER)  # its own, for a round that is near
+    own = member.message(running.statuses()[0].round + 4, b"", kind=STATE_TRANSFER)  # its own, for a round that is near
     member.send(0, own)
     running.until(lambda found: Counter(found[0].refusals)["wrong-kind"] > before["wrong-kind"])
     go_on(running)
@@ -379,8 +379,8 @@ def test_endless_and_ugly_words_in_terms_leave_the_log_short_and_plain(running, 
         {f"key-{i}\n": "v" * 900 for i in range(60)},
     ]
     for i in range(60):
-        other = msgspec.structs.replace(member.terms, experiment={**evil[i % 3], "i": i}, version="9\n" * 99)
-        member.introduce(run=other.run, terms=other)
+        other = msgspec.structs.replace(member.agreement, experiment={**evil[i % 3], "i": i}, version="9\n" * 99)
+        member.introduce(run=other.run, agreement=other)
     go_on(running)
     for i in range(3):
         path = running.folders[i] / "node.log"
@@ -400,7 +400,7 @@ def test_answers_that_are_too_long_or_too_many_do_no_harm(running, member):
     def reply(query):
         asked.append(1)
         key = str(query.key_expr)
-        content = (bytes(2**20 + 1), b"\xc1" * 100, member.hello(round=10**9))[len(asked) % 3]
+        content = (bytes(2**20 + 1), b"\xc1" * 100, member.handshake(round=10**9))[len(asked) % 3]
         for _ in range(100 if len(content) < 2**20 else 3):
             query.reply(key, content)
         query.drop()
@@ -414,7 +414,7 @@ def test_answers_that_are_too_long_or_too_many_do_no_harm(running, member):
         assert time.monotonic() < end
         time.sleep(0.05)
     go_on(running)
-    assert all(status.alive == 3 for place, status in running.statuses().items() if place < 3)
+    assert all(status.alive == 3 for node_id, status in running.statuses().items() if node_id < 3)
     assert memory.resident(process) - weight < 60e6
     queryable.undeclare()
 
@@ -422,7 +422,7 @@ def test_answers_that_are_too_long_or_too_many_do_no_harm(running, member):
 @pytest.mark.parametrize("lie", [{"round": 10**9}, {"round": 40, "finished": True}, {"round": 39, "start": 0}])
 def test_a_fresh_node_believes_no_single_member_about_where_the_others_are(deploy, lie):
     """The member says that it is at the end, or beyond; nobody goes where no honest node is, or reports a success without learning."""
-    from epidemic.net.addresses import free_addresses
+    from epidemic.deploy.addresses import free_addresses
 
     what = msgspec.structs.replace(
         WHAT, rounds=40, network=ep.Network(close=CloseAdaptive(deadline=2.0), patience=20.0)
@@ -430,7 +430,7 @@ def test_a_fresh_node_believes_no_single_member_about_where_the_others_are(deplo
     there = deploy(what, hosts=free_addresses(3))
     there.start(there.folders[:3])
     with closing(Member(there, what)) as liar:
-        liar.transport.answer("hello", lambda _, respond: respond(liar.hello(**{"start": 40, **lie})))
+        liar.transport.answer("handshake", lambda _, respond: respond(liar.handshake(**{"start": 40, **lie})))
         liar.transport.appear("alive", 3)
         there.finish()
     assert there.cluster.problems() == {}
@@ -442,13 +442,13 @@ def test_a_fresh_node_believes_no_single_member_about_where_the_others_are(deplo
 
 
 def test_a_node_alone_with_a_liar_learns_by_itself(deploy):
-    from epidemic.net.addresses import free_addresses
+    from epidemic.deploy.addresses import free_addresses
 
     what = msgspec.structs.replace(WHAT, rounds=20, network=ep.Network(close=CloseAdaptive(deadline=0.5), patience=5.0))
     there = deploy(what, hosts=free_addresses(3))
     there.start(there.folders[:1])
     with closing(Member(there, what)) as liar:
-        liar.transport.answer("hello", lambda _, respond: respond(liar.hello(round=20, start=0, finished=True)))
+        liar.transport.answer("handshake", lambda _, respond: respond(liar.handshake(round=20, start=0, finished=True)))
         liar.transport.appear("alive", 3)
         there.finish()
     assert there.cluster.problems() == {}
@@ -458,7 +458,7 @@ def test_a_node_alone_with_a_liar_learns_by_itself(deploy):
 
 def test_numbers_just_small_enough_to_be_taken_end_nobody(deploy):
     """The mixture is finite, but training with it explodes: the victims go on with their own models."""
-    from epidemic.net.addresses import free_addresses
+    from epidemic.deploy.addresses import free_addresses
 
     what = msgspec.structs.replace(WHAT, model=ep.MLP(hidden=(16, 16, 16, 16)), eval=ep.Eval(every=10, samples=100))
     there = deploy(what, hosts=free_addresses(3))
@@ -471,11 +471,11 @@ def test_numbers_just_small_enough_to_be_taken_end_nobody(deploy):
             now = there.statuses()[0].round
             for view in member.views(range(max(now, sent + 1), now + 9)):
                 sent = view.round
-                for place in view.targets:
-                    member.send(place, member.letter(view.round, view.digest, 9.9e5))
+                for node_id in view.targets:
+                    member.send(node_id, member.message(view.round, view.digest, 9.9e5))
             there.until_round(now + 4, range(3))
     found = there.until(lambda found: all(found[i].refusals.get("insane", 0) for i in range(3)))
-    assert all(status.letters["counted"] > 0 for status in found.values())
+    assert all(status.messages["counted"] > 0 for status in found.values())
     go_on(there, 40)
     for i in range(3):
         assert sum("made no sane model" in line for line in there.log(i)) == 1
@@ -508,7 +508,7 @@ def test_a_revoked_node_is_not_heard_any_more_and_cannot_come_back(deploy):
         assert answers(session, there, "2") == []
     # a new certificate for the same place is welcome
     folder = Authority.load(there.root).issue("node-2", ["127.0.0.1"])
-    from epidemic.net.folders import take_over
+    from epidemic.deploy.folders import take_over
 
     take_over(there.root, "node-2", folder)
     assert folder.name == "node-2.1"
@@ -521,8 +521,8 @@ def test_a_revoked_node_that_was_not_given_the_list_learns_it_from_the_others_an
     there.until_round(20, range(4))
     shutil.copytree(there.root / "authority", tmp_path / "elsewhere" / "authority")
     Authority.load(tmp_path / "elsewhere").revoke("node-2")
-    for place in (0, 1, 3):  # node 2 is left out
-        shutil.copy(tmp_path / "elsewhere" / "authority" / "revoked.json", there.folders[place] / "revoked.json")
+    for node_id in (0, 1, 3):  # node 2 is left out
+        shutil.copy(tmp_path / "elsewhere" / "authority" / "revoked.json", there.folders[node_id] / "revoked.json")
     revoked = there.cluster.children[2].process
     revoked.join(90)
     assert revoked.exitcode == 2

@@ -12,11 +12,11 @@ import pytest
 import zenoh
 from carriers import Carriers
 
-from epidemic.net.access import configuration
-from epidemic.net.addresses import Addresses, free_addresses
-from epidemic.net.keys import Authority, Identity
-from epidemic.net.opening import Unreachable
-from epidemic.net.transport import LARGEST_QUESTION, MOST_QUESTIONS, Transport
+from epidemic.deploy.access import configuration
+from epidemic.deploy.addresses import Addresses, free_addresses
+from epidemic.deploy.keys import Authority, Identity
+from epidemic.deploy.opening import Unreachable
+from epidemic.deploy.transport import LARGEST_QUESTION, MOST_QUESTIONS, Transport
 
 
 def until(condition, patience=30):
@@ -34,13 +34,13 @@ def pair(tmp_path):
     identities = [Identity.load(authority.issue(f"node-{i}", ["127.0.0.1"])) for i in range(3)]
     opened = []
 
-    def raw(place):
+    def raw(node_id):
         config = configuration(
-            identities[place], Addresses(None, tuple(hosts)), mode="peer", nodes=3, largest=2**21, insecure=False
+            identities[node_id], Addresses(None, tuple(hosts)), mode="peer", nodes=3, largest=2**21, insecure=False
         )
         config.insert_json5("access_control", "{enabled: false}")
         opened.append(zenoh.open(config))
-        return opened[-1], f"epidemic/{identities[place].cluster}"
+        return opened[-1], f"epidemic/{identities[node_id].cluster}"
 
     one = Transport(identities[0], Addresses(hosts[0]), nodes=3, largest=2**20)
     two = Transport(identities[1], Addresses(hosts[1], (hosts[0],)), nodes=3, largest=2**20)
@@ -51,16 +51,16 @@ def pair(tmp_path):
             session.close()
 
 
-def ask(transport, topic, place, question=b"?", timeout=5.0, largest=2**20):
+def ask(transport, topic, node_id, question=b"?", timeout=5.0, largest=2**20):
     answer = Future()
-    transport.ask(topic, place, question, timeout, answer.set_result, largest)
+    transport.ask(topic, node_id, question, timeout, answer.set_result, largest)
     return answer.result(timeout + 5)
 
 
-def test_a_letter_comes_with_its_senders_place_and_one_too_large_is_not_copied(pair):
+def test_a_message_comes_with_its_senders_place_and_one_too_large_is_not_copied(pair):
     one, two, _ = pair
     taken, dropped = [], []
-    one.receive(lambda sender, frame, places: taken.append((sender, frame, places)), dropped.append, 1000)
+    one.receive(lambda sender, frame, node_ids: taken.append((sender, frame, node_ids)), dropped.append, 1000)
     until(lambda: two.send(0, two.payload(b"x" * 1000)))
     assert two.send(0, two.payload(b"x" * 1001))
     until(lambda: taken and dropped)
@@ -69,10 +69,10 @@ def test_a_letter_comes_with_its_senders_place_and_one_too_large_is_not_copied(p
     assert not two.send(2, two.payload(b"nobody is there"))
 
 
-def test_a_letter_says_for_which_places_of_a_process_it_is(pair):
+def test_a_message_says_for_which_places_of_a_process_it_is(pair):
     one, two, raw = pair
     taken = []
-    one.receive(lambda sender, frame, places: taken.append(places), lambda sender: None, 100)
+    one.receive(lambda sender, frame, node_ids: taken.append(node_ids), lambda sender: None, 100)
     until(lambda: two.send(0, two.payload(b"x"), (0, 2)))
     session, prefix = raw(2)
     publisher = session.declare_publisher(f"{prefix}/to/0/2")
@@ -97,15 +97,15 @@ def test_a_question_is_answered_once_however_much_comes_back(pair):
 
     session.declare_queryable(f"{prefix}/ask/hello/2/0", flood)
     waiting.set()
-    until(lambda: ask(one, "hello", 2, largest=2**21) is not None)
+    until(lambda: ask(one, "handshake", 2, largest=2**21) is not None)
     weight = memory.resident(os.getpid())
     answers = []
     for _ in range(2):
-        one.ask("hello", 2, b"?", 20.0, answers.append, 2**21)
+        one.ask("handshake", 2, b"?", 20.0, answers.append, 2**21)
     until(lambda: len(answers) == 2)
     assert all(len(answer) == 4 + 2**20 for answer in answers)
     assert len(answers) == 2
-    assert ask(one, "hello", 2, timeout=20.0, largest=2**20) is None  # all are too long
+    assert ask(one, "handshake", 2, timeout=20.0, largest=2**20) is None  # all are too long
     assert memory.resident(os.getpid()) - weight < 150e6
 
 
@@ -130,13 +130,13 @@ def test_questions_that_are_too_long_or_too_many_get_no_answer(pair):
         gate.wait()
         respond(b"yes")
 
-    two.answer("hello", reply)
+    two.answer("handshake", reply)
     two.answer("other", lambda question, respond: respond(b"yes"))
-    until(lambda: ask(one, "hello", 1, timeout=0.2) is None and asked)
-    assert ask(one, "hello", 1, bytes(LARGEST_QUESTION + 1)) is None
+    until(lambda: ask(one, "handshake", 1, timeout=0.2) is None and asked)
+    assert ask(one, "handshake", 1, bytes(LARGEST_QUESTION + 1)) is None
     answers = []
     for _ in range(3 * MOST_QUESTIONS):
-        one.ask("hello", 1, b"?", 30.0, answers.append, 10)
+        one.ask("handshake", 1, b"?", 30.0, answers.append, 10)
     until(lambda: len(answers) >= 2 * MOST_QUESTIONS)  # refused at once
     assert set(answers) == {None}
     gate.set()
@@ -168,15 +168,15 @@ def test_renewed_it_has_everything_declared_again_under_a_new_token(pair):
     one, two, _ = pair
     seen, taken = [], []
     two.watch("alive", lambda *change: seen.append(change))
-    one.receive(lambda sender, frame, places: taken.append(frame), lambda sender: None, 100)
-    one.answer("hello", lambda question, respond: respond(question))
+    one.receive(lambda sender, frame, node_ids: taken.append(frame), lambda sender: None, 100)
+    one.answer("handshake", lambda question, respond: respond(question))
     one.appear("alive", 0)
     before = one.token
     until(lambda: seen == [(0, before, True)] and two.send(0, two.payload(b"1")))
     one.renew()
     assert one.token != before
     until(lambda: seen[1:] == [(0, before, False), (0, one.token, True)])
-    until(lambda: ask(two, "hello", 0, b"?") == b"?")
+    until(lambda: ask(two, "handshake", 0, b"?") == b"?")
     until(lambda: two.send(0, two.payload(b"2")))
     until(lambda: taken[-1:] == [b"2"])
     now = one.token
@@ -191,7 +191,7 @@ def test_a_node_behind_a_relay_that_is_not_there_may_try_again(tmp_path):
 
 
 def test_every_pair_is_together_again_after_most_of_them_stood_still(tmp_path):
-    """Seven of eight are stopped in the middle of their letters for longer than a lease: their links end and begin all at once."""
+    """Seven of eight are stopped in the middle of their messages for longer than a lease: their links end and begin all at once."""
     there = Carriers(tmp_path / "keys", 8)
     try:
         there.until(lambda: not there.strangers("seen"))
@@ -217,7 +217,7 @@ def acquaintances(tmp_path):
     for i, host in enumerate(hosts):
         identity = Identity.load(authority.issue(f"node-{i}", ["127.0.0.1"]))
         made.append(Transport(identity, Addresses(host), nodes=4, largest=2**20, knows_all=False))
-        made[-1].watch("alive", lambda place, token, there: None)
+        made[-1].watch("alive", lambda node_id, token, there: None)
         made[-1].appear("alive", i)
     yield made, hosts
     for one in made:
@@ -230,11 +230,11 @@ def test_lines_lead_to_those_who_are_asked_for_and_nobody_sees_further(acquainta
     b.connect("node-2", hosts[2])
     until(lambda: a.ends() == {"node-1": {1}} and b.ends() == {"node-2": {2}})
     time.sleep(0.5)
-    assert a._lines.watches["alive"].places - {0} == {1}  # b passes on nothing
-    assert b._lines.watches["alive"].places - {1} == {0, 2}
+    assert a._lines.watches["alive"].node_ids - {0} == {1}  # b passes on nothing
+    assert b._lines.watches["alive"].node_ids - {1} == {0, 2}
     got = []
     for one in (a, b, c):
-        one.receive(lambda sender, raw, places: got.append((sender, places)), lambda _: None, 2**20)
+        one.receive(lambda sender, raw, node_ids: got.append((sender, node_ids)), lambda _: None, 2**20)
     until(lambda: a.send(1, a.payload(b"x")) and b.send(0, b.payload(b"x")) and b.send(2, b.payload(b"x")))
     assert not a.send(2, a.payload(b"x"))  # nobody is there whom it could go to
     until(lambda: {(0, (1,)), (1, (0,)), (1, (2,))} <= set(got))
@@ -247,7 +247,7 @@ def test_who_says_to_be_at_another_ones_address_does_not_cut_its_line(acquaintan
     until(lambda: a.ends() == {"node-1": {1}, "node-3": {1}})
     a.disconnect("node-3")
     until(lambda: a.ends() == {"node-1": {1}})
-    assert 1 in a._lines.watches["alive"].places
+    assert 1 in a._lines.watches["alive"].node_ids
 
 
 def test_lines_at_whose_end_nobody_is_are_let_go_and_others_are_not(acquaintances, monkeypatch):
@@ -257,7 +257,7 @@ def test_lines_at_whose_end_nobody_is_are_let_go_and_others_are_not(acquaintance
     a.connect("first dead", dead)
     a.connect("node-3", dead)
     until(lambda: set(a.ends()) == {"first 1", "first dead", "node-3"} and a.ends()["first 1"] == {1})
-    monkeypatch.setattr("epidemic.net.lines.NOBODY", 0.2)
+    monkeypatch.setattr("epidemic.deploy.links.NOBODY", 0.2)
     time.sleep(0.3)
     a.let_go("first ")
     assert a.ends() == {"first 1": {1}, "node-3": set()}  # the protocol decides about places
@@ -266,7 +266,7 @@ def test_lines_at_whose_end_nobody_is_are_let_go_and_others_are_not(acquaintance
 def test_lines_are_opened_again_with_the_network_and_tell_everything_once(acquaintances):
     (a, b, _), hosts = acquaintances
     told = []
-    b.watch("done", lambda place, token, there: told.append((place, token, there)))
+    b.watch("done", lambda node_id, token, there: told.append((node_id, token, there)))
     a.connect("node-1", hosts[1])
     a.appear("done", 0)
     until(lambda: a.ends() == {"node-1": {1}} and told)
@@ -275,12 +275,12 @@ def test_lines_are_opened_again_with_the_network_and_tell_everything_once(acquai
     until(lambda: a.ends() == {"node-1": {1}} and (0, a.token, True) in told and (0, old, False) in told)
     a.disconnect("node-1")
     until(lambda: a.ends() == {} and (0, a.token, False) in told)
-    assert a._lines.watches["alive"].places <= {0}
+    assert a._lines.watches["alive"].node_ids <= {0}
 
 
 def test_there_are_never_more_lines_than_a_process_can_have(acquaintances, monkeypatch):
     (a, _, _), _ = acquaintances
-    monkeypatch.setattr("epidemic.net.lines.MOST_LINES", 5)
+    monkeypatch.setattr("epidemic.deploy.links.MOST_LINES", 5)
     for i, address in enumerate(free_addresses(9)):
         a.connect(f"node-{i}", address)
     assert len(a._lines._wanted) == 5

@@ -8,14 +8,14 @@ import torch.distributed as dist
 
 import epidemic as ep
 from epidemic.experiment import load
-from epidemic.host import crossing, passing, sharded
+from epidemic.sharding import communicator, sharded_inbox, transfer
 
 sys.path.insert(0, str(Path.cwd()))
-chosen, limits = sharded.choose, (passing.LIMIT, crossing.SLAB)
+chosen, limits = sharded_inbox.choose, (communicator.LIMIT, transfer.SLAB)
 dist.init_process_group("gloo")
 for name, settings, way in json.loads(Path("kinds.json").read_text()):
-    sharded.choose = chosen if way is None else lambda *_, way=way: way
-    passing.LIMIT, crossing.SLAB = limits if way is None else (2_000, 10_000)
+    sharded_inbox.choose = chosen if way is None else lambda *_, way=way: way
+    communicator.LIMIT, transfer.SLAB = limits if way is None else (2_000, 10_000)
     if way is not None:  # and go on with more rounds
         ep.simulate(load("base.toml", [*settings, "rounds=3"]), name, progress=False)
     run = ep.simulate(load("base.toml", settings), name, resume=way is not None, progress=False)

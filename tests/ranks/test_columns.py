@@ -5,10 +5,10 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from epidemic.host.mixture import COLUMNS, column_blocks, mix
-from epidemic.host.ways import UNIT, cuts_of
+from epidemic.core.workers import Workers
 from epidemic.mixing import Weights
-from epidemic.workers import Workers
+from epidemic.runtime.mixing_arithmetic import COLUMNS, column_blocks, mix
+from epidemic.sharding.routing import UNIT, cuts_of
 
 N = 37
 

@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 from epidemic.callbacks import all_of
 from epidemic.cli import main
-from epidemic.engine.ranks import in_turn
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
 from epidemic.experiment import experiment_from
+from epidemic.simulator.on_ranks import in_turn
 
 FILE = """
 name = "methods"
@@ -143,7 +143,7 @@ def test_a_method_that_ranks_cannot_share_is_named_before_anything_is_looked_at(
         raise AssertionError
 
     with (
-        pytest.raises(BadInput, match=r"^small: \[compression\]: compressed letters cannot be mixed"),
+        pytest.raises(BadInput, match=r"^small: \[compression\]: compressed messages cannot be mixed"),
         in_turn(methods, all_of([]), check),
     ):
         pass

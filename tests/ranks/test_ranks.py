@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from epidemic.engine import simulate
 from epidemic.experiment import load
+from epidemic.simulator import simulate
 from saved import content
 
 BASE = """
@@ -40,7 +40,7 @@ from epidemic.learner import SGDUpdate
 def model():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.2), nn.Linear(12, 10))
 
-class Letters(Defaults):
+class Messages(Defaults):
     local_steps, batch_size = 2, 4
 
     def columns(self, size, dtype):
@@ -88,9 +88,9 @@ KINDS = {
     "quasi-global momentum": ['algorithm.kind="qg-momentum"', 'topology.kind="base"', "topology.k=2"],
     "exact diffusion": ['algorithm.kind="exact-diffusion"', 'topology.kind="ring"'],
     "complete sums": ['algorithm.kind="push-sum"', 'topology.kind="complete"'],
-    "letters": ['algorithm.kind="python"', 'algorithm.factory="mine:Letters"', 'topology.kind="el-local"', "topology.s=3"],
-    "letters, half there": [
-        'algorithm.kind="python"', 'algorithm.factory="mine:Letters"', 'topology.kind="complete"', 'participation.kind="uniform"', "participation.m=6",
+    "messages": ['algorithm.kind="python"', 'algorithm.factory="mine:Messages"', 'topology.kind="el-local"', "topology.s=3"],
+    "messages, half there": [
+        'algorithm.kind="python"', 'algorithm.factory="mine:Messages"', 'topology.kind="complete"', 'participation.kind="uniform"', "participation.m=6",
     ],
     "push-pull": ['algorithm.kind="push-pull"', 'topology.kind="el-local"', "topology.s=4"],
     "views and a cap": [
@@ -180,7 +180,7 @@ def exchanges(path):
 @pytest.mark.xdist_group("alone")
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_any_number_of_ranks_gives_the_bytes_of_one_process_by_every_way(place, alone, count):
-    kinds = {1: ["el-local"], 4: ["el-local", "exact diffusion", "complete", "letters"]}.get(count, list(KINDS))
+    kinds = {1: ["el-local"], 4: ["el-local", "exact diffusion", "complete", "messages"]}.get(count, list(KINDS))
     runs = [(kind, None) for kind in kinds]
     forced = list(BY_EACH_WAY)[: {1: 0, 3: None}.get(count, 4)]
     runs += [(kind, way) for kind in forced for way in BY_EACH_WAY[kind]]
@@ -204,7 +204,7 @@ def test_any_number_of_ranks_gives_the_bytes_of_one_process_by_every_way(place, 
         assert exchanges(place / "complete-None") == {"sum": 5}
         assert exchanges(place / "exact diffusion-None") == {"rows": 5}  # of a ring few rows leave their rank
         assert sum(exchanges(place / "el-local-None").values()) == 5  # which way is less depends on the round's graph
-        assert exchanges(place / "letters-None")["letters"] == 10
+        assert exchanges(place / "messages-None")["messages"] == 10
     if count == 3:  # the same by `ep.compare`, with a table on every rank
         assert len({text.splitlines()[-1] for text in said}) == 1
         for kind in ("el-local", "complete"):
@@ -384,7 +384,7 @@ def test_a_second_wish_does_not_wait_for_a_rank_that_is_slow(place):
     [
         (["--ranks", "14"], "14 ranks are more than nodes = 13; use at most 13"),
         (["--ranks", "2", "--set", "clock.stop=5"], "[clock]"),
-        (["--ranks", "2", "--set", 'compression.kind="int8"'], "compressed letters cannot be mixed on 2 ranks"),
+        (["--ranks", "2", "--set", 'compression.kind="int8"'], "compressed messages cannot be mixed on 2 ranks"),
         (["--ranks", "2", "--set", 'model.kind="small-cnn"'], 'use --set runtime.strategy="per-node"'),
         (["--ranks", "2", "--set", "topology.s=13"], "topology.s = 13"),
         (["--ranks", "0"], "--ranks = 0 must be at least 1"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from epidemic.cli import main
-from epidemic.slurm.status import status_of
+from epidemic.study.slurm.status import status_of
 
 EXPERIMENT = """
 name = "tiny"

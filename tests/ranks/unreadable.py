@@ -6,11 +6,11 @@ from pathlib import Path
 import torch.distributed as dist
 
 import epidemic as ep
-from epidemic.errors import EpidemicError
+from epidemic.core.errors import EpidemicError
 from epidemic.experiment import load
-from epidemic.host.joining import told_by_the_first
-from epidemic.host.passing import Passing
-from epidemic.host.store import Store
+from epidemic.runtime.run_directory import RunDirectory
+from epidemic.sharding.communicator import Communicator
+from epidemic.sharding.rendezvous import told_by_the_first
 
 dist.init_process_group("gloo")
 
@@ -26,7 +26,7 @@ def tried(name, work):
         said = "nothing"
     except EpidemicError as problem:
         said = f"{type(problem).__name__}: {problem}"
-    words = {one.decode() for one in Passing()._words(said.encode())}
+    words = {one.decode() for one in Communicator()._words(said.encode())}
     if dist.get_rank() == 0:
         print(f"{name}: {' | '.join(sorted(words))}", flush=True)
 
@@ -34,15 +34,15 @@ def tried(name, work):
 ep.simulate(load("base.toml", ["rounds=2"]), "begun", progress=False)
 for place, settings in (("new", []), ("begun", ["rounds=4"])):
     for name in ("check", "open", "known_device", "known_choice", "announce", "amend", "restore", "records"):
-        kept = Store.__dict__[name]
-        setattr(Store, name, broken)
+        kept = RunDirectory.__dict__[name]
+        setattr(RunDirectory, name, broken)
         tried(
             f"{place} {name}",
             lambda place=place, settings=settings: ep.simulate(
                 load("base.toml", settings), place, resume=True, progress=False
             ),
         )
-        setattr(Store, name, kept)
+        setattr(RunDirectory, name, kept)
 path = Path.read_bytes
 Path.read_bytes = broken
 tried("told", lambda: told_by_the_first(Path("base.toml")))

@@ -10,8 +10,8 @@ import submitit
 from cluster import TO_LEARN, processes, until
 
 from epidemic.cli import main
-from epidemic.commands import going_on
-from epidemic.slurm.task import SlurmTask
+from epidemic.study.commands import going_on
+from epidemic.study.slurm.task import SlurmTask
 
 EXPERIMENT = """
 name = "tiny"

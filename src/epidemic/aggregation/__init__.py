@@ -1,6 +1,6 @@
 """How received models become one: every aggregator, by kind.
 
-One file each, listed here; `base.py` says what an aggregator is. The room may import `errors` and `config` only: it knows no host, graph or
+One file each, listed here; `base.py` says what an aggregator is. The room may import `core/` only: it knows no host, graph or
 algorithm. To add a rule: a frozen Struct in a file of its own, derived from `Coordinatewise` (with `reduce`) or `Aggregator` (with
 `__call__`), and its row in `AGGREGATORS`. The round engine, the clock, ranks, deployed nodes and what is refused follow from what it declares.
 """
@@ -14,7 +14,7 @@ from epidemic.aggregation.mean import Mean
 from epidemic.aggregation.median import Median
 from epidemic.aggregation.own import MISSING, PythonAggregator
 from epidemic.aggregation.trimmed_mean import TrimmedMean
-from epidemic.config import build_kind
+from epidemic.core.config import build_kind
 
 AGGREGATORS: dict[str, type[Any]] = {
     "mean": Mean,

@@ -9,8 +9,8 @@ import msgspec
 from torch import Tensor
 
 from epidemic.aggregation.base import Aggregator, Heard
-from epidemic.config import call_own, import_object
-from epidemic.errors import BadInput
+from epidemic.core.config import call_own, import_object
+from epidemic.core.errors import BadInput
 
 MISSING = "derive it from ep.Aggregator and write __call__(heard)"
 """What an object must have to be an aggregator, for people."""

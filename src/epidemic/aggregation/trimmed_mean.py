@@ -9,7 +9,7 @@ from torch import Tensor
 
 from epidemic.aggregation.base import Coordinatewise, total
 from epidemic.aggregation.ordering import smallest
-from epidemic.errors import require_choice, require_int
+from epidemic.core.errors import require_choice, require_int
 
 FEW = ("own", "less")
 

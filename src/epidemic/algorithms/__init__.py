@@ -8,6 +8,7 @@ from typing import Any
 from epidemic.aggregation import Heard
 from epidemic.algorithms.ad_psgd import ADPSGD
 from epidemic.algorithms.async_el import AsyncEL
+from epidemic.algorithms.asynchronous import AsynchronousMethod
 from epidemic.algorithms.base import (
     SAMPLINGS,
     WIDTH,
@@ -16,25 +17,24 @@ from epidemic.algorithms.base import (
     Defaults,
     Inbox,
     LocalTraining,
+    RoundContext,
     Rows,
-    Turn,
     cautions,
     check_algorithm,
 )
 from epidemic.algorithms.choco import Choco
 from epidemic.algorithms.divshare import DivShare
 from epidemic.algorithms.exact_diffusion import ExactDiffusion
-from epidemic.algorithms.free import FreeRunning
 from epidemic.algorithms.gossip_learning import GossipLearning, Tokens
 from epidemic.algorithms.gradient_tracking import GradientTracking
 from epidemic.algorithms.local_sgd import LocalSGD
 from epidemic.algorithms.optimisers import Adam, AdamW
-from epidemic.algorithms.own import MISSING, PythonAlgorithm, asked_for, free_running
+from epidemic.algorithms.own import MISSING, PythonAlgorithm, asked_for, asynchronous_method
 from epidemic.algorithms.push_pull import PushPull
 from epidemic.algorithms.push_sum import PushSum
 from epidemic.algorithms.qg_momentum import QGMomentum
 from epidemic.algorithms.schedules import ConstantRate, CosineDecay, StepDecay
-from epidemic.config import build_kind
+from epidemic.core.config import build_kind
 
 ALGORITHMS: dict[str, type[Any]] = {
     "local-sgd": LocalSGD,
@@ -73,6 +73,7 @@ __all__ = [
     "AdamW",
     "Algorithm",
     "AsyncEL",
+    "AsynchronousMethod",
     "Choco",
     "Column",
     "ConstantRate",
@@ -80,7 +81,6 @@ __all__ = [
     "Defaults",
     "DivShare",
     "ExactDiffusion",
-    "FreeRunning",
     "GossipLearning",
     "GradientTracking",
     "Heard",
@@ -91,13 +91,13 @@ __all__ = [
     "PushSum",
     "PythonAlgorithm",
     "QGMomentum",
+    "RoundContext",
     "Rows",
     "StepDecay",
     "Tokens",
-    "Turn",
     "algorithm_from",
     "asked_for",
+    "asynchronous_method",
     "cautions",
     "check_algorithm",
-    "free_running",
 ]

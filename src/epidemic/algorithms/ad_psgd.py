@@ -5,7 +5,7 @@ while it trains. So nobody waits for somebody who waits.
 
 Every change is a displacement. The active node sends its row X_a; the passive one answers with its row X_p and moves by (X_a - X_p) / 2; on the
 answer the active one moves by (X_p - X_a) / 2, and by what it learnt. So the sum of all rows changes by learning only, whatever happened
-to either row in between; assigning averages would lose that as soon as a row changes while a letter is on its way.
+to either row in between; assigning averages would lose that as soon as a row changes while a message is on its way.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from epidemic.algorithms.free import SECOND, FreeRunning, Kind, Letter, Me, Node, Row
-from epidemic.errors import BadInput, require_real
-from epidemic.rng import Streams
+from epidemic.algorithms.asynchronous import SECOND, AsynchronousMethod, Message, MessageKind, Node, NodeContext, Row
+from epidemic.core.errors import BadInput, require_real
+from epidemic.core.rng import Streams
 from epidemic.topology import ELLocal, kind_of
 
 ASK, ANSWER = "ask", "answer"
@@ -27,7 +27,7 @@ DRAWS = 100
 """So many nodes drawn at random without a single passive one that is there: there is none."""
 
 
-class ADPSGD(FreeRunning, frozen=True, tag="ad-psgd"):
+class ADPSGD(AsynchronousMethod, frozen=True, tag="ad-psgd"):
     """Train, average with one random node of the other half, add what was learnt, and train on."""
 
     patience: float = 30.0
@@ -43,9 +43,9 @@ class ADPSGD(FreeRunning, frozen=True, tag="ad-psgd"):
         return 1
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[MessageKind, ...]:
         """Questions and answers."""
-        return Kind(ASK, notes=1), Kind(ANSWER, notes=1)
+        return MessageKind(ASK, notes=1), MessageKind(ANSWER, notes=1)
 
     def check(self, topology: Any, mixing: str) -> None:
         """A node exchanges with one other at a time, and needs somebody to exchange with."""
@@ -74,19 +74,19 @@ class ADPSGD(FreeRunning, frozen=True, tag="ad-psgd"):
                 " use another topology (complete, ring, torus, regular with more neighbours) or another seed"
             )
 
-    def node(self, me: Me) -> ADPSGDNode:
-        """The node that `me` is."""
-        return ADPSGDNode(me, self)
+    def node(self, context: NodeContext) -> ADPSGDNode:
+        """The node that `context` is."""
+        return ADPSGDNode(context, self)
 
 
 class ADPSGDNode(Node):
     """An active node trains and asks in turn; a passive one trains all the time, and answers."""
 
-    def __init__(self, me: Me, settings: ADPSGD) -> None:
-        super().__init__(me)
+    def __init__(self, context: NodeContext, settings: ADPSGD) -> None:
+        super().__init__(context)
         self.settings = settings
         self.moves = 0  # how often the row changed
-        self.read = (0, me.model)  # the row that is trained, and the number of moves before it was read
+        self.read = (0, context.model)  # the row that is trained, and the number of moves before it was read
         self.learnt: Row | None = None  # what came out, while the exchange goes on
         self.asked: dict[int, tuple[int, Row]] = {}  # by exchange: the row that was sent, and the moves before
         self.exchanges = 0
@@ -100,7 +100,7 @@ class ADPSGDNode(Node):
     def trained(self, row: Row) -> None:
         """Ask somebody to exchange; a passive node goes on at once, and so does one that finds nobody."""
         self.learnt = row
-        if not _active(self.me.id):
+        if not _active(self.context.id):
             self._go_on()
             return
         partner = self._partner()
@@ -109,35 +109,35 @@ class ADPSGDNode(Node):
             self._go_on()
             return
         self.exchanges += 1
-        self.asked[self.exchanges] = (self.moves, self.me.model)
+        self.asked[self.exchanges] = (self.moves, self.context.model)
         if len(self.asked) > REMEMBERED:
             del self.asked[min(self.asked)]
-        self.me.send([partner], self.me.model, tag=ASK, note=(self.exchanges,))
-        self.me.wake_at(self.me.now + round(self.settings.patience * SECOND), ANSWER)
+        self.context.send([partner], self.context.model, tag=ASK, note=(self.exchanges,))
+        self.context.wake_at(self.context.now + round(self.settings.patience * SECOND), ANSWER)
 
-    def received(self, letter: Letter) -> None:
+    def received(self, message: Message) -> None:
         """Do the own half of the exchange that it belongs to."""
-        number = letter.note[0] if letter.note else 0
-        if letter.row is None or letter.tag != (ANSWER if _active(self.me.id) else ASK):
-            self.me.dropped([letter])
-        elif letter.tag == ASK:
-            self.me.send([letter.sender], self.me.model, tag=ANSWER, note=(number,))
-            self._move((self.moves, self.me.model), letter.row)
-            self.me.used([letter])
+        number = message.note[0] if message.note else 0
+        if message.row is None or message.tag != (ANSWER if _active(self.context.id) else ASK):
+            self.context.dropped([message])
+        elif message.tag == ASK:
+            self.context.send([message.sender], self.context.model, tag=ANSWER, note=(number,))
+            self._move((self.moves, self.context.model), message.row)
+            self.context.used([message])
         elif number not in self.asked:
-            self.me.dropped([letter])
+            self.context.dropped([message])
         else:
-            self._move(self.asked.pop(number), letter.row)
-            self.me.used([letter])
+            self._move(self.asked.pop(number), message.row)
+            self.context.used([message])
             if number == self.exchanges and self.learnt is not None:
-                self.me.cancel(ANSWER)
+                self.context.cancel(ANSWER)
                 self._go_on()
 
     def woken(self, tag: str) -> None:
         """No answer came in time: what was asked for and has not left yet is taken back, and training goes on."""
         if self.learnt is not None:
             self.gave_up += 1
-            self.me.withdraw()
+            self.context.withdraw()
             self._go_on()
 
     def counts(self) -> dict[str, int]:
@@ -156,9 +156,9 @@ class ADPSGDNode(Node):
         """x += (other - snapshot) / 2."""
         before, row = snapshot
         if before == self.moves:
-            self.me.model = self.me.mix([(0.5, row), (0.5, other)])
+            self.context.model = self.context.mix([(0.5, row), (0.5, other)])
         else:
-            self.me.model = self.me.mix([(1.0, self.me.model), (0.5, other), (-0.5, row)])
+            self.context.model = self.context.mix([(1.0, self.context.model), (0.5, other), (-0.5, row)])
         self.moves += 1
 
     def _go_on(self) -> None:
@@ -167,20 +167,20 @@ class ADPSGDNode(Node):
         learnt, self.learnt = self.learnt, None
         assert learnt is not None
         if before == self.moves:
-            self.me.model = learnt
+            self.context.model = learnt
         else:
-            self.me.model = self.me.mix([(1.0, self.me.model), (1.0, learnt), (-1.0, row)])
+            self.context.model = self.context.mix([(1.0, self.context.model), (1.0, learnt), (-1.0, row)])
         self.moves += 1
         self._train()
 
     def _train(self) -> None:
-        self.read = (self.moves, self.me.model)
-        self.me.train()
+        self.read = (self.moves, self.context.model)
+        self.context.train()
 
     def _partner(self) -> int | None:
         """The first passive one that is drawn; el-local draws one at a time, of both halves."""
-        for _ in range(1 if self.me.static else DRAWS):
-            peers = self.me.peers(self.draws)
+        for _ in range(1 if self.context.static else DRAWS):
+            peers = self.context.peers(self.draws)
             self.draws += 1
             for peer in peers:
                 if not _active(peer):

@@ -5,10 +5,10 @@
     absorb(state, inbox)         -> state                    take what arrived
 
 A message consists of the columns that the algorithm declares; wire format, byte counts and checkpoints follow from the declaration.
-State and message are mappings of named tensors with a leading axis of hosted nodes. `emit` and `absorb` may reuse the memory of
+State and message are mappings of named tensors with a leading axis of hosted nodes. `local_update` and `aggregate` may reuse the memory of
 what they are given.
 
-Shapes: k hosted nodes, d numbers of a model, r local steps, b samples of a batch, h letters heard.
+Shapes: k hosted nodes, d numbers of a model, r local steps, b samples of a batch, h messages heard.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from epidemic.aggregation import Heard
-from epidemic.algorithms.optimisers import Steps, as_said, optimizer_from
+from epidemic.algorithms.optimisers import OptimizerSteps, as_said, optimizer_from
 from epidemic.algorithms.schedules import schedule_from
 from epidemic.compression import Codec
-from epidemic.errors import BadInput, EpidemicError, require_choice, require_int, require_real
+from epidemic.core.errors import BadInput, EpidemicError, require_choice, require_int, require_real
 from epidemic.learner import Learner, Optimiser, Rate, with_rate
 
 Rows = dict[str, Tensor]
@@ -66,7 +66,7 @@ class Column:
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
+class RoundContext:
     """A round, as the hosted nodes that take part see it before it happens."""
 
     round: int
@@ -84,19 +84,19 @@ class Inbox(Protocol):
         ...
 
     def aggregate(self, column: str) -> Tensor:
-        """What the experiment's [aggregation] makes of everybody's own part and the letters it heard: by default `mean`.   # (k, d)"""
+        """What the experiment's [aggregation] makes of everybody's own part and the messages it heard: by default `mean`.   # (k, d)"""
         ...
 
     def mean(self, column: str) -> Tensor:
-        """Everybody's own part and the letters it heard, averaged by the round's weights.   # (k, d)"""
+        """Everybody's own part and the messages it heard, averaged by the round's weights.   # (k, d)"""
         ...
 
     def sum(self, column: str) -> Tensor:
-        """Everybody's own part plus the letters it heard.   # (k, d)"""
+        """Everybody's own part plus the messages it heard.   # (k, d)"""
         ...
 
     def each(self, column: str) -> Iterator[Heard]:
-        """The letters themselves, receiver by receiver."""
+        """The messages themselves, receiver by receiver."""
         ...
 
 
@@ -106,9 +106,9 @@ class Defaults:
     __slots__ = ()
 
     aggregates = False
-    """Whether it takes what it heard by `inbox.aggregate` (or `me.aggregate`), so that any [aggregation] can be had. Methods whose sums must be exact do not."""
+    """Whether it takes what it heard by `inbox.aggregate` (or `context.aggregate`), so that any [aggregation] can be had. Methods whose sums must be exact do not."""
     exact_exchange = False
-    """Whether a letter that does not arrive breaks it; nodes then need network.close.kind = "barrier"."""
+    """Whether a message that does not arrive breaks it; nodes then need network.close.kind = "barrier"."""
     balanced = False
     """Whether everybody's voices must count as much in all as everybody else's, in every round (a doubly stochastic matrix)."""
     own_weights: ClassVar[bool] = False
@@ -122,7 +122,7 @@ class Defaults:
     """Of an algorithm that sends compressed differences: how they are compressed. What it has said counts for itself as well."""
 
     def columns(self, size: int, dtype: str) -> tuple[Column, ...]:
-        """What a letter consists of, for models of `size` numbers."""
+        """What a message consists of, for models of `size` numbers."""
         return (Column("x", (size,), dtype),)
 
     def model(self, state: Rows) -> Tensor:
@@ -130,7 +130,7 @@ class Defaults:
         return state["x"]
 
     def give(self, state: Rows) -> Rows:
-        """What a node that returns is given by another one: the columns of a letter."""
+        """What a node that returns is given by another one: the columns of a message."""
         return {"x": state["x"]}
 
     def adopt(self, state: Rows, given: Rows) -> Rows:
@@ -153,18 +153,18 @@ class Algorithm(Protocol):
         ...
 
     def columns(self, size: int, dtype: str) -> tuple[Column, ...]:
-        """What a letter consists of."""
+        """What a message consists of."""
         ...
 
     def init(self, x: Tensor) -> Rows:
         """The state of nodes with these initial models.   # (k, d)"""
         ...
 
-    def emit(self, state: Rows, learner: Learner, turn: Turn) -> tuple[Rows, Rows, Tensor]:
+    def local_update(self, state: Rows, learner: Learner, context: RoundContext) -> tuple[Rows, Rows, Tensor]:
         """Train: the new state, the message by column, the training loss of each.   # loss (k,)"""
         ...
 
-    def absorb(self, state: Rows, inbox: Inbox) -> Rows:
+    def aggregate(self, state: Rows, inbox: Inbox) -> Rows:
         """Take what arrived."""
         ...
 
@@ -254,8 +254,8 @@ class LocalTraining(Defaults, msgspec.Struct, frozen=True, tag_field="kind", for
         ]
 
     @property
-    def _steps(self) -> Steps:
-        return Steps(self.lr, self.momentum, self.nesterov, self.weight_decay, self.clip)
+    def _steps(self) -> OptimizerSteps:
+        return OptimizerSteps(self.lr, self.momentum, self.nesterov, self.weight_decay, self.clip)
 
     @property
     def called(self) -> str:
@@ -271,22 +271,22 @@ class LocalTraining(Defaults, msgspec.Struct, frozen=True, tag_field="kind", for
         """What the learning rate is multiplied with in a round."""
         return 1.0 if self.schedule is None else float(self.schedule.factor(round))
 
-    def rate(self, turn: Turn) -> Rate:
+    def rate(self, context: RoundContext) -> Rate:
         """The learning rate of a turn; without rounds each node has its own.   # or (k,)"""
         if self.schedule is None:
             return self.lr
-        if turn.trainings is None:
-            return self.lr * self.factor(turn.round)
-        return torch.tensor([self.lr * self.factor(count) for count in turn.trainings], dtype=torch.float64)
+        if context.trainings is None:
+            return self.lr * self.factor(context.round)
+        return torch.tensor([self.lr * self.factor(count) for count in context.trainings], dtype=torch.float64)
 
     def with_memory(self, state: Rows) -> Rows:
         """The state with what the optimiser remembers of each node (velocity, moments); that is its own and never sent."""
         return {**state, **self.step.memory(state["x"])}
 
-    def train(self, x: Tensor, state: Rows, learner: Learner, turn: Turn) -> Tensor:
+    def train(self, x: Tensor, state: Rows, learner: Learner, context: RoundContext) -> Tensor:
         """The local steps, on the rows of x in place; the loss of each.   # (k, d) -> (k,)"""
         step = self.step
         if self.schedule is not None:
-            step = with_rate(step, self.rate(turn))
+            step = with_rate(step, self.rate(context))
         memory = {name: state[name] for name in step.remembers}
-        return learner.sgd(x, turn.index, step, list(turn.seeds), memory)
+        return learner.sgd(x, context.index, step, list(context.seeds), memory)

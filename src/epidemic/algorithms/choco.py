@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import msgspec
 from torch import Tensor
 
-from epidemic.algorithms.base import Column, Inbox, LocalTraining, Rows, Turn
+from epidemic.algorithms.base import Column, Inbox, LocalTraining, RoundContext, Rows
 from epidemic.compression import Codec, Partial, TopK, codec_from
-from epidemic.errors import BadInput, require_real
+from epidemic.core.errors import BadInput, require_real
 from epidemic.learner import Learner
 
 
@@ -51,12 +51,12 @@ class Choco(LocalTraining, frozen=True, tag="choco"):
         """Everybody starts from one model and knows it of everybody."""
         return self.with_memory({"x": x, "h": x.clone(), "s": x.clone()})
 
-    def emit(self, state: Rows, learner: Learner, turn: Turn) -> tuple[Rows, Rows, Tensor]:
+    def local_update(self, state: Rows, learner: Learner, context: RoundContext) -> tuple[Rows, Rows, Tensor]:
         """Train; the message is what the copy lacks, before it is compressed."""
-        loss = self.train(state["x"], state, learner, turn)
+        loss = self.train(state["x"], state, learner, context)
         return state, {"q": state["x"] - state["h"]}, loss
 
-    def absorb(self, state: Rows, inbox: Inbox) -> Rows:
+    def aggregate(self, state: Rows, inbox: Inbox) -> Rows:
         """Bring the copies up to date, and step towards their mean."""
         h = state["h"] + inbox.own("q")  # as it was sent
         s = state["s"] + inbox.mean("q")

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Literal
 
 from epidemic.algorithms.async_el import ORDERS
-from epidemic.algorithms.free import FreeRunning, Kind, Letter, Me, Node, Row, Term
-from epidemic.errors import require_choice, require_int
+from epidemic.algorithms.asynchronous import AsynchronousMethod, Message, MessageKind, Node, NodeContext, Row, Term
+from epidemic.core.errors import require_choice, require_int
 
 
-class DivShare(FreeRunning, frozen=True, tag="divshare"):
+class DivShare(AsynchronousMethod, frozen=True, tag="divshare"):
     """Train, send each fragment to s others, average what has come by coordinate, and train on.
 
     send-first: what is sent is the trained model, as in the authors' program. mix-first: it is the average.
@@ -32,66 +32,66 @@ class DivShare(FreeRunning, frozen=True, tag="divshare"):
 
     @property
     def parts(self) -> int:
-        """A letter carries one fragment."""
+        """A message carries one fragment."""
         return self.fragments
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[MessageKind, ...]:
         """Fragments, also where there is only one."""
-        return (Kind(part=True),)
+        return (MessageKind(part=True),)
 
-    def node(self, me: Me) -> DivShareNode:
-        """The node that `me` is."""
-        return DivShareNode(me, self)
+    def node(self, context: NodeContext) -> DivShareNode:
+        """The node that `context` is."""
+        return DivShareNode(context, self)
 
 
 class DivShareNode(Node):
     """Trains all the time."""
 
-    def __init__(self, me: Me, settings: DivShare) -> None:
-        super().__init__(me)
+    def __init__(self, context: NodeContext, settings: DivShare) -> None:
+        super().__init__(context)
         self.settings = settings
-        self.inbox: dict[tuple[int, int], Letter] = {}  # by fragment and sender: the newest
+        self.inbox: dict[tuple[int, int], Message] = {}  # by fragment and sender: the newest
         self.cycles = 0
-        self.letters = 0  # sent or taken back
+        self.messages = 0  # sent or taken back
 
     def started(self) -> None:
         """Train the initial model."""
-        self.me.train()
+        self.context.train()
 
     def trained(self, row: Row) -> None:
         """Send, and take what has come, in the order that was asked for; train on."""
-        self.me.model = row
+        self.context.model = row
         if self.settings.order == "send-first":
             self._send()
             self._mix()
         else:
             self._mix()
             self._send()
-        self.me.train()
+        self.context.train()
 
-    def received(self, letter: Letter) -> None:
+    def received(self, message: Message) -> None:
         """Keep it instead of the same fragment of the same sender, if that is older."""
-        place = letter.part or 0, letter.sender
-        held = self.inbox.get(place)
-        if held is not None and held.sent_at > letter.sent_at:
-            self.me.dropped([letter])
+        node_id = message.part or 0, message.sender
+        held = self.inbox.get(node_id)
+        if held is not None and held.sent_at > message.sent_at:
+            self.context.dropped([message])
             return
         if held is not None:
-            self.me.dropped([held])
-        self.inbox[place] = letter
+            self.context.dropped([held])
+        self.inbox[node_id] = message
 
-    def letters_held(self) -> int:
+    def messages_held(self) -> int:
         """One of each sender and fragment at most."""
         return len(self.inbox)
 
     def state(self) -> dict[str, int]:
         """How often it has chosen whom to send to, and in which order."""
-        return {"cycles": self.cycles, "letters": self.letters}
+        return {"cycles": self.cycles, "messages": self.messages}
 
     def restore(self, state: Mapping[str, int]) -> None:
         """Choose on."""
-        self.cycles, self.letters = state["cycles"], state["letters"]
+        self.cycles, self.messages = state["cycles"], state["messages"]
 
     def _mix(self) -> None:
         """Every coordinate: the average of the own value and those that came."""
@@ -101,21 +101,21 @@ class DivShareNode(Node):
         for part, sender in sorted(self.inbox):
             row = self.inbox[part, sender].row
             if row is not None:
-                rows.setdefault(part, [self.me.model]).append(row)
+                rows.setdefault(part, [self.context.model]).append(row)
         parts: dict[int, list[Term]] = {
             part: [(1 / len(values), row) for row in values] for part, values in rows.items()
         }
-        self.me.model = self.me.patch(self.me.model, parts)
-        self.me.used(self.inbox.values())
+        self.context.model = self.context.patch(self.context.model, parts)
+        self.context.used(self.inbox.values())
         self.inbox.clear()
 
     def _send(self) -> None:
         """All pairs of a fragment and one of its targets, in random order."""
-        me, fragments = self.me, self.settings.fragments
-        me.withdraw()
-        pairs = [(part, to) for part in range(fragments) for to in me.peers(self.cycles * fragments + part)]
-        places = [me.chance("order", self.letters + i) for i in range(len(pairs))]
-        for _, part, to in sorted((place, *pair) for place, pair in zip(places, pairs, strict=True)):
-            me.send([to], me.model, part=part)
-        self.letters += len(pairs)
+        context, fragments = self.context, self.settings.fragments
+        context.withdraw()
+        pairs = [(part, to) for part in range(fragments) for to in context.peers(self.cycles * fragments + part)]
+        node_ids = [context.chance("order", self.messages + i) for i in range(len(pairs))]
+        for _, part, to in sorted((node_id, *pair) for node_id, pair in zip(node_ids, pairs, strict=True)):
+            context.send([to], context.model, part=part)
+        self.messages += len(pairs)
         self.cycles += 1

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from epidemic.algorithms.base import Inbox, Rows, Turn
+from epidemic.algorithms.base import Inbox, RoundContext, Rows
 from epidemic.algorithms.plain_steps import PlainSteps
 from epidemic.learner import Learner
 
@@ -26,7 +26,7 @@ FACTOR = "factor"
 
 
 class ExactDiffusion(PlainSteps, frozen=True, tag="exact-diffusion"):
-    """Local steps, and a correction by the last exchange. It needs doubly stochastic weights, and every letter."""
+    """Local steps, and a correction by the last exchange. It needs doubly stochastic weights, and every message."""
 
     exact_exchange = True
     balanced = True
@@ -38,23 +38,23 @@ class ExactDiffusion(PlainSteps, frozen=True, tag="exact-diffusion"):
             state[FACTOR] = torch.full((len(x),), self.factor(0), dtype=torch.float64, device=x.device)
         return state
 
-    def emit(self, state: Rows, learner: Learner, turn: Turn) -> tuple[Rows, Rows, Tensor]:
+    def local_update(self, state: Rows, learner: Learner, context: RoundContext) -> tuple[Rows, Rows, Tensor]:
         """Train, and send the corrected model."""
         x = state["x"]
         psi = x.clone()
-        loss = self.train(psi, state, learner, turn)
+        loss = self.train(psi, state, learner, context)
         correction = x - state["psi"]
         kept = {}
         if self.schedule is not None:
-            now, before = self.factor(turn.round), state.get(FACTOR)
+            now, before = self.factor(context.round), state.get(FACTOR)
             if before is None:  # of a checkpoint from before it was kept, or of the same without a schedule
-                before = torch.full((len(x),), self.factor(max(turn.round - 1, 0)), dtype=torch.float64)
+                before = torch.full((len(x),), self.factor(max(context.round - 1, 0)), dtype=torch.float64)
             correction.mul_((now / before).to(x)[:, None])
             kept = {FACTOR: torch.full_like(before, now)}
         sent = correction.add_(psi)
         return {"x": sent, "psi": psi, **kept}, {"x": sent}, loss
 
-    def absorb(self, state: Rows, inbox: Inbox) -> Rows:
+    def aggregate(self, state: Rows, inbox: Inbox) -> Rows:
         """Half of what was sent, half of the mixture."""
         return {**state, "x": inbox.mean("x").add_(state["x"]).div_(2)}
 

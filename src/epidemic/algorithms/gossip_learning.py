@@ -1,8 +1,8 @@
-"""Gossip Learning (Ormandi, Hegedus, Jelasity): models walk over the network, one letter at a time.
+"""Gossip Learning (Ormandi, Hegedus, Jelasity): models walk over the network, one message at a time.
 
 Every node sends its model, with its age in steps, once a period. Who receives one merges it with its own and trains (mu), or replaces
-its own and trains (rw), or trains both and then merges (um). Partitioned: a letter carries one part of the model, with an age of its own.
-Token accounts (Danner and Jelasity, 2018) let nodes save letters that would be sent by the clock, and spend them when something comes.
+its own and trains (rw), or trains both and then merges (um). Partitioned: a message carries one part of the model, with an age of its own.
+Token accounts (Danner and Jelasity, 2018) let nodes save messages that would be sent by the clock, and spend them when something comes.
 
 An age is not a count of a node's own steps: merged models have the larger of two ages, so that it grows faster than anybody trains.
 """
@@ -15,14 +15,14 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from epidemic.algorithms.free import SECOND, FreeRunning, Letter, Me, Node, Row
-from epidemic.config import build
-from epidemic.errors import BadInput, require_choice, require_int, require_real
+from epidemic.algorithms.asynchronous import SECOND, AsynchronousMethod, Message, Node, NodeContext, Row
+from epidemic.core.config import build
+from epidemic.core.errors import BadInput, require_choice, require_int, require_real
 
 VARIANTS = ("rw", "mu", "um")
 MERGES = ("average", "age")
 CAPACITY = {"queue": 8, "replace": 1, "drop": 0}
-"""How many letters wait while a node trains, by rule; the first is a default."""
+"""How many messages wait while a node trains, by rule; the first is a default."""
 STRATEGIES = {"proactive": (), "simple": ("C",), "generalised": ("A", "C"), "randomised": ("A", "C")}
 """Which numbers a token account of each strategy takes."""
 SHORTEST = 0.1
@@ -33,7 +33,7 @@ class Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A token account: a period either sends or saves a token, and a receipt may spend some.
 
     proactive: every period sends, as without an account. simple: a period sends if the account is full (C), a receipt if it is not empty.
-    generalised: a receipt spends about one of A tokens, half of that if the letter was older than the own model. randomised: periods send
+    generalised: a receipt spends about one of A tokens, half of that if the message was older than the own model. randomised: periods send
     more often the fuller the account is beyond A, and a useful receipt spends one of A tokens on average.
     """
 
@@ -66,7 +66,7 @@ class Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return 1.0 if balance >= C else 0.0
 
     def reactive(self, balance: int, useful: bool, chance: float) -> int:
-        """How many letters a receipt sends."""
+        """How many messages a receipt sends."""
         A = self.A or 1
         if self.strategy == "proactive":
             return 0
@@ -78,10 +78,10 @@ class Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return whole + (chance < rest / A) if useful else 0
 
 
-class GossipLearning(FreeRunning, frozen=True, tag="gossip-learning"):
+class GossipLearning(AsynchronousMethod, frozen=True, tag="gossip-learning"):
     """Send the model once a period; merge with what comes, and train.
 
-    A period's letter goes to the s nodes that el-local(s) draws (s = 1 is the classic method), or to one random neighbour of a static topology.
+    A period's message goes to the s nodes that el-local(s) draws (s = 1 is the classic method), or to one random neighbour of a static topology.
     """
 
     merges_pairs: ClassVar[bool] = True
@@ -93,12 +93,12 @@ class GossipLearning(FreeRunning, frozen=True, tag="gossip-learning"):
     variant: Literal["rw", "mu", "um"] = "mu"
     merge: Literal["average", "age"] = "age"
     on_busy: Literal["queue", "replace", "drop"] = "queue"
-    """What happens to letters that come while a node trains: the newest wait (`capacity` of them), the newest one waits, or none."""
+    """What happens to messages that come while a node trains: the newest wait (`capacity` of them), the newest one waits, or none."""
     capacity: int | None = None
     start_trained: bool = False
     """Whether a node trains once before anything came."""
     parts: int = 1
-    """Into how many parts a model is cut; a letter carries one."""
+    """Into how many parts a model is cut; a message carries one."""
     tokens: Tokens | None = None
 
     def __post_init__(self) -> None:
@@ -130,15 +130,15 @@ class GossipLearning(FreeRunning, frozen=True, tag="gossip-learning"):
 
     @property
     def notes(self) -> int:
-        """The age of what a letter carries."""
+        """The age of what a message carries."""
         return 1
 
-    def node(self, me: Me) -> GossipNode:
-        """The node that `me` is."""
-        return GossipNode(me, self)
+    def node(self, context: NodeContext) -> GossipNode:
+        """The node that `context` is."""
+        return GossipNode(context, self)
 
     def room(self) -> int:
-        """How many letters may wait while a node trains."""
+        """How many messages may wait while a node trains."""
         return CAPACITY[self.on_busy] if self.capacity is None else self.capacity
 
     def gap(self, chance: float) -> int:
@@ -156,17 +156,17 @@ class GossipLearning(FreeRunning, frozen=True, tag="gossip-learning"):
 
 
 class GossipNode(Node):
-    """Handles one letter at a time: takes it, trains, and answers if it has tokens to spend."""
+    """Handles one message at a time: takes it, trains, and answers if it has tokens to spend."""
 
-    def __init__(self, me: Me, settings: GossipLearning) -> None:
-        super().__init__(me)
+    def __init__(self, context: NodeContext, settings: GossipLearning) -> None:
+        super().__init__(context)
         self.settings = settings
         self.ages = [0] * settings.parts
         self.training = False
-        self.handled: Letter | None = None  # what the training is for
+        self.handled: Message | None = None  # what the training is for
         self.useful = False  # whether it was at least as old as the own model
         self.own: Row | None = None  # um: the own model after its steps, while the other one is trained
-        self.inbox: list[Letter] = []  # those that wait, in order
+        self.inbox: list[Message] = []  # those that wait, in order
         self.periods = 0
         self.sendings = 0
         self.receipts = 0
@@ -174,52 +174,54 @@ class GossipNode(Node):
 
     def started(self) -> None:
         """Begin to send at a random moment of the first period."""
-        me, settings = self.me, self.settings
-        me.wake_at(me.now + int(me.chance("phase", 0) * settings.period * SECOND))
+        context, settings = self.context, self.settings
+        context.wake_at(context.now + int(context.chance("phase", 0) * settings.period * SECOND))
         if settings.start_trained:
-            self._train(me.model)
+            self._train(context.model)
 
     def woken(self, tag: str) -> None:
         """Send, or save a token."""
-        me, tokens = self.me, self.settings.tokens
-        if tokens is None or me.chance("proactive", self.periods) < tokens.proactive(self.balance):
+        context, tokens = self.context, self.settings.tokens
+        if tokens is None or context.chance("proactive", self.periods) < tokens.proactive(self.balance):
             self._send()
         else:
             self.balance += 1
-        me.wake_at(me.now + self.settings.gap(me.chance("jitter", self.periods) if self.settings.jitter else 0.0))
+        context.wake_at(
+            context.now + self.settings.gap(context.chance("jitter", self.periods) if self.settings.jitter else 0.0)
+        )
         self.periods += 1
 
-    def received(self, letter: Letter) -> None:
+    def received(self, message: Message) -> None:
         """Handle it, or let it wait; if too many wait, the oldest is dropped."""
-        self.inbox.append(letter)
+        self.inbox.append(message)
         if not self.training:
             self._handle_next()
         elif len(self.inbox) > self.settings.room():
-            self.me.dropped([self.inbox.pop(0)])
+            self.context.dropped([self.inbox.pop(0)])
 
     def trained(self, row: Row) -> None:
         """One more training is in the model; go on with what waits."""
-        letter, steps = self.handled, self.settings.local_steps
-        if letter is not None and letter.row is not None and self.settings.variant == "um":
+        message, steps = self.handled, self.settings.local_steps
+        if message is not None and message.row is not None and self.settings.variant == "um":
             if self.own is None:
                 self.own = row
-                self._train(letter.row)
+                self._train(message.row)
                 return
-            trained = Letter(letter.sender, row, note=(_age(letter) + steps,))
-            self.me.model, self.own = self.own, None
+            trained = Message(message.sender, row, note=(_age(message) + steps,))
+            self.context.model, self.own = self.own, None
             self.ages[0] += steps
             self._take(trained)
-            self.me.used([letter])
+            self.context.used([message])
         else:
-            self.me.model = row
+            self.context.model = row
             self.ages = [age + steps for age in self.ages]
         self.training, self.handled = False, None
-        if letter is not None:
+        if message is not None:
             self._react()
         if self.inbox:
             self._handle_next()
 
-    def letters_held(self) -> int:
+    def messages_held(self) -> int:
         """Those that wait, and the one whose model is being trained before it is merged."""
         return len(self.inbox) + (self.handled is not None and self.settings.variant == "um")
 
@@ -240,53 +242,53 @@ class GossipNode(Node):
         self.ages = [state[f"age {part}"] for part in range(self.settings.parts)]
 
     def _handle_next(self) -> None:
-        letter = self.inbox.pop(0)
-        self.useful = _age(letter) >= self.ages[letter.part or 0]
-        self.handled = letter
+        message = self.inbox.pop(0)
+        self.useful = _age(message) >= self.ages[message.part or 0]
+        self.handled = message
         if self.settings.variant != "um":
-            self._take(letter)
-            self.me.used([letter])
-        self._train(self.me.model)
+            self._take(message)
+            self.context.used([message])
+        self._train(self.context.model)
 
     def _train(self, row: Row) -> None:
         self.training = True
-        self.me.train(row)
+        self.context.train(row)
 
-    def _take(self, letter: Letter) -> None:
+    def _take(self, message: Message) -> None:
         """Merge what came into the model, or let it replace it."""
-        part = letter.part or 0
-        weight = self.settings.weight(self.ages[part], _age(letter))
+        part = message.part or 0
+        weight = self.settings.weight(self.ages[part], _age(message))
         shares = 1 - weight, weight
-        if letter.part is None:
-            self.me.model = self.me.aggregate(self.me.model, [letter], shares)
+        if message.part is None:
+            self.context.model = self.context.aggregate(self.context.model, [message], shares)
         else:
             terms = [
                 (share, row)
-                for share, row in zip(shares, (self.me.model, letter.row), strict=True)
+                for share, row in zip(shares, (self.context.model, message.row), strict=True)
                 if share and row is not None
             ]
-            self.me.model = self.me.patch(self.me.model, {part: terms})
-        self.ages[part] = _age(letter) if self.settings.variant == "rw" else max(self.ages[part], _age(letter))
+            self.context.model = self.context.patch(self.context.model, {part: terms})
+        self.ages[part] = _age(message) if self.settings.variant == "rw" else max(self.ages[part], _age(message))
 
     def _react(self) -> None:
-        """Spend tokens on a letter that was handled."""
+        """Spend tokens on a message that was handled."""
         tokens = self.settings.tokens
         if tokens is None:
             return
-        spent = tokens.reactive(self.balance, self.useful, self.me.chance("reactive", self.receipts))
+        spent = tokens.reactive(self.balance, self.useful, self.context.chance("reactive", self.receipts))
         self.receipts += 1
         self.balance -= spent
         for _ in range(spent):
             self._send()
 
     def _send(self) -> None:
-        me, parts = self.me, self.settings.parts
-        part = int(me.chance("part", self.sendings) * parts) if parts > 1 else None
-        peers = me.peers(self.sendings)
-        me.send(peers[:1] if me.static else peers, me.model, note=(self.ages[part or 0],), part=part)
+        context, parts = self.context, self.settings.parts
+        part = int(context.chance("part", self.sendings) * parts) if parts > 1 else None
+        peers = context.peers(self.sendings)
+        context.send(peers[:1] if context.static else peers, context.model, note=(self.ages[part or 0],), part=part)
         self.sendings += 1
 
 
-def _age(letter: Letter) -> int:
+def _age(message: Message) -> int:
     """How old what came says it is."""
-    return max(0, letter.note[0]) if letter.note else 0
+    return max(0, message.note[0]) if message.note else 0

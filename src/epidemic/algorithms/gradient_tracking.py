@@ -6,7 +6,7 @@
 
 The sum of all y is the sum of all gradients in every round, because the weights are doubly stochastic. So all nodes come to the optimum of
 everybody's data, however unlike the data is. This is the form with one exchange a round, in which y lags behind the model by one round
-(with gradient noise that leaves more disagreement than two exchanges would). A letter is twice as long as a model.
+(with gradient noise that leaves more disagreement than two exchanges would). A message is twice as long as a model.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from epidemic.algorithms.base import Column, Inbox, Rows, Turn
+from epidemic.algorithms.base import Column, Inbox, RoundContext, Rows
 from epidemic.algorithms.plain_steps import PlainSteps
 from epidemic.learner import Learner
 
 
 class GradientTracking(PlainSteps, frozen=True, tag="gradient-tracking"):
-    """Steps along the tracked mean gradient. It needs doubly stochastic weights, and every letter."""
+    """Steps along the tracked mean gradient. It needs doubly stochastic weights, and every message."""
 
     exact_exchange = True
     balanced = True
@@ -33,21 +33,21 @@ class GradientTracking(PlainSteps, frozen=True, tag="gradient-tracking"):
         """Nothing is tracked yet; the first gradient becomes the first y."""
         return {"x": x, "y": torch.zeros_like(x), "g": torch.zeros_like(x)}
 
-    def emit(self, state: Rows, learner: Learner, turn: Turn) -> tuple[Rows, Rows, Tensor]:
+    def local_update(self, state: Rows, learner: Learner, context: RoundContext) -> tuple[Rows, Rows, Tensor]:
         """Put the new gradient into y in place of the old one, and step along y."""
-        g, loss = self.gradient(state["x"], state, learner, turn)
+        g, loss = self.gradient(state["x"], state, learner, context)
         y = state["y"].sub_(state["g"]).add_(g)
-        x = state["x"].add_(y, alpha=-self.gamma(turn))
-        return {"x": x, "y": y, "g": g}, {"x": x, "y": self.shared(y, turn)}, loss
+        x = state["x"].add_(y, alpha=-self.gamma(context))
+        return {"x": x, "y": y, "g": g}, {"x": x, "y": self.shared(y, context)}, loss
 
-    def shared(self, y: Tensor, turn: Turn) -> Tensor:
+    def shared(self, y: Tensor, context: RoundContext) -> Tensor:
         """What is sent of y: all of it, for means.   # (k, d)"""
         return y
 
-    def absorb(self, state: Rows, inbox: Inbox) -> Rows:
+    def aggregate(self, state: Rows, inbox: Inbox) -> Rows:
         """Both mixtures."""
         return {**state, "x": inbox.mean("x"), "y": inbox.mean("y")}
 
     def give(self, state: Rows) -> Rows:
-        """Both columns of a letter; only the model is of use to somebody else."""
+        """Both columns of a message; only the model is of use to somebody else."""
         return {"x": state["x"], "y": state["y"]}

@@ -6,8 +6,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from epidemic.algorithms.base import Inbox, LocalTraining, Rows, Turn
-from epidemic.errors import require_choice
+from epidemic.algorithms.base import Inbox, LocalTraining, RoundContext, Rows
+from epidemic.core.errors import require_choice
 from epidemic.learner import Learner
 
 ORDERS = ("adapt-then-combine", "combine-then-adapt")
@@ -32,16 +32,16 @@ class LocalSGD(LocalTraining, frozen=True, tag="local-sgd"):
         """The models, and what the optimiser remembers."""
         return self.with_memory({"x": x})
 
-    def emit(self, state: Rows, learner: Learner, turn: Turn) -> tuple[Rows, Rows, Tensor]:
+    def local_update(self, state: Rows, learner: Learner, context: RoundContext) -> tuple[Rows, Rows, Tensor]:
         """Train; the message is the trained model, or the one before where averaging comes first."""
         x = state["x"]
         before = x.clone() if self.order == "combine-then-adapt" else None
-        loss = self.train(x, state, learner, turn)
+        loss = self.train(x, state, learner, context)
         if before is None:
             return state, {"x": x}, loss
         return {**state, "learnt": x - before}, {"x": before}, loss
 
-    def absorb(self, state: Rows, inbox: Inbox) -> Rows:
+    def aggregate(self, state: Rows, inbox: Inbox) -> Rows:
         """The aggregate is the new model, plus what was learnt where that was not part of it."""
         rest = {name: rows for name, rows in state.items() if name != "learnt"}
         x = inbox.aggregate("x")

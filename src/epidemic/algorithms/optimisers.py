@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from epidemic import learner
-from epidemic.config import build_kind
-from epidemic.errors import BadInput, require_real
+from epidemic.core.config import build_kind
+from epidemic.core.errors import BadInput, require_real
 
 
 @dataclass(frozen=True)
-class Steps:
+class OptimizerSteps:
     """The settings of an algorithm that concern each of its steps."""
 
     lr: float
@@ -31,10 +31,10 @@ class Steps:
 class Optimizer(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the optimisers that a file can name."""
 
-    def check(self, steps: Steps) -> None:
+    def check(self, steps: OptimizerSteps) -> None:
         """Refuse settings of the algorithm that mean nothing to this optimiser."""
 
-    def step(self, steps: Steps) -> learner.Optimiser:
+    def step(self, steps: OptimizerSteps) -> learner.Optimiser:
         """The optimiser with the algorithm's settings."""
         raise NotImplementedError
 
@@ -42,12 +42,12 @@ class Optimizer(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fi
 class PlainSGD(Optimizer, frozen=True, tag="sgd"):
     """Stochastic gradient descent, with momentum and Nesterov's look ahead where the algorithm says so."""
 
-    def check(self, steps: Steps) -> None:
+    def check(self, steps: OptimizerSteps) -> None:
         """Nesterov's look ahead is along the velocity."""
         if steps.nesterov and not steps.momentum:
             raise BadInput("algorithm.nesterov = true needs algorithm.momentum above 0, for example 0.9")
 
-    def step(self, steps: Steps) -> learner.Optimiser:
+    def step(self, steps: OptimizerSteps) -> learner.Optimiser:
         """SGD."""
         return learner.SGDUpdate(steps.lr, steps.momentum, steps.weight_decay, steps.nesterov, _bound(steps))
 
@@ -66,7 +66,7 @@ class Adam(Optimizer, frozen=True, tag="adam"):
                 raise BadInput(f"the {name} of algorithm.optimizer.betas = {beta:g} must be less than 1")
         require_real("algorithm.optimizer.epsilon", self.epsilon, above=0)
 
-    def check(self, steps: Steps) -> None:
+    def check(self, steps: OptimizerSteps) -> None:
         """Adam has a momentum of its own."""
         kind = self.__struct_config__.tag
         for name, value in (("momentum", steps.momentum), ("nesterov", steps.nesterov)):
@@ -77,7 +77,7 @@ class Adam(Optimizer, frozen=True, tag="adam"):
                     f' its own: optimizer = {{kind = "{kind}", betas = [{steps.momentum or 0.9:g}, 0.999]}}'
                 )
 
-    def step(self, steps: Steps) -> learner.Optimiser:
+    def step(self, steps: OptimizerSteps) -> learner.Optimiser:
         """Adam."""
         return learner.AdamUpdate(steps.lr, self.betas, self.epsilon, steps.weight_decay, clip=_bound(steps))
 
@@ -85,7 +85,7 @@ class Adam(Optimizer, frozen=True, tag="adam"):
 class AdamW(Adam, frozen=True, tag="adamw"):
     """Adam with the weight decay beside the gradient: x shrinks by lr * weight_decay in each step, as in torch.optim.AdamW."""
 
-    def step(self, steps: Steps) -> learner.Optimiser:
+    def step(self, steps: OptimizerSteps) -> learner.Optimiser:
         """AdamW."""
         return learner.AdamUpdate(
             steps.lr, self.betas, self.epsilon, steps.weight_decay, decoupled=True, clip=_bound(steps)
@@ -105,5 +105,5 @@ def as_said(optimizer: Optimizer) -> Any:
     return optimizer.__struct_config__.tag if optimizer == type(optimizer)() else optimizer
 
 
-def _bound(steps: Steps) -> float:
+def _bound(steps: OptimizerSteps) -> float:
     return math.inf if steps.clip is None else steps.clip

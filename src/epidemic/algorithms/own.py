@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 from torch import Tensor
 
-from epidemic.algorithms.base import Algorithm, Column, Inbox, Rows, Turn, cautions, check_algorithm
-from epidemic.algorithms.free import FreeRunning
+from epidemic.algorithms.asynchronous import AsynchronousMethod
+from epidemic.algorithms.base import Algorithm, Column, Inbox, RoundContext, Rows, cautions, check_algorithm
 from epidemic.compression import Codec
-from epidemic.config import call_own, import_object
-from epidemic.errors import BadInput
+from epidemic.core.config import call_own, import_object
+from epidemic.core.errors import BadInput
 from epidemic.learner import Learner
 
 
@@ -101,13 +101,13 @@ class PythonAlgorithm(
         """As the user's object has it."""
         return self.made.init(x)
 
-    def emit(self, state: Rows, learner: Learner, turn: Turn) -> tuple[Rows, Rows, Tensor]:
+    def local_update(self, state: Rows, learner: Learner, context: RoundContext) -> tuple[Rows, Rows, Tensor]:
         """As the user's object has it."""
-        return self.made.emit(state, learner, turn)
+        return self.made.local_update(state, learner, context)
 
-    def absorb(self, state: Rows, inbox: Inbox) -> Rows:
+    def aggregate(self, state: Rows, inbox: Inbox) -> Rows:
         """As the user's object has it."""
-        return self.made.absorb(state, inbox)
+        return self.made.aggregate(state, inbox)
 
     def model(self, state: Rows) -> Tensor:
         """As the user's object has it."""
@@ -123,13 +123,13 @@ class PythonAlgorithm(
 
 
 def asked_for(algorithm: Any) -> frozenset[str]:
-    """The names of attributes that `absorb` of a user's own algorithm uses, its helpers in the same module and class included.
+    """The names of attributes that `aggregate` of a user's own algorithm uses, its helpers in the same module and class included.
 
     It shows before anything runs whether the algorithm asks its inbox for `each` or `sum`. Built-in algorithms, which declare what they need, give none.
     """
     own = type(algorithm.made if isinstance(algorithm, PythonAlgorithm) else algorithm)
     names: set[str] = set()
-    waiting: list[Any] = [getattr(own, "absorb", None)]
+    waiting: list[Any] = [getattr(own, "aggregate", None)]
     seen: set[int] = set()
     while waiting:
         code = getattr(waiting[-1], "__code__", None)
@@ -148,10 +148,10 @@ def asked_for(algorithm: Any) -> frozenset[str]:
     return frozenset(names)
 
 
-def free_running(algorithm: Any) -> FreeRunning | None:
+def asynchronous_method(algorithm: Any) -> AsynchronousMethod | None:
     """The method without rounds that an algorithm is, a user's own by name included; None if it has rounds."""
     found = algorithm.made if isinstance(algorithm, PythonAlgorithm) else algorithm
-    return found if isinstance(found, FreeRunning) else None
+    return found if isinstance(found, AsynchronousMethod) else None
 
 
 MISSING = (

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from epidemic.algorithms.base import LocalTraining, Rows, Turn
-from epidemic.errors import BadInput
+from epidemic.algorithms.base import LocalTraining, RoundContext, Rows
+from epidemic.core.errors import BadInput
 from epidemic.learner import Learner, Optimiser, SGDUpdate
 
 
@@ -49,12 +49,12 @@ class PlainSteps(LocalTraining, frozen=True):
         """Plain SGD."""
         return SGDUpdate(self.lr, 0.0, self.weight_decay, clip=float("inf") if self.clip is None else self.clip)
 
-    def gradient(self, x: Tensor, state: Rows, learner: Learner, turn: Turn) -> tuple[Tensor, Tensor]:
+    def gradient(self, x: Tensor, state: Rows, learner: Learner, context: RoundContext) -> tuple[Tensor, Tensor]:
         """What the local steps move x by, divided by minus the learning rate, and the loss; x stays.   # (k, d), (k,)"""
         moved = x.clone()
-        loss = self.train(moved, state, learner, turn)
-        return (x - moved).div_(self.gamma(turn)), loss
+        loss = self.train(moved, state, learner, context)
+        return (x - moved).div_(self.gamma(context)), loss
 
-    def gamma(self, turn: Turn) -> float:
+    def gamma(self, context: RoundContext) -> float:
         """The learning rate of this round."""
-        return self.lr * self.factor(turn.round)
+        return self.lr * self.factor(context.round)

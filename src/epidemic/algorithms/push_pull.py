@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from epidemic.algorithms.base import Inbox, Rows, Turn
+from epidemic.algorithms.base import Inbox, RoundContext, Rows
 from epidemic.algorithms.gradient_tracking import GradientTracking
 
 
@@ -20,13 +20,13 @@ class PushPull(GradientTracking, frozen=True, tag="push-pull"):
 
     balanced = False
     own_weights: ClassVar[bool] = True  # receivers average, senders split evenly
-    natural_mixing: ClassVar[str | None] = "uniform"  # sums count every letter whole, also one that was redirected
+    natural_mixing: ClassVar[str | None] = "uniform"  # sums count every message whole, also one that was redirected
 
-    def shared(self, y: Tensor, turn: Turn) -> Tensor:
+    def shared(self, y: Tensor, context: RoundContext) -> Tensor:
         """An even part of y, for sums.   # (k, d)"""
-        parts = (turn.out_degree + 1).to(y.dtype)
+        parts = (context.out_degree + 1).to(y.dtype)
         return y / parts[:, None]
 
-    def absorb(self, state: Rows, inbox: Inbox) -> Rows:
+    def aggregate(self, state: Rows, inbox: Inbox) -> Rows:
         """The mean of the models, the sum of the parts of y."""
         return {**state, "x": inbox.mean("x"), "y": inbox.sum("y")}

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from epidemic.algorithms.base import Column, Inbox, LocalTraining, Rows, Turn
-from epidemic.errors import BadInput, RunFailed
+from epidemic.algorithms.base import Column, Inbox, LocalTraining, RoundContext, Rows
+from epidemic.core.errors import BadInput, RunFailed
 from epidemic.learner import Learner
 from epidemic.topology import ELLocal, Every
 
@@ -30,9 +30,9 @@ LEAST_WEIGHT = 1e-12
 class PushSum(LocalTraining, frozen=True, tag="push-sum"):
     """Local SGD on the de-biased model; sums instead of means, with a weight that travels along."""
 
-    exact_exchange = True  # a letter that is lost takes its mass with it
+    exact_exchange = True  # a message that is lost takes its mass with it
     own_weights: ClassVar[bool] = True  # senders split evenly
-    natural_mixing: ClassVar[str | None] = "uniform"  # sums count every letter whole, also one that was redirected
+    natural_mixing: ClassVar[str | None] = "uniform"  # sums count every message whole, also one that was redirected
 
     def check(self, topology: Any, mixing: str) -> None:
         """Refuse what cannot work: E[1/w^2] is infinite over EL-Local with s <= 2."""
@@ -65,16 +65,16 @@ class PushSum(LocalTraining, frozen=True, tag="push-sum"):
         """Everybody has weight 1."""
         return self.with_memory({"x": x, "w": x.new_ones(len(x))})
 
-    def emit(self, state: Rows, learner: Learner, turn: Turn) -> tuple[Rows, Rows, Tensor]:
+    def local_update(self, state: Rows, learner: Learner, context: RoundContext) -> tuple[Rows, Rows, Tensor]:
         """Train the de-biased models, and split the mass."""
         z = self.model(state)
         rest = state["x"] - z
-        loss = self.train(z, state, learner, turn)
-        parts = (turn.out_degree + 1).to(z.dtype)
+        loss = self.train(z, state, learner, context)
+        parts = (context.out_degree + 1).to(z.dtype)
         message = {"x": z.add_(rest).div_(parts[:, None]), "w": state["w"] / parts}
         return state, message, loss
 
-    def absorb(self, state: Rows, inbox: Inbox) -> Rows:
+    def aggregate(self, state: Rows, inbox: Inbox) -> Rows:
         """What was kept and what arrived, added up."""
         w = inbox.sum("w")
         if bool((w < LEAST_WEIGHT).any()):

@@ -6,7 +6,7 @@ divided by the round's learning rate, in which the nodes' own directions have be
     send    x - gamma (b m + g)
     then    m = mu m + (1 - mu) (x - mixture) / gamma,   x = mixture
 
-Letters are models, as those of local SGD; with b = 0 it is local SGD.
+Messages are models, as those of local SGD; with b = 0 it is local SGD.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from epidemic.algorithms.base import Inbox, Rows, Turn
+from epidemic.algorithms.base import Inbox, RoundContext, Rows
 from epidemic.algorithms.plain_steps import PlainSteps
-from epidemic.errors import BadInput, require_real
+from epidemic.core.errors import BadInput, require_real
 from epidemic.learner import Learner
 
 
@@ -51,11 +51,11 @@ class QGMomentum(PlainSteps, frozen=True, tag="qg-momentum"):
         """Nothing has moved yet."""
         return {"x": x, "m": torch.zeros_like(x)}
 
-    def emit(self, state: Rows, learner: Learner, turn: Turn) -> tuple[Rows, Rows, Tensor]:
+    def local_update(self, state: Rows, learner: Learner, context: RoundContext) -> tuple[Rows, Rows, Tensor]:
         """Train, and add the momentum to what was learnt."""
-        x, m, gamma = state["x"], state["m"], self.gamma(turn)
+        x, m, gamma = state["x"], state["m"], self.gamma(context)
         trained = x.clone()
-        loss = self.train(trained, state, learner, turn)
+        loss = self.train(trained, state, learner, context)
         if self.nesterov:  # x - gamma (g + b (b m + g)), where gamma g = x - trained
             ahead = trained - x
             trained.add_(ahead, alpha=self.b).add_(m, alpha=-gamma * self.b**2)
@@ -64,7 +64,7 @@ class QGMomentum(PlainSteps, frozen=True, tag="qg-momentum"):
         rates = torch.full((len(x),), gamma, dtype=x.dtype, device=x.device)
         return {**state, "gamma": rates}, {"x": trained}, loss
 
-    def absorb(self, state: Rows, inbox: Inbox) -> Rows:
+    def aggregate(self, state: Rows, inbox: Inbox) -> Rows:
         """The buffer follows what the model moved by."""
         x = inbox.aggregate("x")
         moved = (state["x"] - x).div_(state["gamma"][:, None])

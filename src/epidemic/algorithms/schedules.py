@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from epidemic.config import build_kind
-from epidemic.errors import require_int, require_real
+from epidemic.core.config import build_kind
+from epidemic.core.errors import require_int, require_real
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):

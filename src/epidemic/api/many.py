@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from epidemic import engine
-from epidemic import methods as comparing
+from epidemic import simulator
 from epidemic.api.progress import batch_shown, run_shown
 from epidemic.api.runs import Run, overwriting
 from epidemic.api.views import dataframe_of, figure_of
-from epidemic.batch import Job, run_batch
 from epidemic.callbacks import Callback, all_of
-from epidemic.engine.results import Models, SeedRun
-from epidemic.errors import BadInput, RunFailed, require_int
+from epidemic.core.errors import BadInput, RunFailed, require_int
+from epidemic.core.files import directory_name
+from epidemic.core.formatting import count, html_table, interval, size
 from epidemic.experiment import Experiment, first_seeds
-from epidemic.files import directory_name
-from epidemic.grid import experiment_jobs
-from epidemic.shown import count, html_table, interval, size
+from epidemic.simulator.results import Models, SeedRun
+from epidemic.study import comparison as comparing
+from epidemic.study.batch import Job, run_batch
+from epidemic.study.sweep import experiment_jobs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -293,7 +293,7 @@ def _read(jobs: Sequence[Job], failed: Mapping[str, str], place: _Place | None) 
     found = {}
     for job in jobs:
         if job.name not in failed:
-            run = engine.simulate(job.experiment, job.path, resume=True)
+            run = simulator.simulate(job.experiment, job.path, resume=True)
             found[job.name] = Run(run.experiment, [_holding(place, seed) for seed in run.seeds])
     return found
 

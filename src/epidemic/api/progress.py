@@ -12,11 +12,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from epidemic.batch import BatchListener, Job
 from epidemic.callbacks import Callback
 from epidemic.callbacks.notebook import PAUSE, InPlace, NotebookDisplay, in_notebook
 from epidemic.callbacks.progress import Display
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
+from epidemic.study.batch import BatchListener, Job
 
 
 @contextmanager

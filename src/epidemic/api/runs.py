@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epidemic import engine
+from epidemic import simulator
 from epidemic.api.progress import run_shown
 from epidemic.api.views import dataframe_of, figure_of, node_figure_of
 from epidemic.callbacks import Callback, all_of
+from epidemic.core.errors import BadInput
+from epidemic.core.formatting import count, html_table, interval, percent, simulated, size
 from epidemic.data import Dataset
-from epidemic.errors import BadInput
 from epidemic.experiment import Experiment
-from epidemic.host.replacing import replacing
 from epidemic.report.statistics import Interval
-from epidemic.shown import count, html_table, interval, percent, simulated, size
+from epidemic.runtime.replace import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +64,7 @@ def simulate(
     places = [] if out is None else [Path(out)]
     with overwriting(places, overwrite, resume), run_shown(progress) as displays:
         told = [*displays, *all_of(callbacks).those]
-        return Run.of(engine.simulate(experiment, out, resume=resume, callbacks=told, data=data))
+        return Run.of(simulator.simulate(experiment, out, resume=resume, callbacks=told, data=data))
 
 
 def overwriting(places: Sequence[Path], wanted: bool, resume: bool) -> AbstractContextManager[None]:
@@ -132,7 +132,7 @@ class RunSummary:
         return html_table(f"{self.name}, {count(len(self.rounds), 'seed')}, mean and 95 % interval", self.rows())
 
 
-class Run(engine.Run):
+class Run(simulator.SimulationResult):
     """What came out of an experiment.
 
     Attributes:
@@ -148,7 +148,7 @@ class Run(engine.Run):
     """
 
     @staticmethod
-    def of(run: engine.Run) -> Run:
+    def of(run: simulator.SimulationResult) -> Run:
         """The same results, to be looked at."""
         return Run(run.experiment, run.seeds)
 

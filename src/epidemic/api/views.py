@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from epidemic.core.errors import BadInput, require_choice
 from epidemic.data.images import need
-from epidemic.engine import Run, SeedRun
-from epidemic.errors import BadInput, require_choice
 from epidemic.record import Record
 from epidemic.report.curves import AXES, CLOCKED, MethodCurve, axis_figure, learning_figure, lines_of
 from epidemic.report.nodes import nodes_figure
 from epidemic.report.results import Result, Results, RunInfo, SeedResult
 from epidemic.report.style import check_picture, save
+from epidemic.simulator import SeedRun, SimulationResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def results_of(runs: Mapping[str, Run]) -> Results:
+def results_of(runs: Mapping[str, SimulationResult]) -> Results:
     """Runs by name, as if they had been read from directories."""
     found = []
     for name, run in runs.items():
@@ -36,7 +36,7 @@ def _seed(table: dict[str, Any], seed: SeedRun) -> SeedResult:
     return SeedResult(seed.path or Path(), info, seed.records, False, seed.summary, None, {})
 
 
-def dataframe_of(runs: Mapping[str, Run], *, directories: bool = True) -> Any:
+def dataframe_of(runs: Mapping[str, SimulationResult], *, directories: bool = True) -> Any:
     """The tidy table, with the columns of `epidemic report -o table.csv`; no directory where nothing was kept."""
     pandas = need("pandas", "Data frames", "tables")
     rows = results_of(runs).rows()
@@ -45,7 +45,7 @@ def dataframe_of(runs: Mapping[str, Run], *, directories: bool = True) -> Any:
 
 
 def figure_of(
-    runs: Mapping[str, Run],
+    runs: Mapping[str, SimulationResult],
     title: str,
     metric: str | None,
     path: str | Path | None,
@@ -133,6 +133,6 @@ def _ordered(lines: Sequence[MethodCurve], order: Sequence[str]) -> list[MethodC
     return [*first, *(line for line in lines if line.name not in names)]
 
 
-def _lines(runs: Mapping[str, Run]) -> list[MethodCurve]:
+def _lines(runs: Mapping[str, SimulationResult]) -> list[MethodCurve]:
     """Each run in the colour of its method or, where settings differ, of their values."""
     return lines_of([(name, run.experiment.table(), [s.records for s in run.seeds]) for name, run in runs.items()])

@@ -4,7 +4,7 @@
 
 In a file: `callbacks = ["module:name", ...]`. What needs a further package is imported when it is first used.
 
-May be imported by: `engine/`, `net/` and everything above them. A callback reads records and models; it never changes them.
+May be imported by: `simulator/`, `deploy/` and everything above them. A callback reads records and models; it never changes them.
 To add one: a class derived from `Callback` in a file of its own here; list it in `_HOME` and `__all__` of this file, so that experiment files can name it.
 """
 

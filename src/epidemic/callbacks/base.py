@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from epidemic.errors import BadInput, CallbackFailed, EpidemicError, Interrupted, plain
+from epidemic.core.errors import BadInput, CallbackFailed, EpidemicError, Interrupted, plain
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from epidemic.host.plan import Plan
-    from epidemic.host.setup import Setup
     from epidemic.learner import Learner
     from epidemic.record import Record, Summary
+    from epidemic.runtime.plan import Plan
+    from epidemic.runtime.setup import Setup
 
 
 class Callback:

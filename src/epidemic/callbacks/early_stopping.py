@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from epidemic.callbacks.base import Callback
 from epidemic.callbacks.scalars import BUILT_IN, SHARES, Better, scalar
-from epidemic.errors import BadInput, require_choice, require_int, require_real, suggestion
+from epidemic.core.errors import BadInput, require_choice, require_int, require_real, suggestion
 
 if TYPE_CHECKING:
-    from epidemic.host.setup import Setup
     from epidemic.learner import Learner
     from epidemic.record import Record
+    from epidemic.runtime.setup import Setup
 
 
 class EarlyStopping(Callback):

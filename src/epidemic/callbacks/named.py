@@ -8,8 +8,8 @@ import msgspec
 
 from epidemic import callbacks
 from epidemic.callbacks.base import Callback
-from epidemic.config import call_own, import_object
-from epidemic.errors import BadInput, suggestion
+from epidemic.core.config import call_own, import_object
+from epidemic.core.errors import BadInput, suggestion
 from epidemic.experiment import CallbackName, Experiment
 
 

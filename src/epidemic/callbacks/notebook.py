@@ -13,10 +13,10 @@ from typing import Any
 
 from epidemic.callbacks.base import Callback
 from epidemic.callbacks.remarks import remarks
-from epidemic.host.setup import Setup
+from epidemic.core.formatting import duration, score, simulated, size
 from epidemic.learner import Learner
 from epidemic.record import Record, Summary
-from epidemic.shown import duration, score, simulated, size
+from epidemic.runtime.setup import Setup
 
 PAUSE = 0.2
 """Seconds between two pictures of a bar; what matters more is shown at once."""

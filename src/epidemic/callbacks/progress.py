@@ -13,11 +13,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from epidemic.callbacks.base import Callback
 from epidemic.callbacks.remarks import remarks
 from epidemic.clock import Clock
+from epidemic.core.formatting import score, simulated, size
 from epidemic.counting import rounds_planned
-from epidemic.host.setup import Setup
 from epidemic.learner import Learner
 from epidemic.record import Record, Summary
-from epidemic.shown import score, simulated, size
+from epidemic.runtime.setup import Setup
 
 
 def share_done(

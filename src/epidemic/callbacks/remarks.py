@@ -6,14 +6,14 @@ from typing import Literal
 
 from epidemic.aggregation import made
 from epidemic.algorithms import cautions
-from epidemic.errors import plain
+from epidemic.core.errors import plain
+from epidemic.core.formatting import percent
 from epidemic.experiment import said_of
-from epidemic.host.describe import disconnection
-from epidemic.host.plan import share_of_few
-from epidemic.host.setup import Setup
-from epidemic.host.sizes import small_shares
 from epidemic.models import unused_methods
-from epidemic.shown import percent
+from epidemic.runtime.describe import disconnection
+from epidemic.runtime.plan import share_of_few
+from epidemic.runtime.setup import Setup
+from epidemic.runtime.sizes import small_shares
 from epidemic.topology import topology_cautions
 
 Kind = Literal["warning", "note"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from epidemic.errors import BadInput, suggestion
+from epidemic.core.errors import BadInput, suggestion
 from epidemic.record import Record
 
 Better = Literal["max", "min"]

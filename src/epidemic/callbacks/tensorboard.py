@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from epidemic.callbacks.base import Callback
 from epidemic.callbacks.scalars import numbers
+from epidemic.core.errors import BadInput
 from epidemic.data.images import need
-from epidemic.errors import BadInput
-from epidemic.record import Letters
+from epidemic.record import MessageCounts
 
 if TYPE_CHECKING:
-    from epidemic.host.setup import Setup
     from epidemic.learner import Learner
     from epidemic.record import Record, Summary
+    from epidemic.runtime.setup import Setup
 
 TAGS = {
     "accuracy": "accuracy/mean",
@@ -34,9 +34,9 @@ TAGS = {
     "busy": "time/processors_busy",
     "uplink": "time/uplinks_busy",
     "online": "time/nodes_online",
-    "staleness": "letters/staleness",
-    "staleness_95": "letters/staleness_95",
-    **{f"letters_{part}": f"letters/{part}" for part in Letters.__struct_fields__},
+    "staleness": "messages/staleness",
+    "staleness_95": "messages/staleness_95",
+    **{f"messages_{part}": f"messages/{part}" for part in MessageCounts.__struct_fields__},
 }
 """What curves are called: what stands before the slash is a group on the page. A user's own metrics are in a group `metrics`."""
 

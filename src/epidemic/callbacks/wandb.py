@@ -12,9 +12,9 @@ from epidemic.callbacks.scalars import numbers
 from epidemic.data.images import need
 
 if TYPE_CHECKING:
-    from epidemic.host.setup import Setup
     from epidemic.learner import Learner
     from epidemic.record import Record, Summary
+    from epidemic.runtime.setup import Setup
 
 
 class WandB(Callback):

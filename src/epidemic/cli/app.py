@@ -31,9 +31,9 @@ from epidemic.cli import (
 from epidemic.cli.completion import set_up_completion
 from epidemic.cli.loading import Loading
 from epidemic.cli.ranks import check_command
-from epidemic.config import NO_CODE
-from epidemic.errors import BadInput, EpidemicError, Interrupted, RankLost, for_the_command_line
-from epidemic.progress import told_to
+from epidemic.core.config import NO_CODE
+from epidemic.core.errors import BadInput, EpidemicError, Interrupted, RankLost, for_the_command_line
+from epidemic.core.reading import told_to
 
 INTERRUPTED = 130
 
@@ -169,5 +169,5 @@ def _among_ranks() -> bool:
 
     Nothing is imported to find out: after Ctrl-C during an import, PyTorch may be half loaded.
     """
-    several = getattr(sys.modules.get("epidemic.workers"), "several", None)
+    several = getattr(sys.modules.get("epidemic.core.workers"), "several", None)
     return several is not None and several()

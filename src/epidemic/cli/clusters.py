@@ -16,15 +16,15 @@ from epidemic.cli.keys import Days, hosts_in
 from epidemic.cli.nodes import Insecure, stop_by_signal
 from epidemic.cli.options import Json, NoCode, Overwrite, Quiet, Settings
 from epidemic.cli.waiting import Waiting
-from epidemic.errors import BadInput, Interrupted, RunFailed, require_int, require_real
-from epidemic.files import own_directory
+from epidemic.core.errors import BadInput, Interrupted, RunFailed, require_int, require_real
+from epidemic.core.files import own_directory
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from epidemic.deploy.processes import LocalCluster
+    from epidemic.deploy.status import Status
     from epidemic.experiment import Experiment
-    from epidemic.net.processes import LocalCluster
-    from epidemic.net.status import Status
 
 cluster_app = typer.Typer(
     help="Nodes as real processes: prepare, start here, ask, gather results.", no_args_is_help=True
@@ -67,8 +67,8 @@ def cluster_init_command(
       epidemic cluster init experiment.toml --set nodes=2 --set topology.s=1 \
           --hosts 10.0.0.5:7447,10.0.0.6:7447 --out hospital
     """
+    from epidemic.deploy.folders import make_cluster
     from epidemic.experiment import load
-    from epidemic.net.folders import make_cluster
 
     names = hosts_in(hosts)
     folders = make_cluster(load(file, settings), names, own_directory(out), days=days, relay=relay, say=typer.echo)
@@ -129,11 +129,11 @@ def cluster_up_command(
     """
     doing = "loading PyTorch and the experiment"
     with Waiting("cluster", doing=doing, at_once=True, quiet=quiet or as_json) as waiting:
-        from epidemic.net.addresses import free_addresses
-        from epidemic.net.extending import extend_cluster
-        from epidemic.net.folders import make_cluster
-        from epidemic.net.processes import LocalCluster, blocks
-        from epidemic.net.terms import check_hosting
+        from epidemic.deploy.addresses import free_addresses
+        from epidemic.deploy.agreement import check_hosting
+        from epidemic.deploy.extending import extend_cluster
+        from epidemic.deploy.folders import make_cluster
+        from epidemic.deploy.processes import LocalCluster, blocks
 
         if resume is not None:
             if file is not None or nodes is not None or out is not None:
@@ -202,7 +202,7 @@ def _experiment_here(file: Path | None, nodes: int | None, settings: list[str] |
 
 
 def _directory_of(experiment: Experiment) -> Path:
-    from epidemic.files import directory_name
+    from epidemic.core.files import directory_name
 
     return Path("runs") / f"cluster-{directory_name(experiment.name)}"
 
@@ -214,7 +214,7 @@ def _attend(cluster: LocalCluster, where: Path, *, quiet: bool, insecure: bool) 
     from rich.text import Text
 
     from epidemic.cli.statuses import status_line, status_table
-    from epidemic.net.watching import StatusWatcher
+    from epidemic.deploy.watching import StatusWatcher
 
     if quiet:
         cluster.wait()
@@ -228,9 +228,11 @@ def _attend(cluster: LocalCluster, where: Path, *, quiet: bool, insecure: bool) 
                 ended = False
                 while not ended:
                     ended = cluster.wait(0.2 if not seen else 0.5)
-                    seen |= {status.place: status for status in ([] if ended else watcher.ask(1.0))}
-                    seen |= {status.place: status for status in map(cluster.final, seen.values()) if status is not None}
-                    running = {place for child in cluster.children if child.running for place in child.places}
+                    seen |= {status.node_id: status for status in ([] if ended else watcher.ask(1.0))}
+                    seen |= {
+                        status.node_id: status for status in map(cluster.final, seen.values()) if status is not None
+                    }
+                    running = {node_id for child in cluster.children if child.running for node_id in child.node_ids}
                     table = status_table(seen, running, str(where))
                     waiting = Text("" if ended else _starting(cluster, seen))
                     live.update(Group(*([table] if seen else []), *([waiting] if waiting else [])), refresh=True)
@@ -241,7 +243,7 @@ def _attend(cluster: LocalCluster, where: Path, *, quiet: bool, insecure: bool) 
             if line and (time.monotonic() - said > 5 or (not seen and line != last)):
                 said, last = time.monotonic(), line
                 console.print(line, highlight=False, markup=False, soft_wrap=True)
-            seen |= {status.place: status for status in watcher.ask(1.0)}
+            seen |= {status.node_id: status for status in watcher.ask(1.0)}
     finally:
         watcher.close()
 
@@ -250,13 +252,13 @@ def _starting(cluster: LocalCluster, seen: Mapping[int, Status]) -> str:
     """Which nodes have not answered yet, and what the first of them is doing; empty if all have."""
     from epidemic.protocol.rules import listed
 
-    silent = [child for child in cluster.children if child.running and not seen.keys() & set(child.places)]
+    silent = [child for child in cluster.children if child.running and not seen.keys() & set(child.node_ids)]
     if not silent:
         return ""
-    places = [place for child in silent for place in child.places]
-    total = sum(len(child.places) for child in cluster.children)
+    node_ids = [node_id for child in silent for node_id in child.node_ids]
+    total = sum(len(child.node_ids) for child in cluster.children)
     doing = silent[0].last_words or "starting"
-    return f"waiting for {len(places)} of {total} nodes to answer: {listed(places)}; node {places[0]}: {doing}"
+    return f"waiting for {len(node_ids)} of {total} nodes to answer: {listed(node_ids)}; node {node_ids[0]}: {doing}"
 
 
 def _report(cluster: LocalCluster, where: Path, deadline: float, *, as_json: bool) -> None:
@@ -265,10 +267,10 @@ def _report(cluster: LocalCluster, where: Path, deadline: float, *, as_json: boo
 
     from epidemic.cli.show import percent, plain_table, print_json, show, size
     from epidemic.cli.statuses import delivery_table
-    from epidemic.net.gather import gather
-    from epidemic.net.isolation import deliveries_of, mostly_alone, said_of_cluster
-    from epidemic.record import Delivery
-    from epidemic.shown import ABOUT_DISAGREEMENT
+    from epidemic.core.formatting import ABOUT_DISAGREEMENT
+    from epidemic.deploy.gather import gather
+    from epidemic.deploy.isolation import deliveries_of, mostly_alone, said_of_cluster
+    from epidemic.record import HeardCounts
 
     problems = cluster.problems()
     finished = cluster.finished()
@@ -313,7 +315,7 @@ def _report(cluster: LocalCluster, where: Path, deadline: float, *, as_json: boo
             *heard,
             f"results: {escape(str(together))}, and of each node in {escape(str(where))}/node-I/run",
         )
-    total = Delivery.total(deliveries.values())
+    total = HeardCounts.total(deliveries.values())
     failed = total is not None and mostly_alone(total)
     if alone and (problems or not failed):
         print(f"warning: {alone}", file=sys.stderr)
@@ -346,7 +348,7 @@ def cluster_status_command(
     from rich.live import Live
 
     from epidemic.cli.show import print_json, show
-    from epidemic.net.watching import StatusWatcher
+    from epidemic.deploy.watching import StatusWatcher
 
     require_real("--patience", patience, 0.1, 3600)
     if watch and as_json:
@@ -380,7 +382,7 @@ def _statuses(found: list[Status], directory: Path) -> Table:
     from epidemic.cli.statuses import status_table
 
     return status_table(
-        {s.place: s for s in found}, {s.place for s in found}, f"{directory}: {len(found)} nodes answer"
+        {s.node_id: s for s in found}, {s.node_id for s in found}, f"{directory}: {len(found)} nodes answer"
     )
 
 
@@ -403,10 +405,10 @@ def cluster_gather_command(
       epidemic cluster gather hospital/node-* --out hospital/together
     """
     from epidemic.cli.statuses import delivery_line
+    from epidemic.deploy.gather import OWN_DATA, gather
+    from epidemic.deploy.isolation import deliveries_of, said_of_cluster
     from epidemic.experiment import network_from, read_toml
-    from epidemic.host.replacing import replacing
-    from epidemic.net.gather import OWN_DATA, gather
-    from epidemic.net.isolation import deliveries_of, said_of_cluster
+    from epidemic.runtime.replace import replacing
 
     with replacing([own_directory(out)] if overwrite else []):
         summary = gather(directories, own_directory(out))

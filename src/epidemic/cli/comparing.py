@@ -12,11 +12,11 @@ import typer
 from epidemic.cli.options import Json, NoCode, Overwrite, Quiet, RankCount, RankTimeout, Seeds, Settings
 from epidemic.cli.ranks import check_timeout, share, silent, started_as_a_rank
 from epidemic.cli.slurm import HERE, On, SlurmOptions, hand_over, rank_count, wants_slurm, with_slurm
-from epidemic.errors import BadInput, Interrupted, RunFailed
-from epidemic.files import directory_name, own_directory
+from epidemic.core.errors import BadInput, Interrupted, RunFailed
+from epidemic.core.files import directory_name, own_directory
 
 if TYPE_CHECKING:
-    from epidemic.methods import ComparisonTable
+    from epidemic.study.comparison import ComparisonTable
 
 
 def compare_command(
@@ -77,17 +77,17 @@ def compare_command(
 
     import msgspec
 
-    from epidemic import methods as comparing
-    from epidemic.batch import Job, diverged
     from epidemic.callbacks.progress import Display
     from epidemic.cli.show import print_json
+    from epidemic.core.files import write_bytes
     from epidemic.experiment import numbered_seeds, read_table, with_settings
-    from epidemic.files import write_bytes
-    from epidemic.host.joining import joined, same_for_all
-    from epidemic.host.replacing import replacing
     from epidemic.report.curves import learning_figure
     from epidemic.report.spreading import spreading_figure, spreads_of
     from epidemic.report.style import save
+    from epidemic.runtime.replace import replacing
+    from epidemic.sharding.rendezvous import joined, same_for_all
+    from epidemic.study import comparison as comparing
+    from epidemic.study.batch import Job, diverged
 
     settings = settings if seeds is None else numbered_seeds(seeds, settings or [])
     with ExitStack() as stack:
@@ -144,7 +144,7 @@ def _print_comparison(result: ComparisonTable, where: Path) -> None:
     from rich.markup import escape
 
     from epidemic.cli.show import plain_table, show
-    from epidemic.methods import cells_of, heads_of, legend_of, title_of
+    from epidemic.study.comparison import cells_of, heads_of, legend_of, title_of
 
     table = plain_table(title_of(result), *heads_of(result))
     for name, *figures in cells_of(result):

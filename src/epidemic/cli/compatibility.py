@@ -9,7 +9,7 @@ import typer
 
 from epidemic.cli.options import Json
 from epidemic.cli.show import plain_table, print_json, show
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
 
 if TYPE_CHECKING:
     from epidemic.experiment.components import Component, Judgement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from epidemic.errors import BadInput, suggestion
+from epidemic.core.errors import BadInput, suggestion
 
 INSTALL, SHOW = "--install-completion", "--show-completion"
 SHELLS = ("bash", "fish", "powershell", "pwsh", "zsh")

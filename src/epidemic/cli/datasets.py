@@ -9,7 +9,7 @@ import typer
 
 from epidemic.cli.completion import downloads
 from epidemic.cli.options import Json, NoCode
-from epidemic.errors import BadInput, RunFailed, plain, suggestion
+from epidemic.core.errors import BadInput, RunFailed, plain, suggestion
 
 data_app = typer.Typer(
     help="Data: list, fetch, check, show how it falls on the nodes, and what is kept decoded.", no_args_is_help=True
@@ -107,7 +107,7 @@ def check_command(
     from rich.text import Text
 
     from epidemic.cli.show import print_json, show
-    from epidemic.config import build_kind, parse_setting
+    from epidemic.core.config import build_kind, parse_setting
     from epidemic.data import SOURCES, Table
     from epidemic.experiment.files import toml_value
 
@@ -214,10 +214,10 @@ def show_command(
     from rich.text import Text
 
     from epidemic.cli.show import plain_table, print_json, show
+    from epidemic.core.rng import Streams
     from epidemic.experiment import load
     from epidemic.report.curves import classes_figure
     from epidemic.report.style import check_picture, save
-    from epidemic.rng import Streams
 
     if plot is not None:
         check_picture(plot)

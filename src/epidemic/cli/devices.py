@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from epidemic.cli.options import Json, Overwrite, check_new_file
-from epidemic.errors import plain
-from epidemic.shown import count
+from epidemic.core.errors import plain
+from epidemic.core.formatting import count
 
 if TYPE_CHECKING:
     from epidemic.clock import Device
@@ -58,8 +58,8 @@ def make_command(
       epidemic devices make offices.jsonl --nodes 20 --speed constant:3 \
           --up uniform:20:50 --down lognormal:80:0.3
     """
-    from epidemic.clock.making import make, written
-    from epidemic.files import write_bytes
+    from epidemic.clock.make_devices import make, written
+    from epidemic.core.files import write_bytes
 
     check_new_file(out, overwrite)
     write_bytes(out, written(make(nodes, seed, speed=speed, up=up, down=down, on=on, period=period)))
@@ -146,8 +146,8 @@ def convert_command(
     """
     from epidemic.clock.converting import convert
     from epidemic.clock.devices import find_devices, read_devices
-    from epidemic.clock.making import written
-    from epidemic.files import write_bytes
+    from epidemic.clock.make_devices import written
+    from epidemic.core.files import write_bytes
 
     check_new_file(out, overwrite)
     lines, left_out = convert(

@@ -12,15 +12,15 @@ import typer
 from epidemic.cli.comparing import compare_command
 from epidemic.cli.options import Json, NoCode, Overwrite, Quiet, RankCount, RankTimeout, Seeds, Settings, check_new_file
 from epidemic.cli.ranks import check_timeout, share, silent
-from epidemic.errors import BadInput, Interrupted
-from epidemic.files import directory_name, own_directory
+from epidemic.core.errors import BadInput, Interrupted
+from epidemic.core.files import directory_name, own_directory
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from epidemic.engine import Run
     from epidemic.experiment import Experiment
     from epidemic.record import Spread
+    from epidemic.simulator import SimulationResult
 
 
 def register(app: typer.Typer) -> None:
@@ -45,7 +45,7 @@ def init_command(
     """
     from importlib.resources import files
 
-    from epidemic.files import write_bytes
+    from epidemic.core.files import write_bytes
 
     check_new_file(file, overwrite)
     write_bytes(file, (files("epidemic") / "template.toml").read_bytes())
@@ -99,10 +99,10 @@ def run_command(
 
     from epidemic.callbacks.progress import Display
     from epidemic.cli.show import print_json
-    from epidemic.engine import simulate
     from epidemic.experiment import load, numbered_seeds
-    from epidemic.host.joining import joined, same_for_all, told_by_the_first
-    from epidemic.host.replacing import replacing
+    from epidemic.runtime.replace import replacing
+    from epidemic.sharding.rendezvous import joined, same_for_all, told_by_the_first
+    from epidemic.simulator import simulate
 
     settings = settings if seeds is None else numbered_seeds(seeds, settings or [])
     with ExitStack() as stack:
@@ -120,8 +120,8 @@ def run_command(
             with Display(quiet=quiet or silent()) as display:
                 run = simulate(experiment, where, resume=resume is not None, callbacks=display)
         except Interrupted as stop:
-            way_on = _way_on(experiment, file, where, settings or [])
-            raise Interrupted(f"{str(stop).partition(';')[0]}; go on with: {way_on}") from None
+            how_to_resume = _how_to_resume(experiment, file, where, settings or [])
+            raise Interrupted(f"{str(stop).partition(';')[0]}; go on with: {how_to_resume}") from None
     if silent():
         return None
     if as_json:
@@ -167,7 +167,7 @@ def export_command(
     import safetensors.torch
 
     from epidemic.cli.show import print_json
-    from epidemic.files import write_whole
+    from epidemic.core.files import write_whole
 
     seeds = sorted(path.parent for path in directory.glob("seed-*/run.json"))
     if len(seeds) > 1:
@@ -185,10 +185,10 @@ def export_command(
 
 def _model_of(run: Path, node: int | None) -> tuple[dict[str, Tensor], int | None, int | None]:
     """The state dict of a node's model or (None) the average, of which round it is, and of how many rounds of an unfinished run."""
-    from epidemic.engine import Models
-    from epidemic.files import read_json
-    from epidemic.host.saved import export_model
-    from epidemic.host.unfinished import last_models
+    from epidemic.core.files import read_json
+    from epidemic.runtime.saved_models import export_model
+    from epidemic.runtime.unfinished import last_models
+    from epidemic.simulator import Models
 
     info = read_json(run / "run.json")
     if info is not None and "node" in info and node is not None:  # a deployed node's own run holds one model
@@ -228,7 +228,7 @@ def _resumed(directory: Path, first: bytes | None, settings: list[str]) -> Exper
     return found
 
 
-def _way_on(experiment: Experiment, file: Path | None, where: Path, settings: list[str]) -> str:
+def _how_to_resume(experiment: Experiment, file: Path | None, where: Path, settings: list[str]) -> str:
     """The command that goes on after an interrupt: from the directory, if that holds all that was asked for."""
     from epidemic.experiment import load
 
@@ -241,12 +241,12 @@ def _way_on(experiment: Experiment, file: Path | None, where: Path, settings: li
     return shlex.join(["epidemic", "run", *words, *(word for setting in settings for word in ("--set", setting))])
 
 
-def _print_run(run: Run, where: Path) -> None:
+def _print_run(run: SimulationResult, where: Path) -> None:
     from rich.markup import escape
 
     from epidemic.cli.show import decimals, number, percent, plain_table, show, simulated, size
+    from epidemic.core.formatting import ABOUT_DISAGREEMENT
     from epidemic.counting import TRAININGS, rounds_planned, without_rounds
-    from epidemic.shown import ABOUT_DISAGREEMENT
 
     experiment = run.experiment
     ends = sorted({seed.summary.rounds for seed in run.seeds})

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from epidemic.cli.options import Json
-from epidemic.errors import BadInput, require_int
+from epidemic.core.errors import BadInput, require_int
 
 keys_app = typer.Typer(help="Certificates for nodes: a private authority, one for each place.", no_args_is_help=True)
 
@@ -41,7 +41,7 @@ def keys_init_command(
 
       epidemic keys init keys --hosts alpha.example,beta.example,10.0.0.7
     """
-    from epidemic.net.keys import Authority
+    from epidemic.deploy.keys import Authority
 
     require_int("--spare", spare, 0, 10_000)
     require_int("--days", days, 1, 3649)
@@ -57,7 +57,7 @@ def keys_init_command(
 
 
 def _host_of(name: str) -> str:
-    from epidemic.net.addresses import split_address
+    from epidemic.deploy.addresses import split_address
 
     return split_address(name)[0] if name.count(":") == 1 or name.startswith("[") else name
 
@@ -79,8 +79,8 @@ def keys_add_command(
 
       epidemic keys add keys --node 3 --host gamma.example
     """
-    from epidemic.net.folders import take_over
-    from epidemic.net.keys import Authority
+    from epidemic.deploy.folders import take_over
+    from epidemic.deploy.keys import Authority
 
     if (node is not None) + relay + observer != 1:
         raise BadInput("give one of --node I, --relay and --observer")
@@ -104,7 +104,7 @@ def keys_revoke_command(
 
       epidemic keys revoke keys node-3
     """
-    from epidemic.net.keys import Authority
+    from epidemic.deploy.keys import Authority
 
     after = Authority.load(directory).revoke(name)
     typer.echo(
@@ -118,7 +118,7 @@ def keys_show_command(directory: Root, as_json: Json = False) -> None:
     import datetime as dt
 
     from epidemic.cli.show import plain_table, print_json, show
-    from epidemic.net.keys import Authority
+    from epidemic.deploy.keys import Authority
 
     authority = Authority.load(directory)
     revoked = authority.revoked.names

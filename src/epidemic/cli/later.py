@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from epidemic.cli.options import Settings
-from epidemic.errors import BadInput
-from epidemic.files import own_directory
+from epidemic.core.errors import BadInput
+from epidemic.core.files import own_directory
 
 if TYPE_CHECKING:
     from epidemic.experiment import Experiment
@@ -22,7 +22,7 @@ def register(cluster_app: typer.Typer) -> None:
 
 def with_more_rounds(directory: Path, settings: list[str]) -> Experiment:
     """The experiment of a cluster that goes on; of its settings, only the rounds may become more."""
-    from epidemic.config import parse_setting
+    from epidemic.core.config import parse_setting
     from epidemic.experiment import load
 
     for setting in settings:
@@ -62,7 +62,7 @@ def cluster_next_command(
       epidemic cluster next hospital/node-0 --weights mean.safetensors \
           --set rounds=60 --out second-node-0
     """
-    from epidemic.net.next_run import make_next
+    from epidemic.deploy.next_run import make_next
 
     made = make_next(directory, own_directory(out), settings or [], weights, say=typer.echo)
     nodes = f"{len(made.folders)} nodes" if len(made.folders) > 1 else f"node {next(iter(made.folders))}"

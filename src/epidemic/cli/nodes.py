@@ -13,8 +13,8 @@ import typer
 
 from epidemic.cli.options import NoCode, Quiet, Settings
 from epidemic.cli.waiting import Waiting
-from epidemic.errors import BadInput, plain
-from epidemic.host.interrupt import signals_to
+from epidemic.core.errors import BadInput, plain
+from epidemic.runtime.interrupt import signals_to
 
 Insecure = Annotated[bool, typer.Option("--insecure", help="Without encryption; loopback addresses only.")]
 
@@ -56,15 +56,15 @@ def node_command(
         raise BadInput("a folder is named twice; every node runs once")
     with stop_by_signal():
         with Waiting(str(directories[0]), doing="loading PyTorch", at_once=True, quiet=quiet):
-            from epidemic.net.node import run_node
-            from epidemic.net.runtime import compute_in_stretches
+            from epidemic.deploy.node import run_node
+            from epidemic.deploy.runtime import compute_in_stretches
 
         compute_in_stretches()
         summaries = run_node(directories, settings, insecure=insecure, say=speaker(quiet))
     if quiet:
         return
     from epidemic.cli.statuses import delivery_line
-    from epidemic.shown import score, size
+    from epidemic.core.formatting import score, size
 
     for directory, summary in zip(directories, summaries, strict=True):
         if summary is not None:
@@ -91,7 +91,7 @@ def relay_command(
     say = speaker(quiet)
     with stop_by_signal():
         try:
-            from epidemic.net.relay import run_relay
+            from epidemic.deploy.relay import run_relay
 
             run_relay(directory, insecure=insecure, say=say)
         except KeyboardInterrupt:

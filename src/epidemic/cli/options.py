@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
 
 Settings = Annotated[
     list[str] | None,

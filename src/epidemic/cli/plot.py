@@ -13,13 +13,13 @@ from rich.text import Text
 
 from epidemic.cli.show import plain_table, simulated, size
 from epidemic.cli.statuses import HEADS, delivery_cells
+from epidemic.core.errors import plain
+from epidemic.core.formatting import ABOUT_DISAGREEMENT
 from epidemic.counting import of_planned, without_rounds
-from epidemic.errors import plain
 from epidemic.report.numbers import shown
 from epidemic.report.schemes import looks_of
 from epidemic.report.statistics import along, curve
 from epidemic.report.style import BLUE, GREEN, ORANGE, ORDERED, PURPLE, RED, SKY, YELLOW, line_of
-from epidemic.shown import ABOUT_DISAGREEMENT
 
 if TYPE_CHECKING:
     from epidemic.report.results import Result, Results

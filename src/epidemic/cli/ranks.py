@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from epidemic.errors import BadInput, Interrupted, RunFailed, require_int
-from epidemic.host.interrupt import signals_to
+from epidemic.core.errors import BadInput, Interrupted, RunFailed, require_int
+from epidemic.runtime.interrupt import signals_to
 
 GRACE = 20.0
 """Seconds that the other ranks have to end by themselves when one has failed."""
@@ -102,7 +102,7 @@ def started_as_a_rank() -> bool:
     """Whether this process was started as one of several ranks; PyTorch is loaded only where that may be."""
     if "RANK" not in os.environ:
         return False
-    from epidemic import workers
+    from epidemic.core import workers
 
     return workers.started_as_a_rank()
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from epidemic.cli.options import Json
-from epidemic.errors import BadInput, require_real
+from epidemic.core.errors import BadInput, require_real
 
 if TYPE_CHECKING:
+    from epidemic.report.contents import ReportContents
     from epidemic.report.results import Result
-    from epidemic.report.shown import Shown
 
 SUFFIXES = (".html", ".csv", ".parquet")
 PATIENCE = 30.0
@@ -69,10 +69,10 @@ def report_command(
           -o both.html -o both.csv -o both.parquet
     """
     from epidemic.cli.show import print_json
-    from epidemic.files import write_bytes, write_whole
+    from epidemic.core.files import write_bytes, write_whole
+    from epidemic.report.contents import ReportContents
     from epidemic.report.page import page
     from epidemic.report.results import read_results, to_csv, write_parquet
-    from epidemic.report.shown import Shown
 
     if target is not None:
         require_real("--target", target, 0, 1)
@@ -91,7 +91,7 @@ def report_command(
             write_bytes(path, to_csv(results.rows()).encode())
         else:
             write_whole(path, lambda part: write_parquet(results.rows(), part))
-    shown = Shown(results, target)
+    shown = ReportContents(results, target)
     if as_json:
         return print_json({"files": [str(path) for path in files], "notes": shown.notes, "runs": _rows(shown)})
     _print_results(shown, files)
@@ -149,8 +149,8 @@ def _complete(run: Any) -> bool:
     return broken or set(run.experiment.get("seeds", [])) <= ended
 
 
-def _rows(shown: Shown) -> list[dict[str, Any]]:
-    from epidemic.report.shown import has_accuracy
+def _rows(shown: ReportContents) -> list[dict[str, Any]]:
+    from epidemic.report.contents import has_accuracy
     from epidemic.report.statistics import best
 
     rows = []
@@ -171,7 +171,7 @@ def _rows(shown: Shown) -> list[dict[str, Any]]:
     return rows
 
 
-def _times(shown: Shown, run: Result) -> dict[str, Any]:
+def _times(shown: ReportContents, run: Result) -> dict[str, Any]:
     """Simulated seconds by the end, and until the target: of each seed's own, so that there is an interval."""
     from epidemic.report.targets import cost, over_seeds, seconds_in_all
 
@@ -182,7 +182,7 @@ def _times(shown: Shown, run: Result) -> dict[str, Any]:
     }
 
 
-def _print_results(shown: Shown, files: list[Path]) -> None:
+def _print_results(shown: ReportContents, files: list[Path]) -> None:
     from rich.markup import escape
 
     from epidemic.cli.show import interval, plain_table, show

@@ -11,7 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from epidemic.shown import decimals, duration, interval, number, percent, simulated, size
+from epidemic.core.formatting import decimals, duration, interval, number, percent, simulated, size
 
 __all__ = [
     "decimals",

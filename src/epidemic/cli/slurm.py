@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from epidemic.cli.ranks import MOST
-from epidemic.errors import BadInput, require_choice, require_int
+from epidemic.core.errors import BadInput, require_choice, require_int
 
 if TYPE_CHECKING:
-    from epidemic.batch import Job
-    from epidemic.slurm.submit import Submission
+    from epidemic.study.batch import Job
+    from epidemic.study.slurm.submit import Submission
 
 HERE, SLURM = "here", "slurm"
 On = Annotated[
@@ -64,9 +64,9 @@ def hand_over(
 
     Runs that have diverged are listed and not submitted: here they would be done again within seconds, there they would queue again for ever.
     """
-    from epidemic.batch import diverged
-    from epidemic.slurm.options import parse_options
-    from epidemic.slurm.submit import submit
+    from epidemic.study.batch import diverged
+    from epidemic.study.slurm.options import parse_options
+    from epidemic.study.slurm.submit import submit
 
     options = parse_options(texts or [], ranks)
     for job in jobs:
@@ -124,7 +124,7 @@ def print_status(where: Path, *, as_json: bool) -> None:
     from rich.markup import escape
 
     from epidemic.cli.show import plain_table, print_json, show
-    from epidemic.slurm.status import status_of
+    from epidemic.study.slurm.status import status_of
 
     found = status_of(where)
     count = Counter(one.state for one in found)

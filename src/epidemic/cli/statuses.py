@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from epidemic.net.isolation import mostly_alone, often_alone
-from epidemic.record import Delivery
+from epidemic.deploy.isolation import mostly_alone, often_alone
+from epidemic.record import HeardCounts
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from epidemic.net.status import Status
+    from epidemic.deploy.status import Status
 
 HEADS = ("heard lately", "heard in all", "alone")
 """Columns: messages that counted of those expected, in the last rounds and in all; rounds without any message."""
@@ -55,9 +55,9 @@ def status_table(seen: dict[int, Status], running: set[int], title: str) -> Tabl
     table = plain_table(title, *heads)
     table.columns[0].min_width = 4
     table.columns[-1].justify = "left"
-    for place in sorted(seen):
-        s = seen[place]
-        state = Text(s.state) if place in running or s.state == "done" else Text("gone", "red")
+    for node_id in sorted(seen):
+        s = seen[node_id]
+        state = Text(s.state) if node_id in running or s.state == "done" else Text("gone", "red")
         late, lost, refused = (f"[yellow]{v}[/yellow]" if v else "0" for v in (s.late, s.lost, s.refused))
         alive = (
             f"{s.alive}/{s.nodes}"
@@ -69,11 +69,11 @@ def status_table(seen: dict[int, Status], running: set[int], title: str) -> Tabl
         if s.trained is not None:
             where = f"{s.trained}, {0 if s.state == 'done' else s.left or 0:.0f} s"
         heard = delivery_cells(s.delivery) if expecting else []
-        table.add_row(str(place), where, found, size(s.bytes), alive, *heard, late, lost, refused, state)
+        table.add_row(str(node_id), where, found, size(s.bytes), alive, *heard, late, lost, refused, state)
     return table
 
 
-def delivery_cells(delivery: Delivery | None) -> list[Text]:
+def delivery_cells(delivery: HeardCounts | None) -> list[Text]:
     """What the columns show of one node."""
     from rich.text import Text
 
@@ -85,9 +85,9 @@ def delivery_cells(delivery: Delivery | None) -> list[Text]:
     return [*cells, Text(f"{delivery.lonely}/{delivery.rounds}", style)]
 
 
-def delivery_line(parts: Iterable[Delivery | None]) -> str:
+def delivery_line(parts: Iterable[HeardCounts | None]) -> str:
     """What came to several nodes, in a few words; empty where nothing is expected."""
-    total = Delivery.total(part for part in parts if part is not None)
+    total = HeardCounts.total(part for part in parts if part is not None)
     if total is None or not total.rounds:
         return ""
     return (
@@ -96,7 +96,7 @@ def delivery_line(parts: Iterable[Delivery | None]) -> str:
     )
 
 
-def delivery_table(nodes: Mapping[int, Delivery]) -> Table:
+def delivery_table(nodes: Mapping[int, HeardCounts]) -> Table:
     """A line for each node, or for the loneliest where there are many, and one for all of them."""
     from epidemic.cli.show import plain_table
 
@@ -105,5 +105,5 @@ def delivery_table(nodes: Mapping[int, Delivery]) -> Table:
     table = plain_table(f"messages heard of expected{which}", "node", *HEADS)
     for node in sorted(some):
         table.add_row(str(node), *delivery_cells(nodes[node]))
-    table.add_row("all", *delivery_cells(Delivery.total(nodes.values())))
+    table.add_row("all", *delivery_cells(HeardCounts.total(nodes.values())))
     return table

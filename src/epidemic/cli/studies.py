@@ -12,12 +12,12 @@ from epidemic.cli.completion import items as items_begun
 from epidemic.cli.completion import scales
 from epidemic.cli.options import Json, NoCode, Quiet, RankCount, Settings
 from epidemic.cli.slurm import HERE, On, SlurmOptions, hand_over, print_status, rank_count, wants_slurm, with_slurm
-from epidemic.errors import BadInput, Interrupted, RunFailed, require_choice, require_int
-from epidemic.files import directory_name, own_directory
+from epidemic.core.errors import BadInput, Interrupted, RunFailed, require_choice, require_int
+from epidemic.core.files import directory_name, own_directory
 
 if TYPE_CHECKING:
-    from epidemic.batch import Job, Outcome
-    from epidemic.reproduce import Check, Finding, Item
+    from epidemic.study.batch import Job, Outcome
+    from epidemic.study.reproduce import Check, Item, ItemResult
 
 MAX_JOBS = 256
 
@@ -86,10 +86,10 @@ def sweep_command(
     if file is None:
         raise BadInput("give an experiment FILE to sweep over, or --status DIR")
     from epidemic.api.progress import BatchDisplay
-    from epidemic.batch import Outcome, diverged, run_batch
-    from epidemic.batch_ranks import run_sharded
     from epidemic.experiment import read_table
-    from epidemic.grid import grid_jobs, parse_grid
+    from epidemic.study.batch import Outcome, diverged, run_batch
+    from epidemic.study.batch_on_ranks import run_batch_on_ranks
+    from epidemic.study.sweep import grid_jobs, parse_grid
 
     require_int("--jobs", jobs, 1, MAX_JOBS)
     elsewhere = wants_slurm(on, slurm)
@@ -120,7 +120,7 @@ def sweep_command(
         return _print_sweep(planned, Outcome([], skipped, failed), where, as_json=as_json)
     try:
         with BatchDisplay(planned, quiet=quiet) as display:
-            outcome = run_sharded(planned, count, display) if count > 1 else run_batch(planned, jobs, display)
+            outcome = run_batch_on_ranks(planned, count, display) if count > 1 else run_batch(planned, jobs, display)
     except Interrupted as stop:
         raise Interrupted(f"{stop}; go on with: {shlex.join(words)}") from None
     return _print_sweep(planned, outcome, where, as_json=as_json)
@@ -220,9 +220,9 @@ def reproduce_command(
 
       epidemic reproduce table2 --scale laptop --data ~/data/cifar10 --dry-run
     """
-    from epidemic import reproduce as reproducing
     from epidemic.api.progress import BatchDisplay
     from epidemic.cli.show import print_json
+    from epidemic.study import reproduce as reproducing
 
     require_choice("--scale", scale, reproducing.SCALES)
     elsewhere = wants_slurm(on, slurm)
@@ -267,7 +267,7 @@ def reproduce_command(
                 failed |= reproducing.run_jobs(stage, data, display, count)
     except Interrupted as stop:
         raise Interrupted(f"{stop}; go on with: {shlex.join(words)}") from None
-    found: dict[str, Finding] = {}
+    found: dict[str, ItemResult] = {}
     problems: dict[str, str] = {}
     for one in items:
         try:
@@ -297,7 +297,7 @@ def _print_plan(items: list[Item], jobs: list[Job], *, as_json: bool) -> None:
     from rich.markup import escape
 
     from epidemic.cli.show import duration, plain_table, print_json, show, size
-    from epidemic.estimate import costs
+    from epidemic.study.pricing import costs
 
     todo = [job for job in jobs if not job.finished]
     cost = costs(todo)
@@ -327,7 +327,7 @@ def _print_plan(items: list[Item], jobs: list[Job], *, as_json: bool) -> None:
     )
 
 
-def _print_finding(item: Item, finding: Finding) -> None:
+def _print_finding(item: Item, finding: ItemResult) -> None:
     from rich.markup import escape
 
     from epidemic.cli.show import plain_table, show
@@ -366,7 +366,7 @@ def _difference(check: Check) -> str:
     return "" if check.difference is None else f"{check.difference:+,.{check.digits}f}"
 
 
-def _print_verdicts(found: dict[str, Finding], where: Path) -> None:
+def _print_verdicts(found: dict[str, ItemResult], where: Path) -> None:
     from collections import Counter
 
     from rich.markup import escape

@@ -52,7 +52,7 @@ def theory_command(
       epidemic theory --nodes 1000 -s 10 --rounds 5000 --heterogeneity 4 --json
     """
     from epidemic import theory
-    from epidemic.errors import require_int
+    from epidemic.core.errors import require_int
     from epidemic.topology import ceil_log2
 
     require_int("nodes", nodes, 2)
@@ -97,7 +97,7 @@ def theory_command(
 def _participation(nodes: int, s: int, share: float) -> dict[str, Any]:
     """Factors where a share of the nodes takes part; None where too few are active for s, or no regular graph of them exists."""
     from epidemic import theory
-    from epidemic.errors import require_real
+    from epidemic.core.errors import require_real
 
     require_real("participation", share, 0, 1)
     m = round(share * nodes)
@@ -115,7 +115,7 @@ def _participation(nodes: int, s: int, share: float) -> dict[str, Any]:
 def _masks(nodes: int, s: int, share: float, *, oracle: bool) -> dict[str, Any]:
     """Factors where messages carry a share of the coordinates."""
     from epidemic import theory
-    from epidemic.errors import require_real
+    from epidemic.core.errors import require_real
 
     require_real("mask", share, 0, 1)
     return {

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from epidemic.cli.options import Json, NoCode
-from epidemic.errors import BadInput, require_int, require_real
+from epidemic.core.errors import BadInput, require_int, require_real
 
 if TYPE_CHECKING:
-    from epidemic.engine.telling import Span, Trip
     from epidemic.experiment import Experiment
+    from epidemic.simulator.trace import Span, Trip
 
 FIRST_LOOK, WIDER = 1.0, 4.0
 """Simulated seconds of the first dry run, and by how much the next one is longer, until enough has happened."""
@@ -44,7 +44,7 @@ def timeline_command(
     no_code: NoCode = False,
     as_json: Json = False,
 ) -> None:
-    """Draw what nodes do under the simulated clock: training, waiting, sending, offline, and the ways of letters.
+    """Draw what nodes do under the simulated clock: training, waiting, sending, offline, and the ways of messages.
 
     Nothing is trained for it: the clock runs dry, which gives the same times as the run itself.
 
@@ -77,7 +77,7 @@ def timeline_command(
     shares = line.shares()
     if as_json:
         return print_json(
-            {"file": str(output), "nodes": lanes, "seconds": shown, "letters": len(line.trips), "shares": shares}
+            {"file": str(output), "nodes": lanes, "seconds": shown, "messages": len(line.trips), "shares": shares}
         )
     said = ", ".join(f"{kind} {100 * share:.1f} %" for kind, share in shares.items())
     show(f"wrote {output}: {those}, the first {simulated(shown)}, {len(line.trips):,} messages; of their time: {said}")
@@ -113,13 +113,13 @@ def _experiment(source: Path, seed: int | None) -> tuple[Experiment, int]:
 
 def _log(experiment: Experiment, seed: int, seconds: float | None, lanes: int) -> tuple[list[Span], list[Trip], float]:
     """What happens, and until when it is shown: so long as was asked for, or until enough has happened."""
-    from epidemic.algorithms.free import SECOND
-    from epidemic.engine.dry import dry_log, dry_run
-    from epidemic.net.relay import letter_bytes
+    from epidemic.algorithms.asynchronous import SECOND
+    from epidemic.deploy.relay import message_bytes
     from epidemic.record import HEADER_BYTES
     from epidemic.report.timeline import TRAININGS, enough
+    from epidemic.simulator.dry_run import dry_log, dry_run
 
-    size = letter_bytes(experiment) - HEADER_BYTES
+    size = message_bytes(experiment) - HEADER_BYTES
     if seconds is not None:
         return *dry_log(experiment, seed, size, BEYOND * seconds), seconds
     look = FIRST_LOOK

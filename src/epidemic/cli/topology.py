@@ -12,7 +12,7 @@ from epidemic.cli.completion import topologies
 from epidemic.cli.show import number, plain_table, print_json, show
 from epidemic.cli.theory import Json, Nodes
 from epidemic.cli.waiting import Waiting
-from epidemic.errors import BadInput, suggestion
+from epidemic.core.errors import BadInput, suggestion
 
 if TYPE_CHECKING:
     from epidemic.measure import Impossible, TopologyReport
@@ -94,10 +94,10 @@ def topology_command(
 
       epidemic topology python --nodes 96 --set factory=my_module:Star
     """
-    from epidemic.errors import require_int
+    from epidemic.core.errors import require_int
+    from epidemic.core.rng import Streams
     from epidemic.measure import TopologyReport, compare, compare_views, measure, with_floors
     from epidemic.report.style import check_picture, save
-    from epidemic.rng import Streams
     from epidemic.topology import ceil_log2
 
     require_int("nodes", nodes, 1)
@@ -141,7 +141,7 @@ def topology_command(
 
 def _view(text: str) -> dict[str, Any]:
     """The table of a service, from its kind or from the table as TOML has it."""
-    from epidemic.config import parse_setting
+    from epidemic.core.config import parse_setting
 
     value = parse_setting(f"view={text}")[1]
     return value if isinstance(value, dict) else {"kind": value}
@@ -151,7 +151,7 @@ def _topology(kind: str, nodes: int, s: int | None, m: int | None, settings: lis
     """The topology that the options describe; an option that it does not take is an error."""
     import msgspec
 
-    from epidemic.config import parse_setting
+    from epidemic.core.config import parse_setting
     from epidemic.topology import TOPOLOGIES, ceil_log2, topology_from
 
     if kind not in TOPOLOGIES:

@@ -25,7 +25,7 @@ from epidemic.clock.draws import SECOND, microseconds
 from epidemic.clock.links import LATENCIES, Links, LognormalLatency, MatrixLatency
 from epidemic.clock.spec import Clock, clock_from
 from epidemic.clock.world import World
-from epidemic.close import (
+from epidemic.protocol.closing_rules import (
     CLOSES,
     Close,
     CloseAdaptive,

@@ -12,8 +12,8 @@ import numpy as np
 from epidemic.clock.devices import Device
 from epidemic.clock.draws import BLOCK, MOST_SECONDS, SECOND, FloatArray, TimeArray, microseconds, whole
 from epidemic.clock.timelines import Cycle, Cycles, Renewals, Shifts, Timeline
-from epidemic.errors import BadInput, require_choice, require_int, require_real
-from epidemic.rng import Stream, Streams
+from epidemic.core.errors import BadInput, require_choice, require_int, require_real
+from epidemic.core.rng import Stream, Streams
 
 SLICES = 360
 """A diurnal period is divided into so many parts; nodes come and go between them."""
@@ -25,7 +25,7 @@ class Churn(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields
     training: Literal["pause", "abort", "finish"] = "pause"
     """What becomes of a training whose node goes off: it goes on later, is lost, or is finished all the same."""
     transfers: Literal["drop", "finish"] = "drop"
-    """What becomes of letters under way from or to a node that goes off."""
+    """What becomes of messages under way from or to a node that goes off."""
 
     def __post_init__(self) -> None:
         require_choice("clock.churn.training", self.training, ["pause", "abort", "finish"])

@@ -14,8 +14,8 @@ import numpy as np
 
 from epidemic.clock.devices import Device
 from epidemic.clock.draws import MOST_SECONDS, FloatArray, normals_by_node
-from epidemic.errors import BadInput, require_real
-from epidemic.rng import Streams
+from epidemic.core.errors import BadInput, require_real
+from epidemic.core.rng import Streams
 
 FORWARDS = 3
 """A step costs as much as this many forward passes: one forward, and a backward that counts twice."""

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from epidemic.clock.devices import Device, Line, checked, refuse_pickle
-from epidemic.errors import BadInput, plain, require_choice, spoken
-from epidemic.files import UNREADABLE, read_bounded
+from epidemic.core.errors import BadInput, plain, require_choice, spoken
+from epidemic.core.files import UNREADABLE, read_bounded
 
 MIDNIGHT = datetime(2020, 1, 2)
 """Time 0 of FLASH's own simulator; devices keep their hours of the day relative to each other."""

@@ -18,9 +18,9 @@ import numpy as np
 
 from epidemic.clock.draws import MOST_SECONDS, FloatArray, microseconds
 from epidemic.clock.timelines import Cycle
-from epidemic.config import build
-from epidemic.errors import BadInput, plain, require_real, suggestion
-from epidemic.rng import Streams
+from epidemic.core.config import build
+from epidemic.core.errors import BadInput, plain, require_real, suggestion
+from epidemic.core.rng import Streams
 
 LONGEST_LINE = 2**22
 LARGEST_FILE = 2**30

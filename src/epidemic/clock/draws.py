@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from epidemic.rng import Stream
+from epidemic.core.rng import Stream
 
 FloatArray = NDArray[np.float64]
 TimeArray = NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""What links can carry, and how long letters are under way, besides what their size costs."""
+"""What links can carry, and how long messages are under way, besides what their size costs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 
 from epidemic.clock.devices import Device
 from epidemic.clock.draws import LONGEST, MBIT, MOST_SECONDS, FloatArray, microseconds, normal_of
-from epidemic.errors import BadInput, plain, require_choice, require_real
-from epidemic.rng import Streams
+from epidemic.core.errors import BadInput, plain, require_choice, require_real
+from epidemic.core.rng import Streams
 
 Delay = Callable[[int, int], int]
 """Microseconds from a sender to a receiver."""
@@ -123,7 +123,7 @@ LATENCIES: dict[str, type[Any]] = {"lognormal": LognormalLatency, "matrix": Matr
 
 
 class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What every node's link can carry, in Mbit/s, and how long a letter is under way besides, in seconds."""
+    """What every node's link can carry, in Mbit/s, and how long a message is under way besides, in seconds."""
 
     uplink: float = 0.0
     """Mbit/s out of every node; 0: unlimited. Not together with a device file that has up_kbps."""
@@ -132,9 +132,9 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     latency: Latency = 0.0
     """Seconds, or a table with a kind: lognormal or matrix."""
     model: Literal["uplink", "duplex", "fair"] = "uplink"
-    """uplink: letters of a sender leave one after the other. duplex: and arrive one after the other. fair: all share."""
+    """uplink: messages of a sender leave one after the other. duplex: and arrive one after the other. fair: all share."""
     order: Literal["random", "ascending"] = "random"
-    """In which order letters to several receivers leave that are sent at once."""
+    """In which order messages to several receivers leave that are sent at once."""
 
     def __post_init__(self) -> None:
         require_choice("clock.links.model", self.model, ["uplink", "duplex", "fair"])

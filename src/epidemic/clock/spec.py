@@ -14,10 +14,10 @@ from epidemic.clock.devices import SHIPPED, assigned, find_devices, read_devices
 from epidemic.clock.draws import MOST_SECONDS
 from epidemic.clock.links import LATENCIES, Links, MatrixLatency
 from epidemic.clock.world import World
-from epidemic.close import CloseBarrier, Closing, check_spelling, close_from
-from epidemic.config import build, build_kind
-from epidemic.errors import BadInput, require_choice, require_int, require_real
-from epidemic.rng import Streams
+from epidemic.core.config import build, build_kind
+from epidemic.core.errors import BadInput, require_choice, require_int, require_real
+from epidemic.core.rng import Streams
+from epidemic.protocol.closing_rules import CloseBarrier, Closing, check_spelling, close_from
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from epidemic.clock.draws import BLOCK, FloatArray, TimeArray
-from epidemic.rng import Stream
+from epidemic.core.rng import Stream
 
 
 class Timeline(Protocol):

@@ -16,7 +16,7 @@ import numpy as np
 from epidemic.clock.draws import MBIT, SECOND, FloatArray, whole
 from epidemic.clock.links import Delay
 from epidemic.clock.timelines import Timeline
-from epidemic.rng import Streams
+from epidemic.core.rng import Streams
 
 TRAININGS = 256
 """Costs of so many trainings of a node are drawn at once: one draw takes as long as sixty answers."""
@@ -29,7 +29,7 @@ class World:
         n: How many nodes there are.
         uplink: Bytes per microsecond out of each node; inf: unlimited.   # (n,)
         downlink: The same into each node.   # (n,)
-        latency: A function of sender and receiver: the microseconds that a letter is under way besides what its size costs.
+        latency: A function of sender and receiver: the microseconds that a message is under way besides what its size costs.
     """
 
     def __init__(

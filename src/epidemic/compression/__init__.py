@@ -1,4 +1,8 @@
-"""How the models in letters are made smaller, by kind: one file each, listed here."""
+"""How the models in messages are made smaller, by kind: one file each, listed here.
+
+May be imported by `algorithms/`, `runtime/` and everything above them. To add a codec: a frozen Struct derived from `Codec` in a file of its own
+(`bytes`, `encode`, `decode`, `problem`), and its row in `CODECS`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from epidemic.compression.casting import BFloat16, Float16, Uncompressed
 from epidemic.compression.int8 import Int8
 from epidemic.compression.random_k import RandomK
 from epidemic.compression.top_k import TopK
-from epidemic.config import build_kind
+from epidemic.core.config import build_kind
 
 CODECS: dict[str, type[Codec]] = {
     "none": Uncompressed,

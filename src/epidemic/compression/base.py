@@ -1,7 +1,7 @@
-"""What a codec is: how the numbers of a model become the bytes of a letter, and what a receiver makes of them.
+"""What a codec is: how the numbers of a model become the bytes of a message, and what a receiver makes of them.
 
     encode(rows, keys, before) -> raw     every row becomes `bytes(d)` bytes, no more and no less
-    decode(raw, size, dtype)   -> Said    what the letters say, and of which coordinates
+    decode(raw, size, dtype)   -> Said    what the messages say, and of which coordinates
     problem(raw, ...)          -> why such bytes, which anybody may have sent, are refused
 
 A codec is a frozen value: what it draws comes from the keys that it is given, one for each sender and round, and what a sender has to
@@ -23,11 +23,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epidemic.errors import require_choice, require_real
+from epidemic.core.errors import require_choice, require_real
 
 Fill = Literal["count", "own", "zero"]
 FILLS = ("count", "own")
-"""What a receiver does about coordinates that a letter does not contain. count: it averages over those letters that do. own: its own value
+"""What a receiver does about coordinates that a message does not contain. count: it averages over those messages that do. own: its own value
 stands in for them. (zero, of algorithms that send differences: they are nothing.)"""
 
 
@@ -40,9 +40,9 @@ Bounds = tuple[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Said:
-    """What letters say once they are decoded."""
+    """What messages say once they are decoded."""
 
-    rows: Tensor  # (k, d), zero where a letter says nothing
+    rows: Tensor  # (k, d), zero where a message says nothing
     mask: Tensor | None = None  # (k, d) bool: of which coordinates; None: of all
 
 
@@ -54,7 +54,7 @@ class Codec(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields
     exact: ClassVar[bool] = False
     """Whether nothing is lost."""
     partial: ClassVar[bool] = False
-    """Whether letters speak of some coordinates only."""
+    """Whether messages speak of some coordinates only."""
 
     def bytes(self, size: int, dtype: str) -> int:
         """What a row of so many numbers of this type takes."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from epidemic.compression.base import Codec, Said, as_bytes, as_numbers, sane, torch_type
-from epidemic.errors import RunFailed
+from epidemic.core.errors import RunFailed
 
 
 class Cast(Codec, frozen=True):
@@ -30,7 +30,7 @@ class Cast(Codec, frozen=True):
         if infinite.any() and bool((infinite := infinite & rows.isfinite()).any()):
             largest, most = float(rows[infinite].abs().max()), torch.finfo(sent.dtype).max
             raise RunFailed(
-                f'compression.kind = "{self.sent_as}": a model has a number of magnitude {largest:g}, and letters have none above {most:g}; use'
+                f'compression.kind = "{self.sent_as}": a model has a number of magnitude {largest:g}, and messages have none above {most:g}; use'
                 ' kind = "int8" or "none", or lower algorithm.lr if models grow without bound'
             )
         return as_bytes(sent)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from epidemic.compression.base import Codec, Said, as_bytes, as_numbers, sane, torch_type
-from epidemic.rng import words_of
+from epidemic.core.rng import words_of
 
 BUCKET, LEVELS = 512, 127
 GRID = 2.0**-16

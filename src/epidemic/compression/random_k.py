@@ -1,7 +1,7 @@
 """Random-k: a random share of the coordinates, drawn by each sender anew in each round, as they are.
 
-A receiver draws the same subset from the key that the letter brings, so no index is sent. Each sender has a mask of its own: by the law of in-degrees a
-coordinate is then heard by as many as if the letter had been lost with probability 1 - share, and mixes far better than
+A receiver draws the same subset from the key that the message brings, so no index is sent. Each sender has a mask of its own: by the law of in-degrees a
+coordinate is then heard by as many as if the message had been lost with probability 1 - share, and mixes far better than
 with one mask for all (0.267 against 0.566 a round for half of the coordinates, n = 96, s = 7).
 
 Layout: the key, 8 bytes; then the values by ascending coordinate.
@@ -29,7 +29,7 @@ from epidemic.compression.base import (
     spread,
     torch_type,
 )
-from epidemic.rng import words_of
+from epidemic.core.rng import words_of
 
 KEY_BYTES = 8
 REMEMBERED_BYTES = 1 << 24
@@ -37,7 +37,7 @@ REMEMBERED_BYTES = 1 << 24
 
 
 class RandomK(Partial, frozen=True, tag="random-k"):
-    """A random `share` of the coordinates, another one in each letter."""
+    """A random `share` of the coordinates, another one in each message."""
 
     def bytes(self, size: int, dtype: str) -> int:
         """The key and the values."""

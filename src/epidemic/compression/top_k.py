@@ -2,7 +2,7 @@
 
 A sender remembers what it has last said of each coordinate, from the initial model on, which everybody has. What was not said is not lost: its change grows
 until it is among the largest. Receivers take the values for what they are, a sample of the sender's model, and need to remember nothing,
-so letters may get lost and neighbours may change. (Top-k of differences that receivers add up is CHOCO, which needs the same neighbours for ever.)
+so messages may get lost and neighbours may change. (Top-k of differences that receivers add up is CHOCO, which needs the same neighbours for ever.)
 
 Layout, whichever is smaller: an int32 for each coordinate that is sent, ascending, then the values; or a bit for each coordinate (the lowest bit of
 the first byte is coordinate 0), then the values by ascending coordinate.
@@ -57,7 +57,7 @@ class TopK(Partial, frozen=True, tag="top-k"):
         return torch.cat([told, as_bytes(values)], dim=1)
 
     def decode(self, raw: Tensor, size: int, dtype: str) -> Said:
-        """Values where the letter says."""
+        """Values where the message says."""
         front = self._where_bytes(size)
         values = as_numbers(raw[:, front:], torch_type(dtype))
         if self._bitmap(size):

@@ -1,6 +1,6 @@
 """Data: where samples come from, by kind, and how they are divided among the nodes.
 
-May be imported by: `experiment/`, `host/` and everything above them. Nothing here downloads anything unless `epidemic data fetch` asks for it.
+May be imported by: `experiment/`, `runtime/` and everything above them. Nothing here downloads anything unless `epidemic data fetch` asks for it.
 To add a source: a frozen Struct derived from `Source` with `read`, in a file of its own; list it in this file. A partition: a Struct derived from
 `Partition` with `divide`, in `partition.py`.
 """

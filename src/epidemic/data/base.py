@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from epidemic.core.errors import BadInput, require_real
+from epidemic.core.rng import Streams
 from epidemic.data.cache import Array as Array
 from epidemic.data.cache import Origin, Stored, remembered
-from epidemic.errors import BadInput, require_real
-from epidemic.rng import Streams
 
 LARGEST_FLOAT = float(np.finfo(np.float32).max)
 LARGEST_WHOLE = int(np.iinfo(np.int64).max)

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from epidemic.core.errors import BadInput
 from epidemic.data.base import Array, Dataset, Samples, Source, scaled_bytes, stratified
 from epidemic.data.idx import FASHION
-from epidemic.errors import BadInput
 
 
 def _embedded(name: str) -> dict[str, Array]:

@@ -9,9 +9,9 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
+from epidemic.core.errors import BadInput
+from epidemic.core.reading import tell
 from epidemic.data.base import Dataset, Samples, Source, find_directory
-from epidemic.errors import BadInput
-from epidemic.progress import tell
 
 CLASSES = (*string.digits, *string.ascii_uppercase, *string.ascii_lowercase)
 

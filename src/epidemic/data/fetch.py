@@ -9,9 +9,9 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from epidemic.core.errors import BadInput, RunFailed, suggestion
+from epidemic.core.reading import Progress
 from epidemic.data.cifar import ARCHIVES
-from epidemic.errors import BadInput, RunFailed, suggestion
-from epidemic.progress import Progress
 
 BLOCK = 1 << 16
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from epidemic.core.errors import BadInput
 from epidemic.data.base import Array, Dataset, Samples, Source, find_directory, scaled_bytes
-from epidemic.errors import BadInput
 
 FASHION = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")

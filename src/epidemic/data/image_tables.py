@@ -8,11 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 import numpy as np
 
+from epidemic.core.errors import BadInput, suggestion
 from epidemic.data.base import Dataset, Samples, find_directory, scaled_bytes, stratified
 from epidemic.data.images import check_channels, need
 from epidemic.data.labels import Labelled, check_names, numbered
 from epidemic.data.parquet import opened, read_pictures
-from epidemic.errors import BadInput, suggestion
 
 SPLITS = ("train", "test", "validation")
 

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from epidemic.core.errors import BadInput, plain, require_choice, require_int
+from epidemic.core.reading import tell
 from epidemic.data.base import Array, Dataset, Samples, find_directory, scaled_bytes, stratified
 from epidemic.data.labels import Labelled, shown
-from epidemic.errors import BadInput, plain, require_choice, require_int
-from epidemic.progress import tell
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from epidemic.core.errors import BadInput, plain
 from epidemic.data.base import Array, Dataset, Samples, Source
-from epidemic.errors import BadInput, plain
 
 MOST_CLASSES = 100_000
 LONGEST_NAME = 255

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from epidemic.config import call_own, import_object
+from epidemic.core.config import call_own, import_object
+from epidemic.core.errors import BadInput
 from epidemic.data.base import Array, Dataset, Samples, as_floats, whole_numbers
 from epidemic.data.labels import Labelled, as_declared, is_label, numbered, one_hot, shown
 from epidemic.data.sample_sets import drawn_once, is_sample_set, read_samples, refuse_endless
-from epidemic.errors import BadInput
 
 OTHER_KINDS = {
     ".csv": 'use data.kind = "table" for tables',

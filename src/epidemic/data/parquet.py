@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from epidemic.core.errors import BadInput, plain, suggestion
+from epidemic.core.reading import tell
 from epidemic.data.base import Array
 from epidemic.data.images import decode_image, need, picture_size
-from epidemic.errors import BadInput, plain, suggestion
-from epidemic.progress import tell
 
 BATCH = 2000
 BLOCK = 250

@@ -12,9 +12,9 @@ import numpy as np
 import scipy.special
 from numpy.typing import NDArray
 
+from epidemic.core.errors import BadInput, require_int, require_real
+from epidemic.core.rng import Stream
 from epidemic.data.base import Samples
-from epidemic.errors import BadInput, require_int, require_real
-from epidemic.rng import Stream
 
 Parts = list[NDArray[np.int64]]
 

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from epidemic.core.errors import BadInput, plain
+from epidemic.core.reading import tell
 from epidemic.data.base import Array, as_floats
-from epidemic.errors import BadInput, plain
-from epidemic.progress import tell
 
 READ_AGAIN = 8
 """Samples that are read twice; a picture that is mirrored by the toss of a coin stays the same all those times once in 256."""

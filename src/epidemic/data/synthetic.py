@@ -10,10 +10,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from epidemic.core.errors import BadInput, require_choice, require_int, require_real
+from epidemic.core.memory import require_memory
+from epidemic.core.rng import Streams
 from epidemic.data.base import Dataset, Samples, Source
-from epidemic.errors import BadInput, require_choice, require_int, require_real
-from epidemic.memory import require_memory
-from epidemic.rng import Streams
 from epidemic.theory import Problem
 
 

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
+from epidemic.core.errors import BadInput, plain, require_real, suggestion
 from epidemic.data.base import LARGEST_FLOAT, Array, Dataset, Samples, as_floats, find_directory, stratified
 from epidemic.data.images import need
 from epidemic.data.labels import Labelled, Numbered, numbered, shown
-from epidemic.errors import BadInput, plain, require_real, suggestion
 
 SUFFIXES = (".csv", ".parquet")
 NUMBERS = "biuf"

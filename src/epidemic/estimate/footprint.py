@@ -10,12 +10,12 @@ import msgspec
 import torch
 from torch import Tensor
 
-from epidemic.host.setup import Setup
+from epidemic.core.workers import Workers
 from epidemic.learner import STRATEGIES, Stacked, obstacle_to_stacking, rule
 from epidemic.learner.nature import Watched
 from epidemic.learner.stacked import SAMPLES, most_evaluated, most_trained
 from epidemic.learner.task import EVALUATION_BATCH
-from epidemic.workers import Workers
+from epidemic.runtime.setup import Setup
 
 GPU = "cuda"
 COPIES = 3

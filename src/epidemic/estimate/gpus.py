@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
 from epidemic.estimate.memory import GpuMemory, HostMemory
 
 MOST = 4096

@@ -13,19 +13,19 @@ import torch
 
 from epidemic.aggregation import made
 from epidemic.algorithms import LocalSGD
-from epidemic.algorithms.free import FreeRunning
+from epidemic.algorithms.asynchronous import AsynchronousMethod
+from epidemic.core.rng import Streams
+from epidemic.core.workers import Workers
 from epidemic.data import Dataset
 from epidemic.estimate.footprint import Footprint, footprint_of
 from epidemic.estimate.standing_in import PROBE_TESTS, bytes_of
 from epidemic.experiment import Experiment
-from epidemic.host import ways
-from epidemic.host.inbox import aggregate_by
-from epidemic.host.mixture import mix
-from epidemic.host.plan import plan_round
-from epidemic.host.population import Population
-from epidemic.host.setup import initial_module, make_learner, prepare
-from epidemic.rng import Streams
-from epidemic.workers import Workers
+from epidemic.runtime.inbox import aggregate_by
+from epidemic.runtime.mixing_arithmetic import mix
+from epidemic.runtime.plan import plan_round
+from epidemic.runtime.population import Population
+from epidemic.runtime.setup import initial_module, make_learner, prepare
+from epidemic.sharding import routing
 
 PROBE_NODES = 16
 SMALL_MODEL = 50_000  # parameters; the time of smaller ones depends on how many nodes are trained together
@@ -41,8 +41,8 @@ class TrainingCost(msgspec.Struct, frozen=True):
     evaluate: float  # seconds of one model's test sample
     parameters: int
     row_bytes: int  # of all columns of a node's state
-    letter_bytes: int  # of the numbers that a message carries
-    letter_sizes: tuple[int, ...]  # the same, of the messages of each part of the models
+    message_bytes: int  # of the numbers that a message carries
+    message_sizes: tuple[int, ...]  # the same, of the messages of each part of the models
     model_bytes: int  # of a model that a node is given
     program: int  # bytes of everything else: Python, PyTorch, and what training and evaluating take for a moment
     device: str = "cpu"  # the type of device that was measured
@@ -70,7 +70,7 @@ def learning_of(experiment: Experiment, data: Dataset, *, for_gpus: bool = False
         times: list[float] = []
         while len(times) < 3 or (sum(times) < PROBE_SECONDS and len(times) < 10):
             begin = time.perf_counter()
-            population.emit(len(times), degree)
+            population.local_update(len(times), degree)
             times.append(time.perf_counter() - begin)
         rows = {rows.untyped_storage().data_ptr(): rows for rows in population.state.values()}  # one may have two names
         row_bytes = sum(one[0].numel() * one.element_size() for one in rows.values())
@@ -86,8 +86,8 @@ def learning_of(experiment: Experiment, data: Dataset, *, for_gpus: bool = False
         evaluate=evaluation / (len(inputs) * hosted),
         parameters=len(setup.initial),
         row_bytes=row_bytes,
-        letter_bytes=population.letter_bytes,
-        letter_sizes=tuple(population.letter_sizes),
+        message_bytes=population.message_bytes,
+        message_sizes=tuple(population.message_sizes),
         model_bytes=population.model_bytes,
         program=max(0, taken),
         device=device,
@@ -97,10 +97,10 @@ def learning_of(experiment: Experiment, data: Dataset, *, for_gpus: bool = False
 
 def exchange_of(experiment: Experiment, learning: TrainingCost, ranks: int = 1) -> Exchanging | None:
     """Measure: a round's graph is drawn, and some numbers of every model are mixed; None where there are no rounds."""
-    if isinstance(experiment.algorithm, FreeRunning):
+    if isinstance(experiment.algorithm, AsynchronousMethod):
         return None
     rule = made(experiment.aggregation)
-    n, numbers = experiment.nodes, math.ceil(learning.letter_bytes / 4)
+    n, numbers = experiment.nodes, math.ceil(learning.message_bytes / 4)
     columns = min(numbers, max(1, PROBE_NUMBERS // n))
     begin = time.perf_counter()
     planned = plan_round(in_rounds(experiment), Streams(experiment.seeds[0]), 0, np.ones(n, dtype=np.int64))
@@ -115,7 +115,7 @@ def exchange_of(experiment: Experiment, learning: TrainingCost, ranks: int = 1) 
             mixing = _fastest(lambda: aggregate_by(rule, planned.weights, np.arange(n), x, x, workers, out))
     finally:
         workers.close()
-    between = 0 if ranks == 1 else 4 * ways.moved(planned.weights, n, ranks, numbers)
+    between = 0 if ranks == 1 else 4 * routing.moved(planned.weights, n, ranks, numbers)
     return Exchanging(drawing + mixing * numbers / columns, between)
 
 
@@ -123,7 +123,7 @@ def in_rounds(experiment: Experiment) -> Experiment:
     """The same without a clock; a method without rounds trains as local SGD does."""
     algorithm = experiment.algorithm
     mixing = experiment.mixing
-    if isinstance(algorithm, FreeRunning):
+    if isinstance(algorithm, AsynchronousMethod):
         algorithm = LocalSGD(local_steps=algorithm.local_steps, batch_size=algorithm.batch_size)
         if not made(experiment.aggregation).weighted:
             mixing = "uniform"  # as the method has it

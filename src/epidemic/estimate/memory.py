@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 import msgspec
 
+from epidemic.core.workers import available_threads
 from epidemic.estimate.measuring import TrainingCost
 from epidemic.estimate.standing_in import SampleSizes
 from epidemic.experiment import Experiment
-from epidemic.host.mixture import columns_for
-from epidemic.host.passing import LIMIT
-from epidemic.host.pieces import PIECE
-from epidemic.workers import available_threads
+from epidemic.runtime.mixing_arithmetic import columns_for
+from epidemic.runtime.tensor_files import PIECE
+from epidemic.sharding.communicator import LIMIT
 
 ASSUMED_ON_GPU = 2 << 30
 """Bytes of a GPU that nobody can count before: the CUDA context, cuDNN's and cuBLAS's workspaces, nccl's buffers, what the allocator holds back. Assumed; never measured here."""
@@ -96,7 +96,7 @@ def memory_of(experiment: Experiment, learning: TrainingCost, samples: SampleSiz
     block = n * min(learning.parameters, columns_for(n))  # numbers of all models that are looked at together
     # One process has them already, and each thread a block in double precision. A rank has one block, which it receives in pieces.
     alone = 8 * block * threads_of(experiment)
-    mixed, every = rows * learning.letter_bytes, n * learning.letter_bytes
+    mixed, every = rows * learning.message_bytes, n * learning.message_bytes
     return MemoryEstimate(
         state=rows * learning.row_bytes,
         mixtures=mixed,

@@ -6,10 +6,10 @@ from functools import partial
 
 import msgspec
 
+from epidemic.core.errors import BadInput, argument, require_int
+from epidemic.core.formatting import size
+from epidemic.core.memory import machine_memory
 from epidemic.data import IID, Dataset
-from epidemic.engine.ranks import refuse_prepared
-from epidemic.engine.sharing import check_sharing, check_strategy
-from epidemic.errors import BadInput, argument, require_int
 from epidemic.estimate.footprint import GPU
 from epidemic.estimate.gpus import MOST, Gpus, Wanted, asked_for
 from epidemic.estimate.measuring import Exchanging, TrainingCost, exchange_of, in_rounds, learning_of
@@ -24,13 +24,13 @@ from epidemic.estimate.memory import (
     threads_of,
 )
 from epidemic.estimate.standing_in import SampleSizes, source_of, stand_in, watched_of
+from epidemic.estimate.workload import sent_in_rounds
 from epidemic.experiment import Experiment
-from epidemic.host.devices import choose_device
-from epidemic.host.setup import prepare
 from epidemic.learner import Choice
-from epidemic.memory import machine_memory
-from epidemic.shown import size
-from epidemic.workload import sent_in_rounds
+from epidemic.runtime.devices import choose_device
+from epidemic.runtime.setup import prepare
+from epidemic.simulator.on_ranks import refuse_prepared
+from epidemic.simulator.sharing import check_sharing, check_strategy
 
 
 class RunEstimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ def plan(experiment: Experiment, ranks: int | None = None, gpus: Wanted | None =
     takes = partial(_total, experiment, learning, source.sizes)
     sent = None
     if exchange is not None:
-        sent = sent_in_rounds(in_rounds(experiment), learning.letter_sizes, learning.model_bytes)
+        sent = sent_in_rounds(in_rounds(experiment), learning.message_sizes, learning.model_bytes)
     per_round, per_evaluation, in_all = seconds_of(experiment, learning, exchange, source.evaluated, source.tests)
     return RunEstimate(
         nodes=n,

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from epidemic.core.errors import BadInput
 from epidemic.data import Dataset, Samples
-from epidemic.errors import BadInput
 from epidemic.experiment import Experiment
 
 PROBE_TESTS = 200

@@ -1,11 +1,12 @@
 """The whole specification of a run.
 
 `spec.py` is the value, `files.py` its TOML file, `differences.py` what may differ between two of them, `fingerprint.py` how a
-user's own objects are told apart, `modules.py` which modules of a user's own it names, `places.py` where a run has found what it names.
+user's own objects are told apart, `modules.py` which modules of a user's own it names, `locations.py` where a run has found what it names.
 """
 
 from __future__ import annotations
 
+from epidemic.core.files import directory_name
 from epidemic.experiment.compatibility import said_of
 from epidemic.experiment.differences import (
     changed_settings,
@@ -14,7 +15,7 @@ from epidemic.experiment.differences import (
     decisive,
     different_for_nodes,
     flat,
-    node_terms,
+    node_agreement,
     same_experiment,
 )
 from epidemic.experiment.files import (
@@ -30,10 +31,9 @@ from epidemic.experiment.files import (
     with_settings,
 )
 from epidemic.experiment.fingerprint import fingerprint
+from epidemic.experiment.locations import found_in, note_places
 from epidemic.experiment.modules import OwnModule, installed, own_modules, python_files, references
-from epidemic.experiment.places import found_in, note_places
 from epidemic.experiment.spec import FORMAT, CallbackName, Checkpoint, Eval, Experiment, Network, Runtime, network_from
-from epidemic.files import directory_name
 
 __all__ = [
     "FORMAT",
@@ -60,7 +60,7 @@ __all__ = [
     "load",
     "merged",
     "network_from",
-    "node_terms",
+    "node_agreement",
     "note_places",
     "numbered_seeds",
     "own_modules",

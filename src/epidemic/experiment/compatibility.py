@@ -24,14 +24,14 @@ from epidemic.aggregation import Aggregator, made
 from epidemic.algorithms import asked_for
 from epidemic.clock import CloseAdaptive, CloseBarrier, CloseQuorum, LateMessages
 from epidemic.compression import Codec, Partial
-from epidemic.config import to_table
-from epidemic.errors import BadInput
+from epidemic.core.config import to_table
+from epidemic.core.errors import BadInput
+from epidemic.core.graph import Graph
+from epidemic.core.rng import Streams
 from epidemic.faults import CAP_OF_REQUESTS, WHOLE_SUM, Faults
-from epidemic.graph import Graph
 from epidemic.mixing import NEEDS_BOTH_WAYS, NEEDS_NATIVE, OF_WHAT_ARRIVED, weights
 from epidemic.protocol.commitment import MOST_ROUNDS
-from epidemic.protocol.known import MOST_ENTRIES
-from epidemic.rng import Streams
+from epidemic.protocol.partial_view import MOST_ENTRIES
 from epidemic.topology import (
     ELLocal,
     Fragments,
@@ -288,7 +288,7 @@ class Facts:
         """Entries of one exchange of views."""
         service = peer_sampling(self.topology)
         assert service is not None
-        return service.side(self.nodes, 0, lambda _: 0).most
+        return service.sampler(self.nodes, 0, lambda _: 0).most
 
 
 @dataclass(frozen=True)
@@ -360,7 +360,7 @@ SAME_NEIGHBOURS = Trait("an algorithm that needs the same neighbours", lambda f:
 # -- topologies
 REQUESTS = Trait("requests for models", lambda f: exchange_of(f.topology) == "requests")
 ALL_REDUCE = Trait("an all-reduce", lambda f: exchange_of(f.topology) == "all-reduce")
-NOT_MESSAGES = Trait("requests or an all-reduce", lambda f: exchange_of(f.topology) != "letters")
+NOT_MESSAGES = Trait("requests or an all-reduce", lambda f: exchange_of(f.topology) != "messages")
 CHANGING = Trait("a graph that changes", lambda f: not is_static(f.topology))
 ROUND_GRAPHS = Trait(
     "a graph for each round", lambda f: not isinstance(f.topology, ELLocal) and not is_static(f.topology)
@@ -407,7 +407,7 @@ CAP = Trait("faults.cap", lambda f: f.capped)
 NO_CAP = Trait("no cap", lambda f: f.faults.cap is None)
 REDIRECTS = Trait("faults.cap with retries", lambda f: f.capped and f.faults.max_retries != 0)
 RETRIES = Trait("faults.max_retries", lambda f: f.faults.max_retries != Faults().max_retries)
-LOSSES = Trait("letters that get lost", lambda f: f.faults.loss or (f.clock is not None and f.clock.churn is not None))
+LOSSES = Trait("messages that get lost", lambda f: f.faults.loss or (f.clock is not None and f.clock.churn is not None))
 PARTIAL = Trait("participation of some", lambda f: f.participation.partial)
 BLIND = Trait('participation.links = "blind"', lambda f: not f.participation.aware)
 LIVE_ONLY = Trait("teleportation", lambda f: f.participation.live_only)
@@ -424,7 +424,7 @@ BLIND_BARRIER = Trait(
 )
 CHURN = Trait("churn", lambda f: f.clock is not None and f.clock.churn is not None)
 CLOSING = Trait("a closing rule", lambda f: f.clock is not None and f.closing != CloseBarrier())
-WAITS_FOR_ALL = Trait("a round that waits for every letter", lambda f: f.clock is not None and f.closing.waits_for_all)
+WAITS_FOR_ALL = Trait("a round that waits for every message", lambda f: f.clock is not None and f.closing.waits_for_all)
 LATE = Trait("a round that closes early", lambda f: SYNCHRONOUS(f) and CLOCK(f) and not f.closing.waits_for_all)
 CARRY = Trait('late = "carry"', lambda f: f.clock is not None and f.closing.carries)
 QUORUM_ALONE = Trait(
@@ -616,13 +616,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         CHURN,
         rounds(WAITS_FOR_ALL),
-        'clock.close.kind = "{f.close}" waits for every letter, and clock.churn loses some: nodes would wait for ever',
+        'clock.close.kind = "{f.close}" waits for every message, and clock.churn loses some: nodes would wait for ever',
         'use "deadline", "schedule", or "quorum" with a deadline',
     ),
     Rule(
         QUORUM_ALONE,
         LOSSES,
-        "clock.close.q = {f.closing.q:g} may never be reached where letters get lost (clock.churn, faults.loss): give it a clock.close.deadline"
+        "clock.close.q = {f.closing.q:g} may never be reached where messages get lost (clock.churn, faults.loss): give it a clock.close.deadline"
         " in seconds",
         "",
     ),
@@ -635,14 +635,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         LATE,
         EXACT,
-        'clock.close.kind = "{f.close}" loses letters that come too late, which this algorithm cannot bear',
+        'clock.close.kind = "{f.close}" loses messages that come too late, which this algorithm cannot bear',
         'use "barrier" or "global"',
     ),
     # weights that must balance
     Rule(
         BALANCED,
         FAULTS,
-        'faults.{f.fault}: algorithm.kind = "{f.method}" needs weights that add up to 1 for every sender, too, and they do not where letters are'
+        'faults.{f.fault}: algorithm.kind = "{f.method}" needs weights that add up to 1 for every sender, too, and they do not where messages are'
         " missing",
         'leave it out, or use algorithm.kind = "push-pull", whose senders keep what does not arrive',
     ),
@@ -665,37 +665,37 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ALL_REDUCE,
         ANY_LOSSY,
-        'topology.cost = "all-reduce" adds models up on their way, which compressed letters do not allow',
+        'topology.cost = "all-reduce" adds models up on their way, which compressed messages do not allow',
         'use cost = "all-to-all", or do not compress',
     ),
     Rule(
         DIFFERENCES,
         PARTIAL,
-        "participation: this algorithm's letters are differences, and whoever misses one is wrong for ever",
+        "participation: this algorithm's messages are differences, and whoever misses one is wrong for ever",
         'leave it out, or use algorithm.kind = "local-sgd" with [compression]',
     ),
     Rule(
         DIFFERENCES,
         FAULTS,
-        "faults: this algorithm's letters are differences, and whoever misses one is wrong for ever",
+        "faults: this algorithm's messages are differences, and whoever misses one is wrong for ever",
         'leave loss, crashes, blocked, partitions and cap out, or use algorithm.kind = "local-sgd" with [compression]',
     ),
     Rule(
         COMPRESSION,
         ASYNCHRONOUS,
         '{f.codec} is for methods with rounds, and algorithm.kind = "{f.method}" has none',
-        'leave it out, or use algorithm.kind = "divshare", whose letters are parts of models',
+        'leave it out, or use algorithm.kind = "divshare", whose messages are parts of models',
     ),
     Rule(
         COMPRESSION,
         DIFFERENCES,
-        "{f.codec}: this algorithm compresses its letters itself",
+        "{f.codec}: this algorithm compresses its messages itself",
         "set algorithm.compressor and leave it out",
     ),
     Rule(
         LOSSY,
         NOT_MODELS,
-        "{f.codec} is for algorithms whose letters are models that are averaged, and this one needs its letters exact",
+        "{f.codec} is for algorithms whose messages are models that are averaged, and this one needs its messages exact",
         'leave it out, or use algorithm.kind = "local-sgd"',
     ),
     Rule(
@@ -714,7 +714,7 @@ RULES: tuple[Rule, ...] = (
         FRAGMENTS,
         CLOCK,
         'topology.kind = "fragments" is for rounds without a [clock]',
-        'under one use algorithm.kind = "divshare", whose letters are fragments',
+        'under one use algorithm.kind = "divshare", whose messages are fragments',
     ),
     Rule(
         FRAGMENTS,
@@ -725,19 +725,19 @@ RULES: tuple[Rule, ...] = (
     Rule(
         FRAGMENTS,
         LOSSY,
-        'topology.kind = "fragments" has letters of parts of models, which [compression] does not know',
+        'topology.kind = "fragments" has messages of parts of models, which [compression] does not know',
         "leave one of them out",
     ),
     Rule(
         FRAGMENTS,
         NOT_MODELS,
-        'topology.kind = "fragments" is for algorithms whose letters are models that are averaged',
+        'topology.kind = "fragments" is for algorithms whose messages are models that are averaged',
         'use its inner topology alone, or algorithm.kind = "local-sgd"',
     ),
     Rule(
         FRAGMENTS,
         DIFFERENCES,
-        'topology.kind = "fragments" is for algorithms whose letters are models that are averaged',
+        'topology.kind = "fragments" is for algorithms whose messages are models that are averaged',
         'use its inner topology alone, or algorithm.kind = "local-sgd"',
     ),
     Rule(
@@ -842,7 +842,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         RANKS,
         ANY_LOSSY,
-        "{f.said_codec}: compressed letters cannot be mixed on {f.ranks} ranks",
+        "{f.said_codec}: compressed messages cannot be mixed on {f.ranks} ranks",
         "run it in one process, or do not compress",
     ),
     Rule(
@@ -964,7 +964,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         deployed(EXACT),
         NOT_BARRIER,
-        'algorithm.kind = "{f.method}" needs every letter to arrive',
+        'algorithm.kind = "{f.method}" needs every message to arrive',
         'use network.close.kind = "barrier" instead of "{f.network.close.kind}"',
     ),
     Rule(

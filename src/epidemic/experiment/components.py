@@ -15,16 +15,16 @@ from typing import Any
 import msgspec
 
 from epidemic.aggregation import AGGREGATORS
-from epidemic.algorithms import ALGORITHMS, FreeRunning
+from epidemic.algorithms import ALGORITHMS, AsynchronousMethod
 from epidemic.clock import CHURNS, CLOSES
 from epidemic.compression import CODECS
+from epidemic.core.errors import BadInput, suggestion
 from epidemic.data import PARTITIONS
-from epidemic.errors import BadInput, suggestion
 from epidemic.experiment.compatibility import Incompatible, require_compatible
 from epidemic.experiment.files import experiment_from, merged
 from epidemic.mixing import RULES
 from epidemic.participation import PARTICIPATIONS
-from epidemic.sampling import SERVICES
+from epidemic.peer_sampling import SERVICES
 from epidemic.topology import TOPOLOGIES
 
 Tables = dict[str, Any]
@@ -161,7 +161,7 @@ def _aggregator(kind: str, cls: Any) -> Component:
 def _algorithm(kind: str, cls: Any) -> Component:
     """What the class declares says what else an experiment needs."""
     needs: Tables = {}
-    if issubclass(cls, FreeRunning):
+    if issubclass(cls, AsynchronousMethod):
         needs = {"clock": {"stop": 10.0}, "topology": {"kind": "ring"}}
     elif cls.same_neighbours or cls.balanced:
         needs = {"topology": {"kind": "ring"}}

@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from epidemic.algorithms import UNSAID_KIND
-from epidemic.config import parse_setting
+from epidemic.core.config import parse_setting
+from epidemic.core.errors import BadInput
 from epidemic.data import Source
-from epidemic.errors import BadInput
 from epidemic.experiment.files import toml_value
 from epidemic.experiment.spec import Experiment
 
@@ -85,7 +85,7 @@ def same_experiment(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     return sorted(key for key in {*left, *right} if left.get(key) != right.get(key))
 
 
-def node_terms(experiment: Experiment) -> dict[str, Any]:
+def node_agreement(experiment: Experiment) -> dict[str, Any]:
     """What the nodes of a deployment must have in common, by dotted keys. A deployed run has one seed, which nodes compare by itself."""
     whole, own_data = experiment.table(), experiment.network.data == "own"
     table = decisive(whole, _free_of_nodes(own_data=own_data))
@@ -97,7 +97,7 @@ def node_terms(experiment: Experiment) -> dict[str, Any]:
 
 def different_for_nodes(a: Experiment, b: Experiment) -> list[str]:
     """The dotted keys in which the experiments of two nodes differ that must have them in common; seeds are compared as well."""
-    left, right = ({**node_terms(one), "seeds": list(one.seeds)} for one in (a, b))
+    left, right = ({**node_agreement(one), "seeds": list(one.seeds)} for one in (a, b))
     return sorted(key for key in {*left, *right} if left.get(key) != right.get(key))
 
 

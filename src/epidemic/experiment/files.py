@@ -16,11 +16,11 @@ from epidemic.aggregation import aggregator_from
 from epidemic.algorithms import UNSAID_KIND, algorithm_from
 from epidemic.clock import clock_from
 from epidemic.compression import codec_from
-from epidemic.config import build, build_kind, check_code, look_beside, parse_setting, parse_toml
+from epidemic.core.config import build, build_kind, check_code, look_beside, parse_setting, parse_toml
+from epidemic.core.errors import BadInput, argument, require_int, spoken, suggestion
 from epidemic.data import PARTITIONS, SOURCES, Partition
-from epidemic.errors import BadInput, argument, require_int, spoken, suggestion
+from epidemic.experiment.locations import as_remembered
 from epidemic.experiment.modules import references
-from epidemic.experiment.places import as_remembered
 from epidemic.experiment.spec import Checkpoint, Eval, Experiment, Runtime, network_from
 from epidemic.faults import Faults
 from epidemic.metrics import named_metrics

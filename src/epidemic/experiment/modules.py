@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from epidemic.config import look_here, own_directories
-from epidemic.errors import BadInput
+from epidemic.core.config import look_here, own_directories
+from epidemic.core.errors import BadInput
 
 PLACES: Mapping[str, tuple[str, ...]] = {
     "loss": (),

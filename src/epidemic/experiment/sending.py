@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from epidemic.errors import BadInput, plain
+from epidemic.core.errors import BadInput, plain
 from epidemic.experiment.spec import Experiment
 
 

@@ -15,11 +15,21 @@ from torch import nn
 
 from epidemic.aggregation import AGGREGATORS, Aggregator, Mean
 from epidemic.aggregation import MISSING as NO_AGGREGATOR
-from epidemic.algorithms import ALGORITHMS, MISSING, Algorithm, FreeRunning, LocalSGD, check_algorithm, free_running
+from epidemic.algorithms import (
+    ALGORITHMS,
+    MISSING,
+    Algorithm,
+    AsynchronousMethod,
+    LocalSGD,
+    asynchronous_method,
+    check_algorithm,
+)
 from epidemic.clock import Clock, CloseAdaptive
-from epidemic.close import Closing, check_spelling, close_from
 from epidemic.compression import CODECS, Codec
-from epidemic.config import build, call_own, import_object, to_table
+from epidemic.core.config import build, call_own, import_object, to_table
+from epidemic.core.errors import BadInput, plain, require_choice, require_int, require_real, suggestion
+from epidemic.core.formatting import count, html_table
+from epidemic.core.rng import Streams
 from epidemic.data import (
     PARTITIONS,
     SOURCES,
@@ -32,7 +42,6 @@ from epidemic.data import (
     as_dataset,
     prepared,
 )
-from epidemic.errors import BadInput, plain, require_choice, require_int, require_real, suggestion
 from epidemic.experiment.compatibility import require_compatible
 from epidemic.experiment.fingerprint import fingerprint
 from epidemic.faults import Faults
@@ -41,8 +50,7 @@ from epidemic.metrics import metric_from, named_metrics
 from epidemic.mixing import RULES
 from epidemic.models import MLP, MODELS, Model
 from epidemic.participation import PARTICIPATIONS, Everybody, Participation
-from epidemic.rng import Streams
-from epidemic.shown import count, html_table
+from epidemic.protocol.closing_rules import Closing, check_spelling, close_from
 from epidemic.topology import TOPOLOGIES, ELLocal, GivesGraphs, Wrapper, check_topology, natural_mixing
 
 FORMAT = 1
@@ -110,7 +118,7 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     patience: float = 60.0
     """Seconds to look for the others at the start."""
     largest: float = 1e6
-    """The largest magnitude of a number that is taken from others; a letter or a mixture with larger ones does not count."""
+    """The largest magnitude of a number that is taken from others; a message or a mixture with larger ones does not count."""
     most_samples: int = 1_000_000
     """With mixing = "samples", the largest number of training samples that others are believed to have."""
     witnesses: int = 0
@@ -200,7 +208,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         model: `MLP`, `SmallCNN`, ..., a torch.nn.Module, or a function that makes one.
         loss: "auto", a name, or a function of (outputs, targets) that gives the mean over the batch.
         metrics: Your own functions of (outputs, targets) by name, each giving one number per sample.   # (b,)
-        faults: What goes wrong: lost letters, crashes, partitions, a cap.
+        faults: What goes wrong: lost messages, crashes, partitions, a cap.
         participation: Who takes part in a round: `UniformParticipation`, `BernoulliParticipation`, `Teleportation`; everybody by default.
         eval: When and on what the models are evaluated.
         checkpoint: When the state is saved.
@@ -208,7 +216,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         network: How deployed nodes talk to each other.
         clock: What takes how long; then the run has a simulated time. None: rounds only.
         aggregation: What a node makes of its own model and those that it received: `Mean` by default, `TrimmedMean`, `Median`, or your own.
-        compression: How the models in letters are made smaller: `Float16`, `Int8`, `RandomK`, `TopK`, ... None: they are sent as they are.
+        compression: How the models in messages are made smaller: `Float16`, `Int8`, `RandomK`, `TopK`, ... None: they are sent as they are.
 
     Example:
         >>> ep.Experiment(nodes=16, rounds=20, topology=ep.ELLocal(s=4), data=ep.Digits(), model=ep.MLP(hidden=(32,)))
@@ -302,9 +310,9 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return getattr(self.algorithm, "natural_mixing", None) or natural_mixing(self.topology)
 
     @property
-    def free(self) -> FreeRunning | None:
+    def free(self) -> AsynchronousMethod | None:
         """Its method without rounds; None if it has rounds."""
-        return free_running(self.algorithm)
+        return asynchronous_method(self.algorithm)
 
     def load_data(self) -> Dataset:
         """The data, read and checked."""

@@ -10,7 +10,7 @@ Neither wins everywhere; `choice.py` has the rule that chooses. Neither depends 
 
 Shapes: k hosted nodes, d row length, r local steps, b batch size.
 
-May be imported by: `algorithms/`, `host/` and everything above them. It knows nodes as rows only: no graph, no message.
+May be imported by: `algorithms/`, `runtime/` and everything above them. It knows nodes as rows only: no graph, no message.
 To add an optimiser: its arithmetic in `optimisers.py` (`remembers`, `memory`, `update`), its settings in `algorithms/optimisers.py`.
 """
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from epidemic.core.workers import Workers
 from epidemic.learner.accuracies import Loss, PerPosition, accuracy, accuracy_measure
 from epidemic.learner.choice import CHOICES, STRATEGIES, Choice, choose, obstacle_to_stacking, rule
 from epidemic.learner.nature import Nature
@@ -34,7 +35,6 @@ from epidemic.learner.task import (
     squared_error,
 )
 from epidemic.metrics import Metric
-from epidemic.workers import Workers
 
 
 class Learner:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
 from epidemic.metrics import PerSample
 
 Loss = Callable[[Tensor, Tensor], Tensor]

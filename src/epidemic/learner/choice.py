@@ -28,13 +28,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
+from epidemic.core.workers import Workers
 from epidemic.learner.nature import Nature
 from epidemic.learner.optimisers import Optimiser
 from epidemic.learner.per_node import PerNode
 from epidemic.learner.stacked import Stacked
 from epidemic.learner.task import Strategy, Task
-from epidemic.workers import Workers
 
 STRATEGIES = ("stacked", "per-node")
 CHOICES = ("auto", "timed", *STRATEGIES)

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from epidemic.core.workers import Workers, blocks
 from epidemic.learner.nature import channels_together
 from epidemic.learner.optimisers import Memory, Optimiser, of_rows, parts_of_memory
 from epidemic.learner.task import EVALUATION_BATCH, Evaluation, Task, evaluation
-from epidemic.workers import Workers, blocks
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
 
 
 @dataclass(frozen=True)

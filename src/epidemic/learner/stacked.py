@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
+from epidemic.core.workers import Workers, blocks
 from epidemic.learner.optimisers import Memory, Optimiser, of_rows, parts_of_memory, with_rate
 from epidemic.learner.per_node import PerNode
 from epidemic.learner.task import EVALUATION_BATCH, Evaluation, Task, evaluation
 from epidemic.learner.tracing import flat, trace
-from epidemic.workers import Workers, blocks
 
 Traces = dict[tuple[Any, ...], Callable[..., Any]]
 

@@ -1,6 +1,6 @@
 """What happens to a node, and what it wants done.
 
-Letters, replies and questions' askers are opaque here: whoever drives the protocol knows what they are.
+Messages, replies and questions' askers are opaque here: whoever drives the protocol knows what they are.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Renewed:
 class Present:
     """The network shows, or no longer shows, that somebody is at a place; the token is another one for each start."""
 
-    place: int
+    node_id: int
     token: str
     there: bool
 
@@ -39,8 +39,8 @@ class Present:
 class Introduced:
     """A node introduced itself, and its signature is in order."""
 
-    place: int
-    carrier: int  # the place whose connection carries its letters; its own, unless one process has several nodes
+    node_id: int
+    carrier: int  # the place whose connection carries its messages; its own, unless one process has several nodes
     token: str
     round: int  # the round that it says to be in; -1: not begun
     start: int  # the round that it takes part from
@@ -54,24 +54,24 @@ class Introduced:
 class Ungreeted:
     """Somebody who was greeted did not answer in an intelligible way."""
 
-    place: int
+    node_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Void:
     """The certificates of these places count no more."""
 
-    places: frozenset[int]
+    node_ids: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A letter came whose signature, form and numbers are in order, over the connection of its sender."""
+    """A message came whose signature, form and numbers are in order, over the connection of its sender."""
 
     sender: int
     round: int
     graph: bytes
-    letter: Any
+    message: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Somebody asks: "again" (its letter of a round), "model" (the current model) or "offer" (whether a letter is welcome)."""
+    """Somebody asks: "again" (its message of a round), "model" (the current model) or "offer" (whether a message is welcome)."""
 
     topic: str
     by: int
@@ -122,12 +122,12 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """Without rounds: a letter came that is in order, over the connection of its sender; its numbers grow."""
+    """Without rounds: a message came that is in order, over the connection of its sender; its numbers grow."""
 
     sender: int
     number: int
     note: tuple[int, ...]
-    letter: Any
+    message: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Say:
 class Greet:
     """Introduce this node to whoever is at a place; None: to everybody."""
 
-    place: int | None
+    node_id: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send the letter of a round to these places."""
+    """Send the message of a round to these places."""
 
     round: int
     to: tuple[int, ...]
@@ -221,7 +221,7 @@ class Mix:
     """Close a round: mix these messages, by ascending sender."""
 
     round: int
-    letters: tuple[tuple[int, Any], ...]
+    messages: tuple[tuple[int, Any], ...]
     ages: tuple[int, ...] = ()  # how many rounds old each of them is; empty: none is of an earlier round
 
 
@@ -244,8 +244,8 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerLetter:
-    """Answer a question with the letter of a round."""
+class AnswerMessage:
+    """Answer a question with the message of a round."""
 
     reply: Any
     round: int
@@ -264,12 +264,12 @@ class Give:
 class Adopt:
     """Take the model that somebody gave."""
 
-    letter: Any
+    message: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Letters of rounds before this one need not be kept."""
+    """Messages of rounds before this one need not be kept."""
 
     before: int
 
@@ -283,7 +283,7 @@ class Learn:
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class SendMessage:
     """Without rounds: send this to these places."""
 
     number: int
@@ -296,12 +296,12 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Without rounds: take back letters that have not begun to leave."""
+    """Without rounds: take back messages that have not begun to leave."""
 
 
 @dataclass(frozen=True, slots=True)
-class Compute:
-    """Without rounds: this model is made of letters that came; work it out, so that they need not be held."""
+class ComputeModel:
+    """Without rounds: this model is made of messages that came; work it out, so that they need not be held."""
 
     row: Any
 
@@ -319,14 +319,14 @@ class Look:
 class Connect:
     """With views: connect to a place whose entry this node has, and stay connected."""
 
-    place: int
+    node_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
     """With views: a connection of this node's own to a place is not needed any more."""
 
-    place: int
+    node_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +335,7 @@ class Seek:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ExchangeViews:
     """With views: begin an exchange of entries with somebody. Exactly one EntriesCame must follow."""
 
     to: int
@@ -375,6 +375,6 @@ Event = (
     | Timer | Came | Learnt | Mended | Looked | Approached | EntriesCame | Concluded
 )  # fmt: skip
 Action = (
-    Say | Greet | SetTimer | Train | Send | Mix | Ask | Answer | AnswerLetter | Give | Adopt | Forget | Learn | Post
-    | Withdraw | Compute | Look | Connect | Disconnect | Seek | Exchange | AnswerEntries | Conclude | Leave | Fail
+    Say | Greet | SetTimer | Train | Send | Mix | Ask | Answer | AnswerMessage | Give | Adopt | Forget | Learn | SendMessage
+    | Withdraw | ComputeModel | Look | Connect | Disconnect | Seek | ExchangeViews | AnswerEntries | Conclude | Leave | Fail
 )  # fmt: skip

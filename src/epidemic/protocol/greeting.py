@@ -31,22 +31,22 @@ class Greeting:
 
     def due(self, now: int) -> list[int]:
         """Whom to greet now."""
-        found = [place for place in self._wanted if self._next.get(place, 0) <= now]
-        for place in found:
-            self._next[place] = now + PATIENCE
+        found = [node_id for node_id in self._wanted if self._next.get(node_id, 0) <= now]
+        for node_id in found:
+            self._next[node_id] = now + PATIENCE
         return found
 
-    def failed(self, place: int, now: int) -> None:
+    def failed(self, node_id: int, now: int) -> None:
         """Somebody did not answer, or not intelligibly, or remained a stranger."""
-        if place in self._wanted:
-            tries = self._tries[place] = min(self._tries.get(place, 0) + 1, MOST_TRIES)
-            self._next[place] = now + min(LONGEST, FIRST * 2**tries)
+        if node_id in self._wanted:
+            tries = self._tries[node_id] = min(self._tries.get(node_id, 0) + 1, MOST_TRIES)
+            self._next[node_id] = now + min(LONGEST, FIRST * 2**tries)
 
-    def known(self, place: int, now: int) -> None:
+    def known(self, node_id: int, now: int) -> None:
         """Somebody was introduced; who comes anew then is greeted soon."""
-        self._tries.pop(place, None)
-        self._next[place] = now + FIRST
+        self._tries.pop(node_id, None)
+        self._next[node_id] = now + FIRST
 
     def next_time(self) -> int | None:
         """When somebody is to be greeted next."""
-        return min((self._next.get(place, 0) for place in self._wanted), default=None)
+        return min((self._next.get(node_id, 0) for node_id in self._wanted), default=None)

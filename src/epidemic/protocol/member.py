@@ -3,7 +3,7 @@
     looking -> (adopting ->) ... learning, as the method has it ... -> concluding -> lingering -> left
 
 What a method adds is a class derived from this one: `rounds.Rounds` for methods with rounds, `free.Free` for those without. How it begins is in
-`search`, whom it knows in `people`, what it gives away in `giving`.
+`search`, whom it knows in `introductions`, what it gives away in `state_transfer`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from epidemic.protocol.events import (
     Ungreeted,
     Void,
 )
-from epidemic.protocol.giving import Giving
-from epidemic.protocol.people import People
-from epidemic.protocol.roster import Roster
+from epidemic.protocol.introductions import Introductions
+from epidemic.protocol.membership import Membership
 from epidemic.protocol.rules import Count, Draw, Rules
 from epidemic.protocol.search import Search
+from epidemic.protocol.state_transfer import StateTransfer
 
 TICK = SECOND // 2
 """How often it is looked whether a wait is over for reasons that no event tells."""
@@ -61,21 +61,21 @@ class Member:
     """What this node commits itself to in its hellos, where the coin is a committed one."""
 
     def __init__(
-        self, rules: Rules, draw: Draw, token: str, *, done: int, count: Count | None, roster: Any = None
+        self, rules: Rules, draw: Draw, token: str, *, done: int, count: Count | None, membership: Any = None
     ) -> None:
         """`done` rounds, or whatever is counted like them, are behind it.
 
-        `roster`: who the others are, where something else than greetings and heartbeats tells it; it answers what a `Roster` does.
+        `membership`: who the others are, where something else than greetings and heartbeats tells it; it answers what a `Membership` does.
         """
         self.rules = rules
         self.draw = draw
         self.token = token
-        self.roster: Roster = roster or Roster(
-            rules.place, rules.nodes, rules.rounds, token=token, deadline=rules.deadline, witnesses=rules.witnesses
+        self.membership: Membership = membership or Membership(
+            rules.node_id, rules.nodes, rules.rounds, token=token, deadline=rules.deadline, witnesses=rules.witnesses
         )
-        self.people = People(self)
+        self.introductions = Introductions(self)
         self.search = Search(self)
-        self.giving = Giving(self)
+        self.state_transfer = StateTransfer(self)
         self.count = Count() if count is None else count
         self.phase = "starting"
         self.done = self.start = done
@@ -94,7 +94,7 @@ class Member:
             return _last_answer(event)
         acts = self._acts = []
         self._on(event)
-        self.people.tell()
+        self.introductions.tell()
         return acts
 
     def _on(self, event: Event) -> None:
@@ -102,10 +102,10 @@ class Member:
             case Timer():
                 self.timer(event.name)
             case Introduced():
-                self.people.introduced(event)
+                self.introductions.introduced(event)
             case Asked():
                 if event.topic == "model":
-                    self.giving.asked(event)
+                    self.state_transfer.asked(event)
                 else:
                     self.asked(event)
             case Answered():
@@ -114,20 +114,20 @@ class Member:
                 else:
                     self.answered(event)
             case Present():
-                self.roster.shown(event.place, event.token, event.there, self.now)
-                self.people.changed()
+                self.membership.shown(event.node_id, event.token, event.there, self.now)
+                self.introductions.changed()
             case Ungreeted():
-                self.people.ungreeted(event.place)
+                self.introductions.ungreeted(event.node_id)
             case Void():
-                self.roster.void(event.places)
-                self.people.changed()
+                self.membership.void(event.node_ids)
+                self.introductions.changed()
             case Adopted():
                 self.search.adopted()
             case Concluded():
                 self._concluded()
             case Renewed():
-                self.roster.withdrawn(self.token, self.now)
-                self.token = self.roster.token = event.token
+                self.membership.withdrawn(self.token, self.now)
+                self.token = self.membership.token = event.token
                 self.renewed()
             case Started():
                 self.enter("looking")
@@ -171,11 +171,11 @@ class Member:
     def renewed(self) -> None:
         """The connections were opened anew."""
 
-    def commits(self, hello: Introduced) -> bool:
+    def commits(self, handshake: Introduced) -> bool:
         """Whether a node commits itself as it must, and as it did before."""
         return True
 
-    def met(self, place: int) -> None:
+    def met(self, node_id: int) -> None:
         """Somebody introduced itself who does the same."""
 
     # -- what every part uses -----------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class Member:
         """Whether this node takes part, or has."""
         return self.phase not in ("starting", "looking", "adopting")
 
-    def hello(self) -> tuple[int, int, bool, bool]:
+    def handshake(self) -> tuple[int, int, bool, bool]:
         """What this node says of itself: its round, from when it takes part, whether it has finished, whether it gives up."""
         over = self.phase in ("lingering", "left")
         return (self.round if self.begun else -1), self.start, over, self.phase == "failed"
@@ -227,7 +227,7 @@ class Member:
     def timer(self, name: str) -> None:
         """The time has come that was asked for."""
         if name == "greet":
-            self.people.greet()
+            self.introductions.greet()
         else:
             self.settle()
 
@@ -257,14 +257,14 @@ class Member:
 
     def _linger(self) -> None:
         """Stay until the others have finished, too, for as long as a round may take; with a barrier, while they need this node."""
-        roster, now = self.roster, self.now
+        membership, now = self.membership, self.now
         if self.rules.barrier:
             over = all(
-                place in roster.finished or roster.away(place, now, self.began) > self.rules.patience
-                for place in self.rules.others
+                node_id in membership.finished or membership.away(node_id, now, self.began) > self.rules.patience
+                for node_id in self.rules.others
             )
         else:
-            over = roster.alive(now) <= roster.finished or now - self.began >= max(LINGER, self.rules.deadline)
+            over = membership.alive(now) <= membership.finished or now - self.began >= max(LINGER, self.rules.deadline)
         if over:
             self.enter("left")
             self.act(Leave())

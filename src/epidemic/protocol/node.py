@@ -1,13 +1,13 @@
 """What a node of a method without rounds is: it goes on by itself, and only events tell it what happened.
 
 A node of such a method is a small state machine. Events come as calls (`started`, `trained`, `received`, `woken`, `online`), and what it
-wants done it says to `me`: train, send, wake me. It knows no clock, thread, socket or tensor: models are handles (`Row`), of which new
-ones are made by `me.mix` and `me.patch`. Who drives it computes them when it has to: the simulated clock, which plays all nodes of an
+wants done it says to `context`: train, send, wake me. It knows no clock, thread, socket or tensor: models are handles (`Row`), of which new
+ones are made by `context.mix` and `context.patch`. Who drives it computes them when it has to: the simulated clock, which plays all nodes of an
 experiment, or a deployed process, which plays its own.
 
 Rules that both drivers keep:
   - time is whole microseconds, and never goes back;
-  - a handle never changes: what is sent is what it was at that moment, however long the letter takes;
+  - a handle never changes: what is sent is what it was at that moment, however long the message takes;
   - a node trains one thing at a time; `trained` follows each `train`;
   - what is random is a function of (purpose, node, the node's own counter), never of the order of events.
 """
@@ -30,20 +30,20 @@ class Row(Protocol):
 
 
 @dataclass(slots=True)
-class Letter:
+class Message:
     """What one node sent to another."""
 
     sender: int
     row: Row | None  # a model, or one part of it; None: words only
-    tag: str = ""  # what kind of letter it is
+    tag: str = ""  # what kind of message it is
     note: tuple[int, ...] = ()  # whole numbers that go with it: ages, counters
     part: int | None = None  # which part of a model it carries; None: all of it
     sent_at: int = 0  # microseconds
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of letter that a method sends. Deployed nodes refuse letters of no kind, so that a node need not look at what it is given."""
+class MessageKind:
+    """A kind of message that a method sends. Deployed nodes refuse messages of no kind, so that a node need not look at what it is given."""
 
     tag: str = ""
     row: bool = True  # whether it carries a model, or a part of one
@@ -51,7 +51,7 @@ class Kind:
     notes: int = 0  # how many whole numbers go with it
 
 
-class Me(Protocol):
+class NodeContext(Protocol):
     """What a node knows of itself, and can have done. The driver makes one for each node."""
 
     id: int
@@ -88,7 +88,7 @@ class Me(Protocol):
         ...
 
     def withdraw(self) -> None:
-        """Take back letters that have not begun to leave."""
+        """Take back messages that have not begun to leave."""
         ...
 
     def wake_at(self, time: int, tag: str = "") -> None:
@@ -103,40 +103,40 @@ class Me(Protocol):
         """The weighted sum of these models, added in this order."""
         ...
 
-    def aggregate(self, own: Row, letters: Sequence[Letter], weights: Sequence[float] = ()) -> Row:
-        """What the experiment's [aggregation] makes of a model and of letters that carry whole ones, by ascending sender.
+    def aggregate(self, own: Row, messages: Sequence[Message], weights: Sequence[float] = ()) -> Row:
+        """What the experiment's [aggregation] makes of a model and of messages that carry whole ones, by ascending sender.
 
         `weights`: how much each counts in an average, the own model first; none: all alike.
         """
         ...
 
     def patch(self, base: Row, parts: Mapping[int, Sequence[Term]]) -> Row:
-        """The base with some parts replaced by weighted sums; a term is a whole model or a letter's part."""
+        """The base with some parts replaced by weighted sums; a term is a whole model or a message's part."""
         ...
 
-    def used(self, letters: Iterable[Letter]) -> None:
-        """Count letters that went into the model."""
+    def used(self, messages: Iterable[Message]) -> None:
+        """Count messages that went into the model."""
         ...
 
-    def dropped(self, letters: Iterable[Letter]) -> None:
-        """Count letters that came and were of no use."""
+    def dropped(self, messages: Iterable[Message]) -> None:
+        """Count messages that came and were of no use."""
         ...
 
 
 class Node:
     """One node of a method without rounds. Derive from it and write what should happen; the rest does nothing."""
 
-    def __init__(self, me: Me) -> None:
-        self.me = me
+    def __init__(self, context: NodeContext) -> None:
+        self.context = context
 
     def started(self) -> None:
         """The node exists and has its initial model; called once."""
 
     def trained(self, row: Row) -> None:
-        """The local steps are done, and this came out; `me.model` is still what it was."""
+        """The local steps are done, and this came out; `context.model` is still what it was."""
 
-    def received(self, letter: Letter) -> None:
-        """A letter came."""
+    def received(self, message: Message) -> None:
+        """A message came."""
 
     def woken(self, tag: str) -> None:
         """The time has come that was asked for."""
@@ -144,8 +144,8 @@ class Node:
     def online(self) -> None:
         """The node is back after it was away; its timers and its training go on by themselves."""
 
-    def letters_held(self) -> int:
-        """How many letters came and are neither used nor dropped yet."""
+    def messages_held(self) -> int:
+        """How many messages came and are neither used nor dropped yet."""
         return 0
 
     def counts(self) -> dict[str, int]:

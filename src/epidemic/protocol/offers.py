@@ -1,4 +1,4 @@
-"""Offers: where receivers have a cap, a letter is offered first; another random node is tried instead of one that has enough."""
+"""Offers: where receivers have a cap, a message is offered first; another random node is tried instead of one that has enough."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class Offers:
         self._round = -1
         self._tried: set[int] = set()
         self._alive: frozenset[int] = frozenset()
-        self._left: dict[int, int] = {}  # by who has been offered a letter: how often another one may be tried instead
+        self._left: dict[int, int] = {}  # by who has been offered a message: how often another one may be tried instead
         self.undelivered = 0
 
     def begin(self, round: int, targets: tuple[int, ...], alive: frozenset[int]) -> None:
-        """Offer the letter of a round to those of its targets who are there."""
+        """Offer the message of a round to those of its targets who are there."""
         self._round, self._alive = round, alive
-        self._tried = {*targets, self._node.rules.place}
+        self._tried = {*targets, self._node.rules.node_id}
         self._left = {}
-        for place in targets:
-            if place in alive:
-                self._offer(place, self._node.rules.retries)
+        for node_id in targets:
+            if node_id in alive:
+                self._offer(node_id, self._node.rules.retries)
 
-    def _offer(self, place: int, retries: int) -> None:
-        self._left[place] = retries
-        self._node.ask("offer", place, self._round, max(SECOND, self._node.pace.limit))
+    def _offer(self, node_id: int, retries: int) -> None:
+        self._left[node_id] = retries
+        self._node.ask("offer", node_id, self._round, max(SECOND, self._node.adaptive_timeout.limit))
 
     def answered(self, event: Answered) -> None:
         """Somebody accepts, or has enough."""
@@ -47,13 +47,13 @@ class Offers:
             return
         others = sorted(self._alive - self._tried)
         if retries and others and self._node.round == self._round:
-            place = others[self._node.draw(len(others))]
-            self._tried.add(place)
-            self._offer(place, retries - 1)
+            node_id = others[self._node.draw(len(others))]
+            self._tried.add(node_id)
+            self._offer(node_id, retries - 1)
 
     def asked(self, event: Asked) -> None:
         """Somebody offers a message to this node, and so says which round it is in."""
         if 0 <= event.round < self._node.rules.rounds:
-            self._node.roster.reached(event.by, event.round)
+            self._node.membership.reached(event.by, event.round)
         promised = self._node.mailbox.promise(event.round, event.by)
         self._node.act(Answer(event.reply, ACCEPTED if promised else BUSY))

@@ -1,6 +1,6 @@
-"""Questions: letters that do not come are asked for, and those that others ask for are sent again.
+"""Questions: messages that do not come are asked for, and those that others ask for are sent again.
 
-Nothing that is asked makes this node send a letter more often than every few seconds to one place.
+Nothing that is asked makes this node send a message more often than every few seconds to one place.
 """
 
 from __future__ import annotations
@@ -8,51 +8,51 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from epidemic.protocol.events import NOT_YET, NOTHING, SECOND, Answer, Answered, AnswerLetter, Asked, Forget
+from epidemic.protocol.events import NOT_YET, NOTHING, SECOND, Answer, Answered, AnswerMessage, Asked, Forget
 
 if TYPE_CHECKING:
     from epidemic.protocol.rounds import Rounds
 
 SEND_AGAIN = 3 * SECOND
-"""For so long a letter that was sent is taken to be on its way."""
+"""For so long a message that was sent is taken to be on its way."""
 
 
 class Questions:
-    """What one node asks and is asked about letters, besides offers."""
+    """What one node asks and is asked about messages, besides offers."""
 
     def __init__(self, node: Rounds, kept: Mapping[int, Iterable[int]]) -> None:
-        """`kept` are the targets of letters sent before a restart, by round."""
+        """`kept` are the targets of messages sent before a restart, by round."""
         self._node = node
         self.kept: dict[int, dict[int, int | None]] = {
             round: dict.fromkeys(targets) for round, targets in kept.items()
         }  # by round: to whom, and when it was sent last
-        self._asking: set[int] = set()  # who is just asked for a letter
+        self._asking: set[int] = set()  # who is just asked for a message
 
-    # -- letters that are kept ----------------------------------------------------------------------------------------
+    # -- messages that are kept ----------------------------------------------------------------------------------------
 
     def keep(self, round: int, targets: tuple[int, ...]) -> None:
-        """The letter of a round can be asked for, and the oldest no more."""
+        """The message of a round can be asked for, and the oldest no more."""
         self.kept[round] = dict.fromkeys(targets)
         before = round - self._node.rules.kept + 1
         if any(old < before for old in self.kept):
             self.kept = {of: sent for of, sent in self.kept.items() if of >= before}
             self._node.act(Forget(before))
 
-    def sent(self, round: int, places: Iterable[int]) -> None:
-        """The letter of a round is on its way to these."""
-        for place in places:
-            self.kept[round][place] = self._node.now
+    def sent(self, round: int, node_ids: Iterable[int]) -> None:
+        """The message of a round is on its way to these."""
+        for node_id in node_ids:
+            self.kept[round][node_id] = self._node.now
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    def ask_again(self, places: Iterable[int]) -> None:
-        """Ask those whose letters of this round do not come."""
-        for place in sorted(set(places) - self._asking):
-            self._asking.add(place)
-            self._node.ask("again", place, self._node.round, SECOND)
+    def ask_again(self, node_ids: Iterable[int]) -> None:
+        """Ask those whose messages of this round do not come."""
+        for node_id in sorted(set(node_ids) - self._asking):
+            self._asking.add(node_id)
+            self._node.ask("again", node_id, self._node.round, SECOND)
 
     def answered(self, event: Answered) -> None:
-        """Somebody who was asked for its letter sends it, or has none."""
+        """Somebody who was asked for its message sends it, or has none."""
         if event.by not in self._asking:
             return
         self._asking.discard(event.by)
@@ -62,7 +62,7 @@ class Questions:
     # -- answering ----------------------------------------------------------------------------------------------------
 
     def asked_again(self, event: Asked) -> None:
-        """Somebody asks for its letter of a round."""
+        """Somebody asks for its message of a round."""
         node = self._node
         sent = self.kept.get(event.round, {})
         if event.by in sent and node.phase != "looking":
@@ -71,7 +71,7 @@ class Questions:
                 node.act(Answer(event.reply, NOT_YET))
                 return
             sent[event.by] = node.now
-            node.act(AnswerLetter(event.reply, event.round, event.by))
+            node.act(AnswerMessage(event.reply, event.round, event.by))
             return
         past = event.round < max(node.round, node.start)
         node.act(Answer(event.reply, NOTHING if past else NOT_YET))

@@ -1,7 +1,7 @@
 """The round protocol of one node: it trains, sends, closes the round, mixes, and goes on until the end.
 
 Who dies is no longer expected; who comes back asks where the others are and takes a model; who falls behind leaves rounds out; who is
-ahead waits. Nothing that a single member says moves a node: see `roster`.
+ahead waits. Nothing that a single member says moves a node: see `membership`.
 
 Nodes stay together by three rules. A round in which a node has heard fewer than a third of its live in-neighbours lasts until the deadline, as
 long as one of them may still send (not only for the usual time, which a short pause exceeds). A node that is far ahead of the others waits
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from epidemic.protocol.adaptive_timeout import AdaptiveTimeout
 from epidemic.protocol.commitment import Commitments
 from epidemic.protocol.events import (
     SECOND,
@@ -35,18 +36,17 @@ from epidemic.protocol.events import (
     Train,
     Trained,
 )
-from epidemic.protocol.known import Known
+from epidemic.protocol.locate import Locate
 from epidemic.protocol.mailbox import Mailbox
 from epidemic.protocol.member import TICK, Member
 from epidemic.protocol.offers import Offers
-from epidemic.protocol.pace import Pace
+from epidemic.protocol.partial_view import PartialView
+from epidemic.protocol.peer_sampler import PeerSampler
 from epidemic.protocol.questions import Questions
-from epidemic.protocol.rules import Count, Draw, Rules, View
-from epidemic.protocol.sample import Sample
-from epidemic.protocol.side import Side
-from epidemic.protocol.whereabouts import Whereabouts
+from epidemic.protocol.rules import Count, Draw, NodeView, Rules
+from epidemic.protocol.sample import PeerSample
 
-__all__ = ["Acquaintance", "Count", "Rounds", "Rules", "View"]
+__all__ = ["Count", "NodeView", "PartialKnowledge", "Rounds", "Rules"]
 
 BEHIND = 2
 """So many rounds behind enough others after its training, a node goes on where they are: nobody waits for what it would send. While it waits for
@@ -62,7 +62,7 @@ RECENT = 20
 LOCATE = SECOND // 4
 """So long a node that was left behind waits for others to say where they are."""
 ASK_AGAIN = 2 * SECOND
-"""So often a letter is asked for that was asked for in vain."""
+"""So often a message is asked for that was asked for in vain."""
 
 
 REFUSED = {
@@ -74,13 +74,13 @@ REFUSED = {
 
 
 @dataclass(frozen=True)
-class Acquaintance:
+class PartialKnowledge:
     """How a node comes to know some of the others, and to how many of them it sends."""
 
-    side: Side
+    sampler: PeerSampler
     s: int
     cycles: int = 1
-    sample: Sample | None = None  # None: an empty one
+    sample: PeerSample | None = None  # None: an empty one
 
 
 class Rounds(Member):
@@ -91,7 +91,7 @@ class Rounds(Member):
     def __init__(
         self,
         rules: Rules,
-        view: Callable[[int], View] | Acquaintance,
+        view: Callable[[int], NodeView] | PartialKnowledge,
         draw: Draw,
         token: str,
         *,
@@ -100,31 +100,33 @@ class Rounds(Member):
         tally: Mapping[str, int] | None = None,
         count: Count | None = None,
         coin: Commitments | None = None,
-        roster: Any = None,
+        membership: Any = None,
     ) -> None:
-        """`done` rounds are behind it; `kept` are the targets of letters sent before a restart, by round.
+        """`done` rounds are behind it; `kept` are the targets of messages sent before a restart, by round.
 
         `view`: what rounds have in store, or how the node comes to know others where it does not know everybody.
-        `coin`: what the nodes have committed to, where their coin is a committed one. `roster`: see `Member`.
+        `coin`: what the nodes have committed to, where their coin is a committed one. `membership`: see `Member`.
         """
-        super().__init__(rules, draw, token, done=done, count=count, roster=roster)
+        super().__init__(rules, draw, token, done=done, count=count, membership=membership)
         self.coin = coin
         self.commitment = b"" if coin is None else coin.commitment
-        self.known: Known | None = None
-        if isinstance(view, Acquaintance):
-            self.known = Known(self, view.side, view.s, view.cycles, view.sample or Sample(rules.place, draw))
-        self.view: Callable[[int], View] = view if self.known is None else self.known  # type: ignore[assignment]
+        self.known: PartialView | None = None
+        if isinstance(view, PartialKnowledge):
+            self.known = PartialView(
+                self, view.sampler, view.s, view.cycles, view.sample or PeerSample(rules.node_id, draw)
+            )
+        self.view: Callable[[int], NodeView] = view if self.known is None else self.known  # type: ignore[assignment]
         self.mailbox: Mailbox[tuple[Any, int]] = Mailbox(
             ahead=rules.ahead, room=max(64, 4 * rules.nodes), cap=rules.cap, most=rules.most, tally=tally
         )
-        self.pace = Pace(rules.deadline, blind=rules.blind)
+        self.adaptive_timeout = AdaptiveTimeout(rules.deadline, blind=rules.blind)
         self.questions = Questions(self, kept or {})
         self.offers = Offers(self)
-        self.whereabouts = Whereabouts(self)
+        self.locate = Locate(self)
         self.recent: deque[tuple[int, int]] = deque(maxlen=RECENT)  # messages heard and expected in the last rounds
         self.mailbox.begin_with(done)
         self._ask_at = 0  # when those missing are asked
-        self._ready: dict[int, int] = {}  # since when it waited for letters, of the last rounds
+        self._ready: dict[int, int] = {}  # since when it waited for messages, of the last rounds
         self._carried: dict[int, tuple[int, Any]] = {}  # by sender: the last message that came late, and its round
 
     @property
@@ -133,7 +135,7 @@ class Rounds(Member):
         return self.mailbox.held + len(self._carried)
 
     def on(self, event: Event) -> None:
-        """A letter came, or something was computed."""
+        """A message came, or something was computed."""
         match event:
             case Arrived():
                 self._arrived(event)
@@ -157,27 +159,27 @@ class Rounds(Member):
         if self.known is not None and self.phase == "looking":
             self.known.looking()
 
-    def commits(self, hello: Introduced) -> bool:
+    def commits(self, handshake: Introduced) -> bool:
         """Whether a node commits itself as it must, and as it did before."""
-        return self.coin is None or self.coin.commit(hello.place, hello.commitment)
+        return self.coin is None or self.coin.commit(handshake.node_id, handshake.commitment)
 
-    def met(self, place: int) -> None:
+    def met(self, node_id: int) -> None:
         """Somebody introduced itself."""
         if self.known is not None:
-            self.known.met(place)
+            self.known.met(node_id)
 
     def waiting(self) -> None:
         """Look whether the round is over, or the others are found."""
         if self.phase == "waiting":
             self._wait()
-        elif self.phase == "locating" and (self.whereabouts.front_is_known or self.now - self.began >= LOCATE):
+        elif self.phase == "locating" and (self.locate.front_is_known or self.now - self.began >= LOCATE):
             self._begin_to_wait()
 
     # -- a round ------------------------------------------------------------------------------------------------------
 
     def go_to(self, round: int, how: str) -> None:
         """Leave out the rounds before this one."""
-        front = max(round - 1, self.roster.front(self.now))
+        front = max(round - 1, self.membership.front(self.now))
         self.say(f"the others are in round {front}: going on from {round} instead of {self.done}, {how}")
         self.count.jumped += max(0, min(round, self.rules.rounds) - self.done)
         self.done = self.start = min(round, self.rules.rounds)
@@ -197,7 +199,7 @@ class Rounds(Member):
         view = self._begin()
         self.act(Train(self.round, len(view.targets)))
 
-    def _begin(self) -> View:
+    def _begin(self) -> NodeView:
         self.round = self.done
         if self.known is not None:
             self.known.opened(self.round)
@@ -208,8 +210,8 @@ class Rounds(Member):
     def _trained(self, round: int) -> None:
         if self.phase != "training" or round != self.round:
             return
-        self.pace.worked(self.now - self.began)
-        if self._front_is_vague and self.whereabouts.ask_for_front():
+        self.adaptive_timeout.worked(self.now - self.began)
+        if self._front_is_vague and self.locate.ask_for_front():
             self.enter("locating")  # nobody would hear what is sent in a round that is over
             self.wake("wait", self.now + LOCATE)
         else:
@@ -221,10 +223,10 @@ class Rounds(Member):
             self._send_and_wait(self.view(self.round))
         self._wait()
 
-    def _send_and_wait(self, view: View) -> None:
+    def _send_and_wait(self, view: NodeView) -> None:
         self._send(view)
         self.enter("waiting")
-        self._ask_at = self.now + self.pace.suspicious
+        self._ask_at = self.now + self.adaptive_timeout.suspicious
 
     @property
     def _behind(self) -> int:
@@ -234,13 +236,13 @@ class Rounds(Member):
         """
         if self._expects_anybody:
             return 1
-        return BEHIND if self.roster.witnesses(self.now) > 2 else BEHIND + 1
+        return BEHIND if self.membership.witnesses(self.now) > 2 else BEHIND + 1
 
     @property
     def _front_is_vague(self) -> bool:
         """Whether somebody says to be far ahead, and not enough others have been heard lately to tell."""
         behind = self._behind
-        front, furthest = self.roster.front(self.now, behind - 1), self.roster.furthest(self.now)
+        front, furthest = self.membership.front(self.now, behind - 1), self.membership.furthest(self.now)
         return not self.rules.barrier and furthest >= max(front + behind, self.round + behind)
 
     def _caught_up(self, behind: int) -> bool:
@@ -248,7 +250,7 @@ class Rounds(Member):
         front, last = self._front(), self.rules.rounds - 1
         if self.rules.barrier or self.round >= last or front < self.round + behind:
             return False
-        self.whereabouts.found_front()
+        self.locate.found_front()
         self.mailbox.skip()
         self.go_to(min(front + 1, last), "with its own model")
         self._send_and_wait(self._begin())
@@ -265,7 +267,7 @@ class Rounds(Member):
 
         A few members can all say that they are ahead, but they cannot send more messages than they have drawn.
         """
-        front, here = self.roster.front(self.now, self._behind - 1), self.round
+        front, here = self.membership.front(self.now, self._behind - 1), self.round
         if self.coin is None or front > here + self.rules.ahead:
             return front
         return max((t for t in range(here + 1, front + 1) if self._shown(t - here, 2)), default=here)
@@ -278,11 +280,11 @@ class Rounds(Member):
         here = sum(len(self.mailbox.early(self.round + i)) for i in range(1, rounds + 1))
         return here >= max(2, (rounds * len(self.view(self.round).targets) + 1) // 2 + more)
 
-    def _send(self, view: View) -> None:
+    def _send(self, view: NodeView) -> None:
         self.questions.keep(self.round, view.targets)
-        alive = self.roster.alive(self.now)
+        alive = self.membership.alive(self.now)
         if self.rules.cap is None:
-            there = tuple(place for place in view.targets if place in alive)
+            there = tuple(node_id for node_id in view.targets if node_id in alive)
             self.questions.sent(self.round, there)
             self.act(Send(self.round, there))
         else:
@@ -290,9 +292,9 @@ class Rounds(Member):
 
     def _wait(self) -> None:
         """Close the round if it is over; ask those whose messages do not come."""
-        rules, alive = self.rules, self.roster.alive(self.now)
+        rules, alive = self.rules, self.membership.alive(self.now)
         if self._front_is_vague:
-            self.whereabouts.ask_for_front()
+            self.locate.ask_for_front()
         self._caught_up(BEHIND + 1)
         if rules.barrier:
             missing, left = self.mailbox.missing(), TICK
@@ -320,25 +322,25 @@ class Rounds(Member):
 
     def _left_for_neighbours(self) -> tuple[frozenset[int], int]:
         """Where the in-neighbours are known: whose messages are waited for, and how much time they have left."""
-        roster, now, heard = self.roster, self.now, self.mailbox.heard
+        membership, now, heard = self.membership, self.now, self.mailbox.heard
         view, waited = self.view(self.round), now - self.began
         missing = self.mailbox.missing()
-        absent = roster.taking_part(missing, now)
-        missing = roster.expected(missing, self.round, now)
+        absent = membership.taking_part(missing, now)
+        missing = membership.expected(missing, self.round, now)
         held = frozenset[int]()
-        if roster.far_behind(self.round - LEAD, now):
+        if membership.far_behind(self.round - LEAD, now):
             held = absent
         elif ALONE * heard < heard + len(absent):
-            held = roster.worth_waiting_for(absent, self.round, now)
+            held = membership.worth_waiting_for(absent, self.round, now)
         missing |= held
-        usual = self.rules.deadline if held else self.pace.limit
-        if missing and not held and not roster.punctual(missing):
+        usual = self.rules.deadline if held else self.adaptive_timeout.limit
+        if missing and not held and not membership.punctual(missing):
             # others wait for this node no longer than it waits: it must not wait as long for one that is slow
             usual //= 2
         return missing, self.rules.close.left(
             heard=heard,
             expected=len(view.expected or ()),
-            missing=bool(missing) or not roster.alive(now),
+            missing=bool(missing) or not membership.alive(now),
             waited=waited,
             usual=usual,
         )
@@ -349,61 +351,63 @@ class Rounds(Member):
         wanted = len(self.view(self.round).targets)
         if rules.cap is not None and heard >= rules.cap:
             return 0
-        if self._overtaken(wanted) or self.roster.front(self.now) > self.round:
+        if self._overtaken(wanted) or self.membership.front(self.now) > self.round:
             return 0
-        left = rules.close.left(heard=heard, expected=wanted, missing=True, waited=waited, usual=self.pace.limit)
+        left = rules.close.left(
+            heard=heard, expected=wanted, missing=True, waited=waited, usual=self.adaptive_timeout.limit
+        )
         if rules.close.enough(heard, wanted):
             return left
         if (
-            left <= 0 and ALONE * heard < wanted and self.roster.alive(self.now)
+            left <= 0 and ALONE * heard < wanted and self.membership.alive(self.now)
         ):  # nobody drew this node, or it is ahead
-            since = self.whereabouts.in_company_since(self.round)
+            since = self.locate.in_company_since(self.round)
             until = rules.deadline - waited
-            return until if since is None else min(until, since + self.pace.grace - self.now)
+            return until if since is None else min(until, since + self.adaptive_timeout.grace - self.now)
         return left
 
     def _away_too_long(self, missing: frozenset[int]) -> bool:
         """Whether one of these is away for so long that the barrier will not be passed; then this node gives up."""
-        for place in sorted(missing):
-            if self.roster.away(place, self.now, self.began) > self.rules.patience:
+        for node_id in sorted(missing):
+            if self.membership.away(node_id, self.now, self.began) > self.rules.patience:
                 self.fail(
-                    f"round {self.round}: node {place} has been away for {self.rules.patience / SECOND:g} s (network.patience), and"
+                    f"round {self.round}: node {node_id} has been away for {self.rules.patience / SECOND:g} s (network.patience), and"
                     ' with network.close.kind = "barrier" nobody goes on without it; start all nodes again to go on'
                 )
                 return True
         return False
 
-    def will_not_come(self, place: int) -> None:
-        """Somebody has no letter for this node in the open round."""
+    def will_not_come(self, node_id: int) -> None:
+        """Somebody has no message for this node in the open round."""
         if self.phase != "waiting":
             return
         if not self.rules.barrier:
-            self.mailbox.excuse(self.round, place)
+            self.mailbox.excuse(self.round, node_id)
             self._wait()
-        elif place in self.mailbox.missing():
+        elif node_id in self.mailbox.missing():
             self.fail(
-                f"round {self.round}: node {place} no longer has its letter for this node, so that the barrier cannot be"
+                f"round {self.round}: node {node_id} no longer has its message for this node, so that the barrier cannot be"
                 ' passed: a node was away for too long; start the run again, or use network.close.kind = "adaptive"'
             )
 
     def _close(self, missing: frozenset[int]) -> None:
         self.count.longest_wait = max(self.count.longest_wait, self.now - self.began)
-        letters = self.mailbox.take()
-        for _, arrived in letters.values():
-            self.pace.waited(arrived - self.began)
+        messages = self.mailbox.take()
+        for _, arrived in messages.values():
+            self.adaptive_timeout.waited(arrived - self.began)
         self._ready = {round: since for round, since in self._ready.items() if round > self.round - 8}
         self._ready[self.round] = self.began
         self.count.lost += len(missing)
-        self.roster.missed(missing, self.now - self.began, self.now)
-        self._note(len(letters))
+        self.membership.missed(missing, self.now - self.began, self.now)
+        self._note(len(messages))
         self.enter("mixing")
-        mixed = {sender: (letter, 0) for sender, (letter, _) in letters.items()}
-        for sender, (round, letter) in self._carried.items():
-            mixed.setdefault(sender, (letter, self.round - round))
+        mixed = {sender: (message, 0) for sender, (message, _) in messages.items()}
+        for sender, (round, message) in self._carried.items():
+            mixed.setdefault(sender, (message, self.round - round))
         self._carried = {}
         those = [(sender, *mixed[sender]) for sender in sorted(mixed)]
         ages = tuple(age for _, _, age in those)
-        self.act(Mix(self.round, tuple((sender, letter) for sender, letter, _ in those), ages if any(ages) else ()))
+        self.act(Mix(self.round, tuple((sender, message) for sender, message, _ in those), ages if any(ages) else ()))
 
     def _note(self, heard: int) -> None:
         """Count what a round brought, and what its graph promised."""
@@ -422,7 +426,7 @@ class Rounds(Member):
         self.done = round + 1
         self.open()
 
-    # -- letters ------------------------------------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------------------------------
 
     def _arrived(self, event: Arrived) -> None:
         rules, here = self.rules, max(self.done, self.round)
@@ -441,7 +445,7 @@ class Rounds(Member):
             if event.graph != view.graph:
                 self.count.refused["wrong-graph"] += 1
                 self.say_once(
-                    "wrong-graph", "refused a letter: its sender drew another graph (further ones are counted only)"
+                    "wrong-graph", "refused a message: its sender drew another graph (further ones are counted only)"
                 )
                 return
             if rules.cap is None and view.expected is not None and event.sender not in view.expected:
@@ -450,17 +454,17 @@ class Rounds(Member):
         if self.mailbox.full(event.round, event.sender):
             self._refuse("surplus")
             return
-        outcome = self.mailbox.put(event.round, event.sender, (event.letter, self.now))
+        outcome = self.mailbox.put(event.round, event.sender, (event.message, self.now))
         if self.coin is None or outcome not in ("early", "duplicate") or event.round <= here + NEAR:
-            self.roster.reached(event.sender, event.round)
+            self.membership.reached(event.sender, event.round)
         if outcome in ("counted", "early"):
-            self.roster.heard(event.sender, event.round, self.now)
+            self.membership.heard(event.sender, event.round, self.now)
         elif outcome == "late" and since is not None:
-            self.pace.waited(self.now - since)
+            self.adaptive_timeout.waited(self.now - since)
             if self.rules.close.carries and self._carried.get(event.sender, (-1,))[0] < event.round:
-                self._carried[event.sender] = event.round, event.letter
+                self._carried[event.sender] = event.round, event.message
             if event.round > self.round - BEHIND:
-                self.roster.nearly(event.sender)
+                self.membership.nearly(event.sender)
         if self.phase == "waiting":
             self._wait()
 
@@ -472,14 +476,14 @@ class Rounds(Member):
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def asked(self, event: Asked) -> None:
-        """Somebody asks for a letter, or offers one."""
+        """Somebody asks for a message, or offers one."""
         if event.topic == "again":
             self.questions.asked_again(event)
         else:
             self.offers.asked(event)
 
     def answered(self, event: Answered) -> None:
-        """Somebody who was asked for a letter, or offered one, answers."""
+        """Somebody who was asked for a message, or offered one, answers."""
         if event.topic == "again":
             self.questions.answered(event)
         else:

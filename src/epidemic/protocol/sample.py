@@ -37,7 +37,7 @@ class _Slot:
             self.peer, self.rank = peer, rank
 
 
-class Sample:
+class PeerSample:
     """Peers of one node that no flood of entries replaces."""
 
     def __init__(self, node: int, draw: Draw, saved: Iterable[Saved] = ()) -> None:
@@ -99,4 +99,4 @@ class Sample:
             if slot.peer == peer:
                 self._slots[i] = _Slot(self._key())
         self.see(left)
-        self._failures = {place: count for place, count in self._failures.items() if place in self.peers}
+        self._failures = {node_id: count for node_id, count in self._failures.items() if node_id in self.peers}

@@ -37,12 +37,12 @@ class Search:
     def look(self) -> None:
         """Wait for the others; begin, catch up, or give up."""
         node = self._node
-        rules, roster, waited = node.rules, node.roster, node.now - node.began
-        if roster.others_here(node.token):
+        rules, membership, waited = node.rules, node.membership, node.now - node.began
+        if membership.others_here(node.token):
             if waited > TAKEN:
-                node.fail(f"another process runs as node {rules.place}; stop it first", bad_input=True)
+                node.fail(f"another process runs as node {rules.node_id}; stop it first", bad_input=True)
             return
-        alive = roster.alive(node.now)
+        alive = membership.alive(node.now)
         founders = rules.others if rules.barrier else rules.founders
         if not (self._complete(founders, alive) or self._begun(waited) or waited > rules.patience):
             if self._told is None or node.now - self._told > TELL:
@@ -54,33 +54,33 @@ class Search:
         if problem is not None:
             node.fail(problem, bad_input=True)
             return
-        node.people.found(alive)
-        front = roster.front(node.now)
-        if roster.began_without_us(node.now) and front > node.done and not rules.barrier:
+        node.introductions.found(alive)
+        front = membership.front(node.now)
+        if membership.began_without_us(node.now) and front > node.done and not rules.barrier:
             self._rejoin(front)
         else:
             node.open()
 
     def _complete(self, founders: frozenset[int], alive: frozenset[int]) -> bool:
         """Whether everybody who is waited for is there, or so many differ that it is no use to wait; one alone who differs says little."""
-        differing, nodes = self._node.roster.differing, self._node.rules.nodes
-        several_differ = len(differing) >= self._node.roster.witnesses(self._node.now)
+        differing, nodes = self._node.membership.differing, self._node.rules.nodes
+        several_differ = len(differing) >= self._node.membership.witnesses(self._node.now)
         everybody = founders - differing.keys() <= alive and (bool(alive) or several_differ)
         return everybody or len(differing) > nodes // 2
 
     def _begun(self, waited: int) -> bool:
         """Whether the others have begun, and all who are there have said where they are, or had the time to."""
         node = self._node
-        introduced = not node.roster.strangers() or waited > UNDERSTOOD
-        return not node.rules.barrier and waited > SECOND and introduced and node.roster.front(node.now) >= 0
+        introduced = not node.membership.strangers() or waited > UNDERSTOOD
+        return not node.rules.barrier and waited > SECOND and introduced and node.membership.front(node.now) >= 0
 
     def _problem(self, founders: frozenset[int], alive: frozenset[int]) -> str | None:
         """Why the node cannot begin."""
-        rules, differing = self._node.rules, self._node.roster.differing
+        rules, differing = self._node.rules, self._node.membership.differing
         within = f"within {rules.patience / SECOND:g} s (network.patience)"
         if len(differing) > len(alive):
-            place, different = sorted(differing.items())[0]
-            return f"node {place} runs another experiment: {'; '.join(different[:4])}; all nodes must agree"
+            node_id, different = sorted(differing.items())[0]
+            return f"node {node_id} runs another experiment: {'; '.join(different[:4])}; all nodes must agree"
         if not alive:
             return f"no other node was found {within}"
         if rules.barrier and not founders <= alive:
@@ -95,7 +95,7 @@ class Search:
         node = self._node
         node.enter("adopting")
         self._goal = front + 1
-        donors = node.roster.learning(node.now) if node.wants_model else []
+        donors = node.membership.learning(node.now) if node.wants_model else []
         self._donors = []
         while donors and len(self._donors) < DONORS:
             self._donors.append(donors.pop(node.draw(len(donors))))
@@ -103,7 +103,7 @@ class Search:
 
     def _ask_donor(self) -> None:
         node = self._node
-        self._goal = max(self._goal, node.roster.front(node.now) + 1)
+        self._goal = max(self._goal, node.membership.front(node.now) + 1)
         self._donor = self._donors.pop(0) if self._donors else None
         if self._donor is not None:
             node.ask("model", self._donor, self._goal - 1, min(5 * SECOND, max(SECOND, node.rules.deadline)))
@@ -121,7 +121,7 @@ class Search:
         if event.answer is None or isinstance(event.answer, str):
             self._ask_donor()
         else:
-            self._goal = max(self._goal, node.roster.front(node.now) + 1)
+            self._goal = max(self._goal, node.membership.front(node.now) + 1)
             node.act(Adopt(event.answer))
 
     def adopted(self) -> None:

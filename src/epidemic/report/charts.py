@@ -13,9 +13,9 @@ from html import escape
 
 import msgspec
 
-from epidemic.errors import plain
+from epidemic.core.errors import plain
 from epidemic.report.axes import WHOLE, Axis, Box, frame, labels, number, roomy, svg, vertical_grid, with_room
-from epidemic.report.looks import LineStyle, colour_name
+from epidemic.report.palette import LineStyle, colour_name
 
 __all__ = ["Axis", "ChartPoint", "LineStyle", "Series", "bar_chart", "colour_name", "heat_chart", "line_chart", "range_of", "rows_chart", "strip_chart", "value_chart"]  # fmt: skip
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from epidemic.core.errors import plain
 from epidemic.counting import TRAININGS, without_rounds
-from epidemic.errors import plain
 from epidemic.record import Record
-from epidemic.report.looks import LineStyle
+from epidemic.report.palette import LineStyle
 from epidemic.report.schemes import looks_of
 from epidemic.report.settings import method_of
 from epidemic.report.statistics import Interval, along, curve

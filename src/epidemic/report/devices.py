@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epidemic.clock import Device
-from epidemic.errors import BadInput
+from epidemic.core.errors import BadInput
 from epidemic.report.style import BLUE, GREEN, ORANGE, new_figure, polish
 
 if TYPE_CHECKING:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from epidemic.record import PerNode, Record
+from epidemic.record import NodeNumbers, Record
 from epidemic.report.style import BLUE, RED, new_figure, polish
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def values_of(found: PerNode, what: str) -> list[float | None]:
+def values_of(found: NodeNumbers, what: str) -> list[float | None]:
     """The accuracies, losses or values of a metric, in the order of the nodes."""
     if what == "accuracy":
         return list(found.accuracy or ())

@@ -1,11 +1,11 @@
-"""Numbers as a page shows them: by the rules of `epidemic.shown`, with room around the ±."""
+"""Numbers as a page shows them: by the rules of `epidemic.core.formatting`, with room around the ±."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from epidemic.shown import decimals as shown
-from epidemic.shown import half_width, interval
+from epidemic.core.formatting import decimals as shown
+from epidemic.core.formatting import half_width, interval
 
 __all__ = ["half_width", "shown", "shown_interval"]
 

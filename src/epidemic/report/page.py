@@ -7,11 +7,11 @@ from importlib.resources import files
 
 from epidemic import __version__
 from epidemic.report import sections
-from epidemic.report.clocked import clock_section
+from epidemic.report.contents import ReportContents
 from epidemic.report.parts import count
 from epidemic.report.results import Results
-from epidemic.report.shown import Shown
 from epidemic.report.sweeps import sweep_section
+from epidemic.report.time_section import clock_section
 
 NOTES = 12
 """More notes than this are folded."""
@@ -25,7 +25,7 @@ def page(results: Results, title: str = "Epidemic Learning: results", target: fl
         title: The heading.
         target: The accuracy whose cost is compared, from 0 to 1; by default the best of a regular topology, else of the first run.
     """
-    shown = Shown(results, target)
+    shown = ReportContents(results, target)
     parts = [
         sweep_section(shown),
         sections.summary(shown),

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from epidemic.report.looks import LineStyle
+from epidemic.report.palette import LineStyle
 
 LONG = 40
 """A table with more rows than this scrolls upwards too."""

@@ -16,15 +16,15 @@ from typing import Any
 
 import msgspec
 
+from epidemic.core.errors import BadInput, plain
+from epidemic.core.files import UNREADABLE, read_bounded, read_json
 from epidemic.counting import of_planned
 from epidemic.data.images import need
-from epidemic.errors import BadInput, plain
-from epidemic.files import UNREADABLE, read_bounded, read_json
-from epidemic.host.store import RECORDS, TIMINGS, RunState, read_state
 from epidemic.record import LARGEST_RECORDS, Living, Record, Spread, Summary, read_records
 from epidemic.report.nodes import rows_of
 from epidemic.report.settings import ComparedSettings, differing, method_of, settings_of
 from epidemic.report.statistics import places_of
+from epidemic.runtime.run_directory import RECORDS, TIMINGS, RunState, read_state
 
 
 class RunInfo(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from epidemic.report.looks import DASHES, WORDS, LineStyle, looks_of_methods
+from epidemic.report.palette import DASHES, WORDS, LineStyle, looks_of_methods
 from epidemic.report.settings import METHOD, ComparedSettings, Value, VariedSetting, method_of
 
 PANELS = 12

@@ -10,19 +10,19 @@ from typing import Any
 
 import msgspec
 
+from epidemic.core.formatting import ABOUT_DISAGREEMENT
 from epidemic.counting import rounds_planned
 from epidemic.report import charts
 from epidemic.report.charts import Series
-from epidemic.report.looks import LineStyle
+from epidemic.report.contents import LOSS, Quantity, ReportContents, has_accuracy
 from epidemic.report.numbers import shown as number
 from epidemic.report.numbers import shown_interval
+from epidemic.report.palette import LineStyle
 from epidemic.report.parts import figure, legend, section, swatch, table, value_text
 from epidemic.report.results import NodeResult, Result, SeedResult
-from epidemic.report.shown import LOSS, Quantity, Shown, has_accuracy
 from epidemic.report.statistics import READ, Interval, best, disagreement_of, first_reaching
 from epidemic.report.sweeps import far_apart
 from epidemic.report.targets import FIRST, MOST, CostToTarget, mean_cost, nodes_until, over_seeds
-from epidemic.shown import ABOUT_DISAGREEMENT
 
 NODES_SHOWN = 200
 """More nodes than these are not drawn one by one."""
@@ -34,7 +34,7 @@ METRICS_SHOWN = 12
 """More metrics of a user's own than these have no chart each."""
 
 
-def summary(shown: Shown) -> str:
+def summary(shown: ReportContents) -> str:
     """Return the table with one row for each run: accuracy, loss, traffic and time."""
     heads = ["run", "seeds", "rounds"]
     if shown.classes:
@@ -72,7 +72,7 @@ def summary(shown: Shown) -> str:
     return section("Summary", f"{table(heads, rows)}<p>{note}</p>")
 
 
-def learning(shown: Shown) -> str:
+def learning(shown: ReportContents) -> str:
     """The course of learning: accuracy and loss, by rounds, simulated time and traffic, the metrics, and how far nodes are apart."""
     what, rounds = shown.main, shown.round_label
     label = f"{what.name} over nodes ({what.unit})" if what.unit else f"{what.name} over nodes"
@@ -111,17 +111,17 @@ def learning(shown: Shown) -> str:
     return section("Learning", content)
 
 
-def _course(shown: Shown, what: Quantity, name: str) -> str:
+def _course(shown: ReportContents, what: Quantity, name: str) -> str:
     title = f"{what.name.title() if what == LOSS else what.name} against rounds"
     series = shown.by_round(what.key, what.factor)
     return lines_figure(name, title, series, shown.round_label, f"{what.label} over nodes", log_y=_log(shown, what))
 
 
-def _log(shown: Shown, what: Quantity) -> bool:
+def _log(shown: ReportContents, what: Quantity) -> bool:
     return far_apart([v for s in shown.by_round(what.key) for v in s.y], what)
 
 
-def cost(shown: Shown) -> str:
+def cost(shown: ReportContents) -> str:
     """What it takes to reach the target."""
     if shown.target is None:
         return ""
@@ -184,7 +184,7 @@ def _amount(value: float | None, digits: int = 1) -> str:
     return "-" if value is None or not math.isfinite(value) else number(value, digits)
 
 
-def nodes(shown: Shown) -> str:
+def nodes(shown: ReportContents) -> str:
     """The final models of all nodes."""
     rows = []
     for i in _foremost(shown):
@@ -202,7 +202,7 @@ def nodes(shown: Shown) -> str:
     return section("Every node at the end", content)
 
 
-def classes(shown: Shown) -> str:
+def classes(shown: ReportContents) -> str:
     """How classes fall on the nodes."""
     found: dict[str, tuple[list[str], list[list[int]], list[str]]] = {}
     for run in shown.runs:
@@ -236,7 +236,7 @@ def _class_names(seed: SeedResult, number: int) -> list[str]:
     return names if len(names) == number else [str(k) for k in range(number)]
 
 
-def load(shown: Shown) -> str:
+def load(shown: ReportContents) -> str:
     """How many models nodes received, and what each sent."""
     degrees, loads, said_degrees, said_loads = [], [], [], []
     for run, look in zip(shown.runs, shown.looks, strict=True):
@@ -269,7 +269,7 @@ def load(shown: Shown) -> str:
     return section("In-degree and load", f"{legend(shown.legend())}<div class=grid2>{figures}</div>")
 
 
-def differences(shown: Shown) -> str:
+def differences(shown: ReportContents) -> str:
     """The settings in which the experiments differ."""
     results = shown.results
     keys = results.differing
@@ -283,7 +283,7 @@ def differences(shown: Shown) -> str:
     return section("What differs", table(["run", *keys], rows))
 
 
-def environment(shown: Shown) -> str:
+def environment(shown: ReportContents) -> str:
     """Versions, machines, and the settings that all share."""
     rows = []
     for whole, run, look in zip(shown.all, shown.runs, shown.looks, strict=True):
@@ -324,7 +324,7 @@ def rounds_of(run: Result) -> str:
     return said if planned is None or min(ends) == planned else f"{said} of {planned}"
 
 
-def _foremost(shown: Shown) -> list[int]:
+def _foremost(shown: ReportContents) -> list[int]:
     """The runs that are drawn one below the other: all in their order, or the best of many."""
     scores = shown.scores()
     if len(scores) <= ROWS_SHOWN:
@@ -333,7 +333,7 @@ def _foremost(shown: Shown) -> list[int]:
     return sorted(range(len(scores)), key=lambda i: -worst[i])[:ROWS_SHOWN]
 
 
-def _left_out(shown: Shown) -> str:
+def _left_out(shown: ReportContents) -> str:
     more = len(shown.runs) - ROWS_SHOWN
     return f"<p>The chart shows the {ROWS_SHOWN} best of {len(shown.runs)} runs.</p>" if more > 0 else ""
 

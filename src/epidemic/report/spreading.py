@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from epidemic.core.graph import FloatArray, IntArray
+from epidemic.core.rng import Streams
 from epidemic.experiment import Experiment
-from epidemic.graph import FloatArray, IntArray
-from epidemic.host.plan import plan_round
 from epidemic.report.style import BLUE, new_figure
-from epidemic.rng import Streams
+from epidemic.runtime.plan import plan_round
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

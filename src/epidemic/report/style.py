@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epidemic.errors import BadInput
-from epidemic.report.looks import LineStyle, between
+from epidemic.core.errors import BadInput
+from epidemic.report.palette import LineStyle, between
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,17 +10,17 @@ from epidemic.counting import of_planned
 from epidemic.report import charts
 from epidemic.report.axes import PANEL
 from epidemic.report.charts import ChartPoint, Series
+from epidemic.report.contents import ACCURACY, LOSS, Quantity, ReportContents, design_words
 from epidemic.report.numbers import half_width, shown_interval
 from epidemic.report.numbers import shown as number
 from epidemic.report.parts import Cell, count, figure, heat_table, legend, section, swatch, table, value_text
 from epidemic.report.results import Result
 from epidemic.report.schemes import PANELS
 from epidemic.report.settings import Value, VariedSetting
-from epidemic.report.shown import ACCURACY, LOSS, Quantity, Shown, design_words
 from epidemic.report.statistics import Interval
 
 
-def sweep_section(shown: Shown) -> str:
+def sweep_section(shown: ReportContents) -> str:
     """What the settings do, for runs that are points of a sweep; nothing for methods side by side."""
     if shown.design.comparison:
         return ""
@@ -45,7 +45,7 @@ def sweep_section(shown: Shown) -> str:
 # -- one setting ------------------------------------------------------------------------------------------------------
 
 
-def _curves(shown: Shown, setting: VariedSetting, quantities: Sequence[Quantity]) -> str:
+def _curves(shown: ReportContents, setting: VariedSetting, quantities: Sequence[Quantity]) -> str:
     """Charts of what came out against the values of a setting, with intervals; joined by a line if nothing else differs."""
     figures = []
     alone = len(shown.design.settings) == 1
@@ -96,7 +96,7 @@ def far_apart(values: Sequence[float], what: Quantity) -> bool:
 # -- two settings -----------------------------------------------------------------------------------------------------
 
 
-def _heat_maps(shown: Shown) -> str:
+def _heat_maps(shown: ReportContents) -> str:
     """A heat map for each quantity: rows for the setting that has panels below, columns for the coloured one."""
     down, across = shown.scheme.panel, shown.scheme.colour
     assert down is not None
@@ -154,7 +154,7 @@ def _cell(run: Result | None, one: Interval | None, what: Quantity, means: Seque
     )
 
 
-def _panels(shown: Shown) -> str:
+def _panels(shown: ReportContents) -> str:
     """Small charts of the course of learning, one for each value of a setting, with the same axes."""
     setting, colour = shown.scheme.panel, shown.scheme.colour
     if setting is None or colour is None or len(setting.values) > PANELS:
@@ -198,7 +198,7 @@ def _panel(name: str, setting: VariedSetting, value: Value, what: Quantity, axis
 # -- more settings ----------------------------------------------------------------------------------------------------
 
 
-def _effects(shown: Shown) -> str:
+def _effects(shown: ReportContents) -> str:
     """How much each setting matters, and which are shown below."""
     design, what = shown.design, shown.main
     unit = " points" if what == ACCURACY else ""
@@ -223,7 +223,7 @@ def _effects(shown: Shown) -> str:
     return f"{table(heads, rows)}<p>{escape(said)}</p>"
 
 
-def _ranking(shown: Shown) -> str:
+def _ranking(shown: ReportContents) -> str:
     """All runs with their settings and results, the best first."""
     settings = shown.design.settings
     heads = ["run", *(s.name for s in settings), *(f"final {what.label}" for what in shown.quantities), "seeds"]

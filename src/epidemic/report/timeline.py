@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from epidemic.engine.telling import Span, Trip
 from epidemic.report.style import ORANGE, RED, SKY, new_figure
+from epidemic.simulator.trace import Span, Trip
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +83,7 @@ def timeline_figure(line: TimelineChart, title: str) -> Figure:
     by_lane = sorted(line.spans, key=lambda s: (list(KINDS).index(s.kind), s.node))
     for (kind, node), spans in itertools.groupby(by_lane, key=lambda s: (s.kind, s.node)):
         _bars(axes, node, [(s.start, s.end - s.start) for s in spans], kind)
-    drawn = _letters(axes, line)
+    drawn = _messages(axes, line)
     every = 1 if line.nodes <= 24 else 5 if line.nodes <= 70 else 10
     axes.set_yticks(
         [node + 0.41 for node in range(0, line.nodes, every)], [str(i) for i in range(0, line.nodes, every)]
@@ -113,7 +113,7 @@ def _bars(axes: Any, node: int, pieces: Sequence[tuple[float, float]], kind: str
     axes.broken_barh(pieces, (node + start, height), facecolors=colour, zorder=level, **edge)
 
 
-def _letters(axes: Any, line: TimelineChart) -> list[Any]:
+def _messages(axes: Any, line: TimelineChart) -> list[Any]:
     """Thin lines from the sender's uplink to the receiver's lane; what their looks mean."""
     from matplotlib.collections import LineCollection
     from matplotlib.lines import Line2D

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from epidemic.graph import Graph
+from epidemic.core.graph import Graph
 from epidemic.measure import TopologyReport
 from epidemic.report.style import line, new_figure, polish
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from epidemic.errors import BadInput, require_int, require_real
+from epidemic.core.errors import BadInput, require_int, require_real
 
 FloatArray = NDArray[np.float64]
 

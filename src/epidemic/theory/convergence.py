@@ -10,7 +10,7 @@ import math
 
 import msgspec
 
-from epidemic.errors import BadInput, require_int, require_real
+from epidemic.core.errors import BadInput, require_int, require_real
 from epidemic.theory.contraction import alpha, beta
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from epidemic.errors import BadInput, require_choice, require_int, require_real
+from epidemic.core.errors import BadInput, require_choice, require_int, require_real
 from epidemic.theory.contraction import (
     FloatArray,
     alpha,

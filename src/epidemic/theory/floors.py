@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from epidemic.errors import BadInput, require_real
+from epidemic.core.errors import BadInput, require_real
 from epidemic.theory.contraction import FloatArray, alpha, beta, mean_drift
 
 DOUBLINGS = 40

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epidemic.config import build_kind
+from epidemic.core.config import build_kind
 from epidemic.topology.base import (
     Expected,
     GivesGraphs,

@@ -11,11 +11,11 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from epidemic.errors import BadInput, require_int
-from epidemic.graph import Graph
-from epidemic.rng import Stream, Streams
-from epidemic.sampling import Control, PeerSampling, Reach
-from epidemic.shown import html_table
+from epidemic.core.errors import BadInput, require_int
+from epidemic.core.formatting import html_table
+from epidemic.core.graph import Graph
+from epidemic.core.rng import Stream, Streams
+from epidemic.peer_sampling import Control, PeerSampling, Reach
 from epidemic.theory import Floors
 
 ATTEMPTS = 1000
@@ -25,7 +25,7 @@ ATTEMPTS = 1000
 Cost = Literal["all-to-all", "all-reduce"]
 """What averaging over everybody costs: n - 1 models a node, or the 2 (n - 1) / n models of an all-reduce."""
 
-EXCHANGE = {"all-to-all": "letters", "all-reduce": "all-reduce"}
+EXCHANGE = {"all-to-all": "messages", "all-reduce": "all-reduce"}
 """How models travel at that cost."""
 
 
@@ -62,7 +62,7 @@ class Topology(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fie
         None  # whether all links go both ways; None: nobody says, so graphs are looked at
     )
     doubly_stochastic: ClassVar[bool | None] = None  # whether its natural weights count every node alike in every round
-    exchange: ClassVar[str] = "letters"  # how models travel, as in graph.EXCHANGES; in some rounds at least
+    exchange: ClassVar[str] = "messages"  # how models travel, as in graph.EXCHANGES; in some rounds at least
     fewest_nodes: ClassVar[int] = 2
 
     def check(self, n: int) -> None:
@@ -172,7 +172,7 @@ def is_placed(topology: GivesGraphs) -> bool:
 
 def exchange_of(topology: GivesGraphs) -> str:
     """How models travel over its graphs, one of `graph.EXCHANGES`; in some rounds at least."""
-    return str(getattr(topology, "exchange", "letters"))
+    return str(getattr(topology, "exchange", "messages"))
 
 
 def is_symmetric(topology: GivesGraphs) -> bool | None:

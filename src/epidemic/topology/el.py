@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 
 from epidemic import theory
-from epidemic.errors import require_choice, require_int
-from epidemic.graph import Graph, IntArray
-from epidemic.rng import Stream, Streams, distinct
-from epidemic.sampling import Control, PeerSampling, Reach, draw_targets, overlay, service_from
+from epidemic.core.errors import require_choice, require_int
+from epidemic.core.graph import Graph, IntArray
+from epidemic.core.rng import Stream, Streams, distinct
+from epidemic.peer_sampling import Control, PeerSampling, Reach, draw_targets, overlay, service_from
 from epidemic.topology.base import Expected, Topology, check_degree
 from epidemic.topology.regular import random_regular_edges
 

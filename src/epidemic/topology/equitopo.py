@@ -12,9 +12,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from epidemic.errors import BadInput, require_int, require_real
-from epidemic.graph import Graph
-from epidemic.rng import Stream, Streams, distinct
+from epidemic.core.errors import BadInput, require_int, require_real
+from epidemic.core.graph import Graph
+from epidemic.core.rng import Stream, Streams, distinct
 from epidemic.topology.base import ATTEMPTS, Expected, StaticTopology, Topology
 
 OUEQUIDYN_LIMIT = 2000

@@ -14,9 +14,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from epidemic.errors import BadInput, require_choice, require_int
-from epidemic.graph import FloatArray, Graph
-from epidemic.rng import Streams
+from epidemic.core.errors import BadInput, require_choice, require_int
+from epidemic.core.graph import FloatArray, Graph
+from epidemic.core.rng import Streams
 from epidemic.topology.base import Topology
 from epidemic.topology.regular import both_ways
 

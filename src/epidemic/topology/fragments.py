@@ -1,16 +1,16 @@
 """Fragments ("Mosaic", arXiv 2602.04352): every part of the models is mixed over a graph of its own.
 
 The coordinates of a model are cut into k parts by a keyed permutation, the same for all nodes. In each round every part is sent over its own graph of the same
-topology, drawn from streams of its own. So a node sends as many numbers as before, in k times as many letters; each coordinate contracts
+topology, drawn from streams of its own. So a node sends as many numbers as before, in k times as many messages; each coordinate contracts
 as before, but no two parts by the same graph, and nobody receives a whole model.
 """
 
 from __future__ import annotations
 
-from epidemic.errors import require_int
-from epidemic.graph import Graph
-from epidemic.rng import Streams
-from epidemic.sampling import Control, Reach
+from epidemic.core.errors import require_int
+from epidemic.core.graph import Graph
+from epidemic.core.rng import Streams
+from epidemic.peer_sampling import Control, Reach
 from epidemic.topology.base import Expected, GivesGraphs, control, expected, graph_among
 from epidemic.topology.wrappers import Wrapper
 

@@ -23,9 +23,9 @@ import scipy.sparse
 import scipy.sparse.linalg
 from numpy.typing import NDArray
 
-from epidemic.errors import BadInput, RunFailed, require_choice, require_real
-from epidemic.graph import FloatArray, Graph
-from epidemic.rng import Streams
+from epidemic.core.errors import BadInput, RunFailed, require_choice, require_real
+from epidemic.core.graph import FloatArray, Graph
+from epidemic.core.rng import Streams
 from epidemic.topology.base import Expected, exchange_of, is_random, is_static, kind_of
 from epidemic.topology.colouring import edge_colours
 from epidemic.topology.regular import one_way
@@ -55,7 +55,7 @@ class Matcha(Wrapper, frozen=True, tag="matcha"):
     placed: ClassVar[bool] = True
     random: ClassVar[bool] = True
     static: ClassVar[bool] = False
-    exchange: ClassVar[str] = "letters"
+    exchange: ClassVar[str] = "messages"
 
     budget: float = 0.5
     probabilities: Literal["optimal", "uniform"] = "optimal"
@@ -73,7 +73,7 @@ class Matcha(Wrapper, frozen=True, tag="matcha"):
 
     def check(self, n: int) -> None:
         super().check(n)
-        if exchange_of(self.inner) != "letters":
+        if exchange_of(self.inner) != "messages":
             raise BadInput(
                 "topology.inner of matcha says which pairs may talk, one by one: leave its cost out, and use no kind that asks"
             )

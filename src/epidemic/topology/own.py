@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from epidemic.config import call_own, import_object
-from epidemic.errors import BadInput, EpidemicError
-from epidemic.graph import Graph
-from epidemic.rng import Streams
+from epidemic.core.config import call_own, import_object
+from epidemic.core.errors import BadInput, EpidemicError
+from epidemic.core.graph import Graph
+from epidemic.core.rng import Streams
 from epidemic.topology.base import (
     Expected,
     GivesGraphs,

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from epidemic.errors import BadInput, require_int
-from epidemic.graph import Graph
-from epidemic.rng import Stream
+from epidemic.core.errors import BadInput, require_int
+from epidemic.core.graph import Graph
+from epidemic.core.rng import Stream
 from epidemic.topology.base import ATTEMPTS, StaticTopology, check_degree
 
 Edges = tuple[NDArray[np.int64], NDArray[np.int64]]

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from epidemic.errors import BadInput, require_choice, require_int, require_real
-from epidemic.graph import FloatArray, Graph
-from epidemic.rng import Stream, Streams
+from epidemic.core.errors import BadInput, require_choice, require_int, require_real
+from epidemic.core.graph import FloatArray, Graph
+from epidemic.core.rng import Stream, Streams
 from epidemic.topology.base import EXCHANGE, Cost, StaticTopology, Topology, ceil_log2
 from epidemic.topology.regular import both_ways, redraw_until_connected
 

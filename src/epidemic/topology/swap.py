@@ -10,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from epidemic.errors import require_int
-from epidemic.graph import Graph
-from epidemic.rng import Streams
+from epidemic.core.errors import require_int
+from epidemic.core.graph import Graph
+from epidemic.core.rng import Streams
 from epidemic.topology.base import Topology, check_topology
 from epidemic.topology.regular import Regular, one_way
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from epidemic.errors import BadInput, require_choice, require_int
-from epidemic.graph import Graph
-from epidemic.rng import Streams
-from epidemic.sampling import Control, Links, Reach
+from epidemic.core.errors import BadInput, require_choice, require_int
+from epidemic.core.graph import Graph
+from epidemic.core.rng import Streams
+from epidemic.peer_sampling import Control, Reach, ReachableLinks
 from epidemic.topology.base import (
     EXCHANGE,
     Cost,
@@ -183,7 +183,7 @@ class _Held:
     reach: Reach
     period: int
 
-    def __call__(self, round: int) -> Links:
+    def __call__(self, round: int) -> ReachableLinks:
         return self.reach(round * self.period)
 
 

@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from epidemic.errors import EpidemicError, plain
+from epidemic.core.errors import EpidemicError, plain
 from epidemic.report.page import page
 from epidemic.report.results import read_results
 from epidemic.web import pages

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from epidemic.errors import EpidemicError, plain
+from epidemic.core.errors import EpidemicError, plain
+from epidemic.core.graph import Graph
+from epidemic.core.rng import Streams
+from epidemic.deploy.status import Status
 from epidemic.experiment import read_toml
-from epidemic.graph import Graph
-from epidemic.net.status import Status
-from epidemic.record import Delivery
-from epidemic.rng import Streams
+from epidemic.record import HeardCounts
 from epidemic.topology import is_static, topology_from
 from epidemic.web.watch import Folders, WatchedRun, plain_file
 
@@ -49,7 +49,7 @@ class StatusAnswer(msgspec.Struct, frozen=True):
 class ShownNode(msgspec.Struct, frozen=True):
     """A node, as it is shown."""
 
-    place: int
+    node_id: int
     state: str  # alive, late, refused, joining, finished, failed, stopped, gone, or absent: nobody has heard of it
     why: str = ""
     round: int = 0
@@ -58,7 +58,7 @@ class ShownNode(msgspec.Struct, frozen=True):
     loss: float | None = None
     sent: int | None = None
     status: Status | None = None
-    delivery: Delivery | None = None  # messages that counted of those expected
+    delivery: HeardCounts | None = None  # messages that counted of those expected
 
     @property
     def up(self) -> bool:
@@ -102,7 +102,7 @@ class Asker:
             thread.join(3.0)
 
     def _ask(self) -> None:
-        from epidemic.net.watching import StatusWatcher
+        from epidemic.deploy.watching import StatusWatcher
 
         watcher: StatusWatcher | None = None
         try:
@@ -119,7 +119,7 @@ class Asker:
                 with self._lock:
                     self._problem = problem
                     now = time.monotonic()
-                    self._answers |= {s.place: _heard(self._answers.get(s.place), s, now) for s in found}
+                    self._answers |= {s.node_id: _heard(self._answers.get(s.node_id), s, now) for s in found}
                 self._stopped.wait(EVERY)
         finally:
             if watcher is not None:
@@ -149,10 +149,10 @@ class WatchedCluster:
     def experiment(self) -> dict[str, Any]:
         """The tables of its file; nothing that they name is imported."""
         if self._experiment is None:
-            places = [self.folders.path, self.folders.asker, *self.folders.nodes.values()]
-            for place in (p for p in places if p is not None and plain_file(p / "experiment.toml")):
+            node_ids = [self.folders.path, self.folders.asker, *self.folders.nodes.values()]
+            for node_id in (p for p in node_ids if p is not None and plain_file(p / "experiment.toml")):
                 try:
-                    self._experiment = read_toml(place / "experiment.toml")
+                    self._experiment = read_toml(node_id / "experiment.toml")
                     break
                 except EpidemicError as problem:
                     self.problem = plain(str(problem))
@@ -178,11 +178,11 @@ class WatchedCluster:
             self.problem = problem or self.problem
             waiting = time.monotonic() - self.asker.asked_since < 2 * PATIENCE
         nodes = self.experiment.get("nodes")
-        places = {*self.folders.nodes, *answers, *(range(min(nodes, 4096)) if isinstance(nodes, int) else ())}
-        self.members = members(sorted(places), answers, self.folders.runs, time.monotonic(), asked=bool(answers))
+        node_ids = {*self.folders.nodes, *answers, *(range(min(nodes, 4096)) if isinstance(nodes, int) else ())}
+        self.members = members(sorted(node_ids), answers, self.folders.runs, time.monotonic(), asked=bool(answers))
         if waiting and not answers:
             return
-        seen = {m.place: m.state for m in self.members}
+        seen = {m.node_id: m.state for m in self.members}
         if not self.history or self.history[-1] != (self.round, seen):
             self.history.append((self.round, seen))
 
@@ -212,12 +212,12 @@ def _own(topology: object) -> bool:
 
 
 def members(
-    places: list[int], answers: Mapping[int, StatusAnswer], runs: Mapping[int, WatchedRun], now: float, *, asked: bool
+    node_ids: list[int], answers: Mapping[int, StatusAnswer], runs: Mapping[int, WatchedRun], now: float, *, asked: bool
 ) -> list[ShownNode]:
     """Every node as it is: by what it answers, else by what its run has written down here."""
     rounds = [a.status.round for a in answers.values() if now - a.at < PATIENCE and a.status.state not in _OVER]
     middle = median_low(rounds) if rounds else 0
-    return [_member(place, answers.get(place), runs.get(place), now, middle, asked=asked) for place in places]
+    return [_member(node_id, answers.get(node_id), runs.get(node_id), now, middle, asked=asked) for node_id in node_ids]
 
 
 _OVER = ("lingering", "left", "done")
@@ -225,11 +225,11 @@ _JOINING = ("starting", "looking", "adopting")
 
 
 def _member(
-    place: int, answer: StatusAnswer | None, run: WatchedRun | None, now: float, middle: int, *, asked: bool
+    node_id: int, answer: StatusAnswer | None, run: WatchedRun | None, now: float, middle: int, *, asked: bool
 ) -> ShownNode:
-    here = None if run is None else _from_disk(place, run, asked=asked)
+    here = None if run is None else _from_disk(node_id, run, asked=asked)
     if answer is None:
-        return ShownNode(place, "absent") if here is None else here
+        return ShownNode(node_id, "absent") if here is None else here
     status = answer.status
     state, why = _state(answer, now, middle)
     if (
@@ -244,7 +244,7 @@ def _member(
     shown = status.rounds if state == "finished" else max(0, min(status.round, status.rounds))
     final = None if here is None or state != "finished" else here.delivery
     delivery = status.delivery if final is None else final
-    return ShownNode(place, state, why, shown, status.rounds, accuracy, loss, status.bytes, status, delivery)
+    return ShownNode(node_id, state, why, shown, status.rounds, accuracy, loss, status.bytes, status, delivery)
 
 
 def _state(answer: StatusAnswer, now: float, middle: int) -> tuple[str, str]:
@@ -266,7 +266,7 @@ def _state(answer: StatusAnswer, now: float, middle: int) -> tuple[str, str]:
     return "alive", status.state
 
 
-def _from_disk(place: int, run: WatchedRun, *, asked: bool) -> ShownNode:
+def _from_disk(node_id: int, run: WatchedRun, *, asked: bool) -> ShownNode:
     """What the run of a node says of itself."""
     found = run.state
     state, why = found.state, plain(found.why)
@@ -276,7 +276,7 @@ def _from_disk(place: int, run: WatchedRun, *, asked: bool) -> ShownNode:
         state = "absent"
     last = run.by_seed[0][-1] if run.by_seed else None
     return ShownNode(
-        place,
+        node_id,
         state,
         why,
         run.round,

@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
+from epidemic.core.errors import plain
+from epidemic.core.formatting import ABOUT_DISAGREEMENT, simulated, size
 from epidemic.counting import TRAININGS, of_planned, round_label, rounds_planned, without_rounds
-from epidemic.errors import plain
 from epidemic.experiment import flat
 from epidemic.record import Moment, Record
 from epidemic.report import charts
 from epidemic.report.charts import LineStyle, Series
 from epidemic.report.schemes import looks_of
 from epidemic.report.statistics import along, curve
-from epidemic.shown import ABOUT_DISAGREEMENT, simulated, size
 from epidemic.web.seeds import WatchedSeed
 from epidemic.web.view import LivePage, badge, block, row, spark, table, tiles
 from epidemic.web.watch import Catalogue, WatchedRun, key_of

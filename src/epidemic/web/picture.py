@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from epidemic.errors import plain
-from epidemic.graph import Graph
-from epidemic.net.isolation import mostly_alone, often_alone
-from epidemic.record import Delivery
+from epidemic.core.errors import plain
+from epidemic.core.formatting import size
+from epidemic.core.graph import Graph
+from epidemic.deploy.isolation import mostly_alone, often_alone
+from epidemic.record import HeardCounts
 from epidemic.report.charts import LineStyle
-from epidemic.shown import size
 from epidemic.web.clusters import ShownNode, WatchedCluster
 from epidemic.web.pages import MOST_LINES, figures, notes
 from epidemic.web.view import LivePage, badge, block, row, table, tiles
@@ -54,7 +54,7 @@ def cluster_page(cluster: WatchedCluster) -> LivePage:
         block("picture", _picture(cluster), "figure"),
         block("history", _history(cluster), "figure"),
         (None, f"</div>{_legend()}</section><section>{before}"),
-        *(block(f"n-{m.place}", row(_cells(m, expecting=expecting)), "tr") for m in people),
+        *(block(f"n-{m.node_id}", row(_cells(m, expecting=expecting)), "tr") for m in people),
         (None, f"{after}</section>"),
         *_curves(cluster.folders.runs),
     ]
@@ -78,7 +78,7 @@ def _tiles(cluster: WatchedCluster, counts: Counter[str]) -> str:
     sent = [m.sent for m in people if m.sent is not None]
     if sent:
         found.append(("sent", size(sum(sent) / len(sent)), "per node"))
-    sums = Delivery.total(m.delivery for m in people if m.delivery is not None)
+    sums = HeardCounts.total(m.delivery for m in people if m.delivery is not None)
     if sums is not None and sums.rounds:
         found.append(("heard lately", f"{sums.recent_heard} of {sums.recent_expected}", "expected messages"))
         found.append(("rounds alone", str(sums.lonely), f"of {sums.rounds}"))
@@ -96,7 +96,7 @@ def _cells(m: ShownNode, *, expecting: bool) -> list[str]:
     counts = ["-"] * 3 if s is None else [_count(v) for v in (s.late, s.lost, s.refused)]
     why = f'<small class="why">{escape(plain(m.why, 120))}</small>' if m.why else ""
     return [
-        str(m.place),
+        str(m.node_id),
         badge(m.state, m.why) + why,
         f"{m.round} / {m.rounds}" if m.rounds else "-",
         score,
@@ -107,7 +107,7 @@ def _cells(m: ShownNode, *, expecting: bool) -> list[str]:
     ]
 
 
-def _heard(delivery: Delivery | None) -> list[str]:
+def _heard(delivery: HeardCounts | None) -> list[str]:
     """Messages that counted of those expected, in the last rounds and in all; rounds in which the node learnt alone."""
     if delivery is None:
         return ["-"] * 3
@@ -129,11 +129,11 @@ def _picture(cluster: WatchedCluster) -> str:
     people = cluster.members
     graph = cluster.links()
     said = "; ".join(f"{n} {state}" for state, n in Counter(m.state for m in people).items())
-    where = {m.place: _at(i, len(people)) for i, m in enumerate(people)}
-    states = {m.place: m for m in people}
+    where = {m.node_id: _at(i, len(people)) for i, m in enumerate(people)}
+    states = {m.node_id: m for m in people}
     r = 15 if len(people) <= 16 else 11 if len(people) <= 32 else 7 if len(people) <= 64 else 4
     parts = [_links(graph, where, states, r)] if graph is not None else []
-    parts += [_node(m, where[m.place], r, named=len(people) <= NAMED) for m in people]
+    parts += [_node(m, where[m.node_id], r, named=len(people) <= NAMED) for m in people]
     when = f" in round {max(cluster.round, 0)}" if cluster.unit == "round" else ""
     caption = f"Who hears whom{when}" if graph is not None else "The nodes"
     what = f"{len(people)} nodes on a circle: {said}."
@@ -181,11 +181,11 @@ def _towards(a: tuple[float, float], b: tuple[float, float], by: float) -> tuple
 
 def _node(m: ShownNode, at: tuple[float, float], r: float, *, named: bool) -> str:
     x, y = at
-    said = f"node {m.place}: {m.state}{', ' + m.why if m.why else ''}, {m.unit} {m.round} of {m.rounds}"
-    text = f'<text class="who" x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{m.place}</text>' if r > 9 else ""
+    said = f"node {m.node_id}: {m.state}{', ' + m.why if m.why else ''}, {m.unit} {m.round} of {m.rounds}"
+    text = f'<text class="who" x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{m.node_id}</text>' if r > 9 else ""
     if named and r <= 9:
         out = _towards((WIDTH / 2, HEIGHT / 2), at, RADIUS + 18)
-        text = f'<text x="{out[0]:.1f}" y="{out[1] + 4:.1f}" text-anchor="middle">{m.place}</text>'
+        text = f'<text x="{out[0]:.1f}" y="{out[1] + 4:.1f}" text-anchor="middle">{m.node_id}</text>'
     return f'<g class="node s-{m.state}"><title>{escape(said)}</title>{shape(m.state, x, y, r)}{text}</g>'
 
 
@@ -221,14 +221,14 @@ def _history(cluster: WatchedCluster) -> str:
     wide = (WIDTH - left - 22) / max(len(looks), 24)
     gap = 1.0 if tall > 5 else 0.0
     cells = "".join(
-        f'<rect class="s-{seen[m.place]}" x="{left + i * wide:.1f}" y="{top + j * tall:.1f}" width="{max(wide - gap, 0.5):.1f}" height="{max(tall - gap, 0.5):.1f}"/>'
+        f'<rect class="s-{seen[m.node_id]}" x="{left + i * wide:.1f}" y="{top + j * tall:.1f}" width="{max(wide - gap, 0.5):.1f}" height="{max(tall - gap, 0.5):.1f}"/>'
         for i, (_, seen) in enumerate(looks)
         for j, m in enumerate(people)
-        if m.place in seen
+        if m.node_id in seen
     )
     every = max(1, math.ceil(len(people) / 16))
     rows = "".join(
-        f'<text class="tick" x="{left - 6}" y="{top + (j + 0.5) * tall + 4:.1f}" text-anchor="end">{m.place}</text>'
+        f'<text class="tick" x="{left - 6}" y="{top + (j + 0.5) * tall + 4:.1f}" text-anchor="end">{m.node_id}</text>'
         for j, m in enumerate(people)
         if j % every == 0
     )
@@ -252,9 +252,9 @@ def _some(looks: Sequence[tuple[int, dict[int, str]]]) -> list[tuple[int, tuple[
 
 def _curves(runs: Mapping[int, WatchedRun]) -> list[tuple[str | None, str]]:
     """What the nodes have written down here, a line for each."""
-    begun = [(place, run) for place, run in sorted(runs.items()) if run.by_seed]
+    begun = [(node_id, run) for node_id, run in sorted(runs.items()) if run.by_seed]
     if not begun:
         return []
     drawn = begun[:: math.ceil(len(begun) / MOST_LINES)]
-    lines = [(f"node {place}", LineStyle(run.kind, i), run.by_seed) for i, (place, run) in enumerate(drawn)]
+    lines = [(f"node {node_id}", LineStyle(run.kind, i), run.by_seed) for i, (node_id, run) in enumerate(drawn)]
     return figures(lines, classes=all(run.classes for _, run in drawn))

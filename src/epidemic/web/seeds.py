@@ -8,11 +8,11 @@ from stat import S_ISREG
 
 import msgspec
 
-from epidemic.errors import BadInput
-from epidemic.files import open_regular, read_json
-from epidemic.host.store import RECORDS, STATE, RunState, read_state
+from epidemic.core.errors import BadInput
+from epidemic.core.files import open_regular, read_json
 from epidemic.record import Record
 from epidemic.report.results import RunInfo
+from epidemic.runtime.run_directory import RECORDS, STATE, RunState, read_state
 
 INFO, SUMMARY = "run.json", "summary.json"
 _READ = (INFO, RECORDS, STATE, SUMMARY)

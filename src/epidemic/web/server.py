@@ -13,7 +13,7 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
-from epidemic.errors import BadInput, require_int
+from epidemic.core.errors import BadInput, require_int
 from epidemic.web.app import MOST_CLIENTS, application
 from epidemic.web.connections import Connection
 

@@ -15,9 +15,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from epidemic.errors import BadInput, plain
-from epidemic.host.store import RunState
+from epidemic.core.errors import BadInput, plain
 from epidemic.record import Record
+from epidemic.runtime.run_directory import RunState
 from epidemic.web.seeds import INFO, LeftOut, WatchedSeed
 
 DEEPEST = 8

@@ -1,0 +1,172 @@
+"""Addresses: where a node listens and whom it looks for, as node.toml says it."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from epidemic.core.config import build
+from epidemic.core.errors import BadInput, require_int
+from epidemic.experiment import read_toml
+
+IP = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_HOLD_IPV4 = [ipaddress.IPv6Network(prefix) for prefix in ("::ffff:0:0/96", "::/96", "64:ff9b::/96")]
+"""IPv6 addresses whose last 32 bits are an IPv4 address: mapped, compatible, translated."""
+
+
+class Addresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a node listens, and whom it looks for; node.toml in its folder."""
+
+    listen: str | None = None
+    """host:port; none for a node that is reached through a relay only."""
+    connect: tuple[str, ...] = ()
+    """host:port of others, or of relays; one that answers is enough."""
+    relay: bool = False
+    """Whether it is relays that it connects to: everything then goes through them."""
+    founders: tuple[int, ...] = ()
+    """The places that are waited for at the start; the others may come later."""
+    reach: str | None = None
+    """host:port that others reach it at, for nodes that tell each other where they are (topology.view); absent: as it listens."""
+    largest: int | None = None
+    """Bytes of the largest message, for a relay, which does not see the data that a model's size may follow from."""
+
+    def __post_init__(self) -> None:
+        for address in self.all:
+            split_address(address)
+        if self.listen is None and not self.connect:
+            raise BadInput("node.toml gives neither an address to listen on nor one to connect to")
+        if self.relay and self.listen is not None:
+            raise BadInput("node.toml: a node behind a relay (relay = true) does not listen; leave listen out")
+        if self.largest is not None:
+            require_int("node.toml: largest", self.largest, 1, 2**40)
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every address named, its own first."""
+        own = (address for address in (self.listen, self.reach) if address is not None)
+        return (*own, *self.connect)
+
+    @property
+    def told(self) -> str:
+        """Where others are told that this node is. Raises BadInput if that is not known."""
+        found = self.reach if self.reach is not None else self.listen
+        if found is None or is_anywhere(found):
+            raise BadInput(
+                'node.toml: with topology.view nodes tell each other where they are; add reach = "HOST:PORT", which others can reach'
+            )
+        return found
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """host:port, with [..] around an IPv6 address."""
+    host, _, port = address.rpartition(":")
+    digits = port.isascii() and port.isdigit() and len(port) <= 5
+    if not host or not digits or not 1 <= int(port) <= 65535 or (":" in host) != (host[:1] == "["):
+        raise BadInput(f"{address!r} is not an address; use host:port, for example 10.0.0.5:7447 or [fd00::5]:7447")
+    if any(c in host for c in " /?#,") or not host.strip("[]") or not host.isprintable():
+        raise BadInput(f"{address!r} is not an address; {host!r} is not the name of a host")
+    return host.strip("[]"), int(port)
+
+
+def ip_of(host: str) -> IP | None:
+    """Return the IP address that a host is written as, in every form that the system's resolver takes for one; None: it is a name.
+
+    These are also 127.1, 2130706433, 0x7f.0.0.1 and 0177.0.0.1; an IPv4 address inside an IPv6 one is given as IPv4.
+    """
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        try:
+            return ipaddress.IPv4Address(socket.inet_aton(host))
+        except OSError:
+            return None
+    if isinstance(found, ipaddress.IPv4Address):
+        return found
+    if any(found in network for network in _HOLD_IPV4) and int(found) > 1:
+        return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+    return found.sixtofour or found
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an address never leaves this machine."""
+    host = split_address(address)[0]
+    ip = ip_of(host)
+    name = host.lower().rstrip(".")
+    return ip.is_loopback if ip is not None else name == "localhost" or name.endswith(".localhost")
+
+
+def is_anywhere(address: str) -> bool:
+    """Return whether an address stands for all of a machine's own, which is no place to be reached at."""
+    ip = ip_of(split_address(address)[0])
+    return ip is not None and (ip.is_unspecified or (ip.version == 4 and int(ip) >> 24 == 0))
+
+
+def same_address(one: str, other: str) -> bool:
+    """Return whether two addresses are the same, however they are written; names are not resolved."""
+    (host, port), (other_host, other_port) = split_address(one), split_address(other)
+    return port == other_port and _written(host) == _written(other_host)
+
+
+def _written(host: str) -> IP | str:
+    """Return a host in one form of all that it can be written in."""
+    return ip_of(host) or host.lower().rstrip(".")
+
+
+def elsewhere(address: str) -> str:
+    """Return an address whose host is an IP address of another machine; a name is resolved, which takes time. Raises BadInput if it leads to this machine.
+
+    Who connects to what is returned cannot be sent elsewhere by a name that changes between two looks at it.
+    """
+    host, port = split_address(address)
+    hosts = [host]
+    if ip_of(host) is None and not is_loopback(address):
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            raise BadInput(f"{host!r} is not the name of a host that can be found") from None
+        hosts = [str(where[4][0]) for where in found]
+    for each in hosts:
+        at = f"[{each}]:{port}" if ":" in each else f"{each}:{port}"
+        if is_loopback(at) or is_anywhere(at):
+            raise BadInput(f"{address!r} leads to this machine itself ({each})")
+    return f"[{hosts[0]}]:{port}" if ":" in hosts[0] else f"{hosts[0]}:{port}"
+
+
+def free_addresses(count: int) -> list[str]:
+    """Loopback addresses that nobody listens on now."""
+    sockets = []
+    try:
+        for _ in range(count):
+            found = socket.create_server(("127.0.0.1", 0))
+            sockets.append(found)
+        return [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
+    finally:
+        for found in sockets:
+            found.close()
+
+
+def read_addresses(path: Path) -> Addresses:
+    """What node.toml says."""
+    return build(read_toml(path), Addresses, str(path))
+
+
+def to_toml(addresses: Addresses, comments: Iterable[str] = ()) -> str:
+    """node.toml."""
+    lines = [f"# {line}" for line in comments]
+    if addresses.listen is not None:
+        lines.append(f"listen = {json.dumps(addresses.listen)}")
+    lines.append(f"connect = {json.dumps(list(addresses.connect))}")
+    if addresses.relay:
+        lines.append("relay = true")
+    if addresses.reach is not None:
+        lines.append(f"reach = {json.dumps(addresses.reach)}")
+    lines.append(f"founders = {json.dumps(list(addresses.founders))}")
+    if addresses.largest is not None:
+        lines.append(f"largest = {addresses.largest}")
+    return "\n".join(lines) + "\n"

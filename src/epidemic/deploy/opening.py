@@ -1,0 +1,41 @@
+"""Opening the network: what can be in the way, said in one line."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import zenoh
+
+from epidemic.core.errors import BadInput, RunFailed
+from epidemic.deploy.addresses import Addresses, split_address
+
+
+class Unreachable(BadInput):
+    """Nobody to connect to, so far: the caller may try again."""
+
+
+def check_free(address: str) -> None:
+    """A port in use, said in one line."""
+    host, port = split_address(address)
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except (OSError, UnicodeError) as problem:
+        used = isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE
+        reason = "the port is in use" if used else getattr(problem, "strerror", None) or str(problem)
+        raise BadInput(f"cannot listen on {address}: {reason}; choose another one in node.toml") from None
+
+
+def worded(problem: zenoh.ZError, addresses: Addresses) -> BadInput | RunFailed:
+    """What Zenoh says, in words for people."""
+    text = " ".join(str(problem).split()).split(" at /")[0]
+    if "connect to any" in text:
+        return Unreachable(
+            f"nobody answers at {', '.join(addresses.connect)}, or not with a certificate of this authority"
+        )
+    if "already in use" in text:
+        return BadInput(f"cannot listen on {addresses.listen}: the port is in use; choose another one in node.toml")
+    return RunFailed(f"the network could not be opened: {text}")

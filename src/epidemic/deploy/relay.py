@@ -1,0 +1,90 @@
+"""Relay: passes messages on between nodes that cannot reach each other. It holds no model and decides nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from epidemic.core.errors import BadInput
+from epidemic.core.rng import Streams
+from epidemic.deploy.addresses import Addresses, read_addresses
+from epidemic.deploy.keys import Identity
+from epidemic.deploy.transport import Transport
+from epidemic.experiment import Experiment, load
+from epidemic.learner import Layout
+from epidemic.record import HEADER_BYTES
+from epidemic.runtime.message_coding import coder_of
+from epidemic.runtime.message_coding import message_bytes as numbers_in
+from epidemic.runtime.setup import initial_module
+
+PAUSE = 0.5
+"""Seconds between looks at the list of revoked certificates."""
+
+
+def message_bytes(experiment: Experiment) -> int:
+    """The size of a message: the header and the algorithm's columns, compressed or not, for a model built as the nodes build it.
+
+    Needs the data, whose shape the model follows.
+    """
+    return _sizes(experiment)[0]
+
+
+def most_bytes(experiment: Experiment) -> int:
+    """The size of the largest frame: a message, or a model for a node that returns, which is not compressed."""
+    return max(_sizes(experiment))
+
+
+def _sizes(experiment: Experiment) -> tuple[int, int]:
+    streams = Streams(experiment.seeds[0])
+    layout = Layout(initial_module(experiment, experiment.load_data(), streams))
+    columns = experiment.algorithm.columns(layout.size, str(layout.dtype).removeprefix("torch."))
+    coder = coder_of(experiment, columns, streams)
+    return HEADER_BYTES + numbers_in(columns, coder), HEADER_BYTES + numbers_in(columns, None)
+
+
+def largest_message(folder: Path, addresses: Addresses, experiment: Experiment) -> int:
+    """The size that a relay takes at most: what node.toml says, or what follows from the experiment."""
+    if addresses.largest is not None:
+        return addresses.largest
+    try:
+        return most_bytes(experiment)
+    except BadInput as problem:
+        raise BadInput(
+            f"{folder / 'node.toml'} does not say how large a message is, and it cannot be computed here ({problem}); add:"
+            f" largest = BYTES, at least {HEADER_BYTES} more than the numbers of the model take"
+        ) from None
+
+
+def run_relay(folder: Path, *, insecure: bool = False, say: Callable[[str], None] = lambda _: None) -> None:
+    """Pass messages on until interrupted (KeyboardInterrupt), or until its own certificate counts no more (BadInput)."""
+    identity = Identity.load(folder)
+    if not identity.name.startswith("relay"):
+        raise BadInput(
+            f"{folder} has the certificate of {identity.name}; make one with 'epidemic keys add DIR --relay'"
+        )
+    addresses = read_addresses(folder / "node.toml")
+    if addresses.listen is None:
+        raise BadInput(f'{folder / "node.toml"} gives no address to listen on; add: listen = "0.0.0.0:7447"')
+    experiment = load(folder / "experiment.toml")
+    largest = largest_message(folder, addresses, experiment)
+    transport = Transport(identity, addresses, nodes=experiment.nodes, largest=largest, insecure=insecure, routes=True)
+    say(f"listening on {addresses.listen} for messages of up to {largest} bytes; Ctrl-C ends it")
+    before, warned = -1, ""
+    try:
+        while True:
+            found = identity.refresh()
+            identity.still_good()
+            if found.problem and found.problem != warned:
+                say(f"{found.problem}; the list read before counts")
+            warned = found.problem
+            if found.changed:  # who was revoked is not served any more: the rules are read when the network is opened
+                say("the list of revoked certificates has changed; opening the network again")
+                transport.renew()
+            now = transport.links()
+            if now != before:
+                say(f"{now} connected")
+            before = now
+            time.sleep(PAUSE)
+    finally:
+        transport.close()

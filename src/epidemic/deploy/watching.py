@@ -1,0 +1,62 @@
+"""Watching: asking running nodes how they are."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from epidemic.core.errors import require_int
+from epidemic.deploy.addresses import Addresses, read_addresses, split_address
+from epidemic.deploy.keys import Identity
+from epidemic.deploy.status import LARGEST_STATUS, Status, open_statuses
+from epidemic.deploy.transport import Transport
+from epidemic.experiment import Experiment, read_toml
+
+MOST_NODES = 2**16
+"""Nodes of a deployment that are asked; a file with more is a slip, or somebody's trick."""
+LARGEST_ANSWER = 2**26
+"""Bytes that one process may say of all its nodes."""
+
+
+class StatusWatcher:
+    """Somebody who asks nodes how they are, with a certificate of its own."""
+
+    def __init__(self, folder: Path, *, insecure: bool = False) -> None:
+        self._identity = Identity.load(folder)
+        addresses = read_addresses(folder / "node.toml")
+        if addresses.listen is not None:  # a node's own folder
+            host, port = split_address(addresses.listen)
+            here = f"127.0.0.1:{port}" if host == "0.0.0.0" else addresses.listen  # noqa: S104
+            addresses = Addresses(None, (here, *addresses.connect), addresses.relay)
+        self._nodes = _nodes_of(folder / "experiment.toml")
+        self._transport = Transport(self._identity, addresses, nodes=self._nodes, insecure=insecure)
+
+    def ask(self, timeout: float = 2.0) -> list[Status]:
+        """Every node that answers for itself, by place."""
+        largest = min(LARGEST_STATUS * self._nodes, LARGEST_ANSWER)
+        answers = self._transport.ask_all("status", b"", timeout, largest)
+        found = {s.node_id: s for raw in answers.values() for s in open_statuses(raw, self._identity, self._nodes)}
+        return [found[node_id] for node_id in sorted(found)]
+
+    def wait(self, patience: float) -> list[Status]:
+        """The same, but give those asked time to be found."""
+        end = time.monotonic() + patience
+        best: list[Status] = []
+        while True:
+            now = self.ask(min(2.0, patience))
+            settled = bool(now) and len(now) == len(best)
+            best = now if len(now) >= len(best) else best
+            if settled or time.monotonic() >= end:
+                return best
+            time.sleep(0.3)
+
+    def close(self) -> None:
+        """Leave."""
+        self._transport.close()
+
+
+def _nodes_of(path: Path) -> int:
+    """How many nodes an experiment has. The rest of its file is none of a watcher's business, least of all modules that it names."""
+    nodes = read_toml(path).get("nodes", Experiment().nodes)
+    require_int(f"{path}: nodes", nodes, 1, MOST_NODES)
+    return int(nodes)

@@ -1,0 +1,242 @@
+"""The gossip-based peer sampling framework (Jelasity, Voulgaris, Guerraoui, Kermarrec, van Steen, 2007).
+
+Whom a node asks, whether it is answered, and which entries it parts with when it knows too many: three choices that span many services.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from epidemic.core.errors import BadInput, require_choice, require_int
+from epidemic.core.graph import IntArray
+from epidemic.core.rng import Stream
+from epidemic.peer_sampling.base import FREE, FixedSize, Mask, Views, at_random, equal, oldest, picked, shuffled
+from epidemic.protocol.peer_sampler import Entries, Entry, PeerSampler
+from epidemic.protocol.rules import Draw
+
+DISCARDS = ("blind", "healer", "swapper")
+
+
+class Jelasity(FixedSize, frozen=True, tag="jelasity"):
+    """A node sends itself and half of its view; who knows too many afterwards parts with the oldest, those just sent, or any.
+
+    A partner that cannot be reached is dropped, whatever the choices are: otherwise a node that asks the oldest and parts with those
+    sent would ask a dead one for ever.
+    """
+
+    fewest: ClassVar[int] = 2
+
+    discard: Literal["blind", "healer", "swapper"] | tuple[int, int] = "swapper"
+    """With whom to part. healer: size / 2 of the oldest first. swapper: size / 2 of those just sent first. blind: any. Or two numbers
+    [H, S]: up to H of the oldest, then up to S of those just sent, then any."""
+    select: Literal["tail", "rand"] = "tail"
+    """Whom to ask. tail: the oldest. rand: any."""
+    propagation: Literal["pushpull", "push"] = "pushpull"
+    """push: without an answer."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_choice("topology.view.select", self.select, ["tail", "rand"])
+        require_choice("topology.view.propagation", self.propagation, ["pushpull", "push"])
+        if isinstance(self.discard, str):
+            require_choice("topology.view.discard", self.discard, DISCARDS)
+            return
+        h, s = self.discard
+        require_int("topology.view.discard[0]", h, 0, self.size // 2)
+        require_int("topology.view.discard[1]", s, 0)
+        if s > self.size // 2 - h:
+            raise BadInput(
+                f"topology.view.discard = [{h}, {s}] must add up to at most size / 2 = {self.size // 2}, which is what is sent"
+            )
+
+    def cautions(self, n: int, s: int) -> list[str]:
+        """Parting with anybody makes in-degrees a matter of luck."""
+        if self.discard not in ("blind", (0, 0)):
+            return []
+        return [
+            "el-local over blind views: some nodes are known to nobody for many rounds, and their models do not spread;"
+            ' topology.view.discard = "swapper" keeps views even'
+        ]
+
+    def partners(self, views: Views, rows: IntArray, stream: Stream) -> IntArray:
+        """The oldest, or any."""
+        return oldest(views, rows, stream) if self.select == "tail" else at_random(views, rows, stream)
+
+    def exchange(
+        self, views: Views, p: IntArray, q: IntArray, slot: IntArray, stream: Stream
+    ) -> tuple[IntArray, IntArray | None]:
+        """Both sides, or q alone, add what they are sent and part with what is too much; all entries get older."""
+        healing, swap = self._numbers(views.ids.shape[1])
+        mine, theirs = _Side(views, p, healing, stream), _Side(views, q, healing, stream)
+        theirs.take(mine, healing, swap, stream)
+        if self.propagation == "push":
+            views.ages[p] += 1
+        else:
+            mine.take(theirs, healing, swap, stream)
+            mine.keep(views)
+        theirs.keep(views)
+        return mine.sent, None if self.propagation == "push" else theirs.sent
+
+    def unanswered(self, views: Views, p: IntArray, slot: IntArray, stream: Stream) -> IntArray:
+        """The one that was asked is dropped."""
+        known = (views.ids[p] != FREE).sum(axis=1)
+        views.ids[p, slot] = FREE
+        views.ages[p] += 1
+        sent: IntArray = 1 + np.minimum(known, _half(views.ids.shape[1]) - 1)
+        return sent
+
+    def sampler(self, n: int, node_id: int, draw: Draw) -> PeerSampler:
+        """The same for one node that sees its own view only."""
+        width = self.slots(n)
+        return JelasitySampler(
+            node_id, draw, width, *self._numbers(width), tail=self.select == "tail", pull=self.propagation == "pushpull"
+        )
+
+    def _numbers(self, w: int) -> tuple[int, int]:
+        """H and S for views of w slots."""
+        half = _half(w)
+        if isinstance(self.discard, str):
+            return {"blind": (0, 0), "healer": (half, 0), "swapper": (0, half)}[self.discard]
+        healing = min(self.discard[0], half)
+        return healing, min(self.discard[1], half - healing)
+
+
+def _half(w: int) -> int:
+    return max(w // 2, 1)
+
+
+class JelasitySampler(PeerSampler):
+    """One node's side of it. The list of the paper is: what was sent, the rest, what came."""
+
+    def __init__(self, node_id: int, draw: Draw, size: int, healing: int, swap: int, *, tail: bool, pull: bool) -> None:
+        super().__init__(node_id, draw, _half(size), size)
+        self._size, self._healing, self._swap = size, healing, swap
+        self._tail, self._pull = tail, pull
+        self._sent: set[int] = set()  # whom it sent in the exchange that it began ...
+        self._partner: int | None = None  # ... and with whom
+
+    def ask(self, reachable: Iterable[int]) -> tuple[int, Entries] | None:
+        """With the oldest, or any."""
+        there = sorted(self.node_ids & set(reachable))
+        if not there:
+            self.age()
+            return None
+        partner = self.oldest(there) if self._tail else there[self.draw(len(there))]
+        assert partner is not None
+        head = self._head()
+        self._sent, self._partner = {node_id for node_id, _ in head}, partner
+        if not self._pull:
+            self.age()
+        return partner, ((self.node_id, 0), *head)
+
+    def _head(self) -> list[Entry]:
+        """What it sends besides itself: random ones, the oldest `healing` of them last."""
+        order = self.shuffled(self.entries)
+        old = set(sorted(range(len(order)), key=lambda i: -order[i][1])[: self._healing])
+        order = [e for i, e in enumerate(order) if i not in old] + [e for i, e in enumerate(order) if i in old]
+        return order[: self.most - 1]
+
+    def reply(self, by: int, got: Entries) -> Entries:
+        """As much, unless nothing is asked for."""
+        head = self._head()
+        self._select(self.of_others(got, by, 1), {node_id for node_id, _ in head})
+        return ((self.node_id, 0), *head) if self._pull else ()
+
+    def take(self, partner: int, got: Entries) -> None:
+        """Take the answer, if there is one."""
+        if self._pull:
+            self._select(self.of_others(got, partner, 1), self._sent)
+
+    def _select(self, got: list[Entry], sent: set[int]) -> None:
+        """Add what came, then part with entries until they fit, but not with anchors: the oldest, those sent, any; all get older."""
+        listed = [e for e in self.entries if e[0] in sent] + [e for e in self.entries if e[0] not in sent]
+        youngest = dict(listed)
+        for node_id, age in got:
+            if age < youngest.get(node_id, age + 1):  # the younger of two counts, where it stands
+                youngest.pop(node_id, None)
+                youngest[node_id] = age
+        kept = [entry for entry in youngest.items() if entry[0] in self.anchors]
+        found = [entry for entry in youngest.items() if entry[0] not in self.anchors]
+        room = self._size - len(kept)
+        excess = max(0, len(found) - room)
+        for _ in range(min(self._healing, excess)):
+            found.remove(max(self.shuffled(found), key=lambda entry: entry[1]))
+        excess = max(0, len(found) - room)
+        found = found[min(self._swap, excess) :]
+        while len(found) > room:
+            del found[self.draw(len(found))]
+        self.entries = found + kept
+        self.age()
+
+    def refused(self, partner: int) -> None:
+        """The partner is there and wants no exchange now: its entry becomes new, the others one cycle older."""
+        self.entries = [(node_id, 0 if node_id == partner else age) for node_id, age in self.entries]
+        self._partner = None
+        self.age()
+
+    def drop(self, node_id: int) -> None:
+        """It is gone from the view."""
+        self.entries = [entry for entry in self.entries if entry[0] != node_id]
+        if node_id == self._partner and self._pull:
+            self._partner = None
+            self.age()
+
+    def meet(self, node_id: int) -> None:
+        """It is known if there is room."""
+        if node_id not in self.node_ids and node_id != self.node_id and len(self.entries) < self._size:
+            self.entries.append((node_id, 0))
+
+
+class _Side:
+    """One of the two in each of m exchanges: its view in the order of the paper's list, and what it sends."""
+
+    def __init__(self, views: Views, rows: IntArray, healing: int, stream: Stream) -> None:
+        ids, ages = views.ids[rows], views.ages[rows]
+        free = ids == FREE
+        order = shuffled(2 * free + (_oldest(ages, ~free, healing, stream) if healing else 0), stream)
+        self.rows, self.width = rows, ids.shape[1]
+        # The list of the paper: what is sent at the head, the oldest and then free slots last.   # (m, w)
+        self.ids, self.ages = picked(ids, order), picked(ages, order)
+        head = _half(self.width) - 1
+        own = np.zeros((len(rows), 1), dtype=ages.dtype)
+        self.out_ids = np.concatenate([rows[:, None].astype(ids.dtype), self.ids[:, :head]], axis=1)  # itself, of age 0
+        self.out_ages = np.concatenate([own, self.ages[:, :head]], axis=1)
+        self.sent: IntArray = (self.out_ids != FREE).sum(axis=1)
+
+    def take(self, other: _Side, healing: int, swap: int, stream: Stream) -> None:
+        """Add what the other one sends, then part with entries until they fit."""
+        got, got_ages = other.out_ids, other.out_ages
+        slot, at, row = np.nonzero(equal(self.ids, got))  # those whom both know, and free slots
+        younger = got_ages[row, at] < self.ages[row, slot]
+        ids, ages = np.concatenate([self.ids, got], axis=1), np.concatenate([self.ages, got_ages], axis=1)
+        ids[row, np.where(younger, slot, self.width + at)] = FREE
+        ids[:, self.width :][got == self.rows[:, None]] = FREE
+        excess = np.maximum((ids != FREE).sum(axis=1) - self.width, 0)  # (m,)
+        if healing:
+            old = _oldest(ages, ids != FREE, np.minimum(healing, excess), stream)
+            excess = excess - old.sum(axis=1)
+            ids[old] = FREE
+        if swap:
+            here = ids != FREE
+            head = here & (np.cumsum(here, axis=1) <= np.minimum(swap, excess)[:, None])
+            ids[head] = FREE
+        order = shuffled(ids == FREE, stream)[:, : self.width]  # any of those left, as many as fit
+        self.ids, self.ages = picked(ids, order), picked(ages, order)
+
+    def keep(self, views: Views) -> None:
+        """Write the new view down, a cycle older."""
+        views.ids[self.rows], views.ages[self.rows] = self.ids, self.ages + 1
+
+
+def _oldest(ages: IntArray, among: Mask, most: IntArray | int, stream: Stream) -> Mask:
+    """The `most` oldest entries of each row, at random among equals; all of them where they are fewer.   # (m, w)"""
+    m, w = ages.shape
+    key = ((ages.astype(np.int64) + 1) << 32) | (stream.words(m * w).reshape(m, w) >> np.uint64(32)).astype(np.int64)
+    key[~among] = 0
+    most = np.asarray(np.minimum(most, among.sum(axis=1)))
+    least = picked(np.sort(key, axis=1), np.minimum(w - most, w - 1)[:, None])  # (m, 1)
+    found: Mask = (key >= least) & (most > 0)[:, None] & among
+    return found

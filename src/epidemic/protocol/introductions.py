@@ -1,0 +1,97 @@
+"""People: the node meets the others, and tells who comes and goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from epidemic.protocol.events import SECOND, Greet, Introduced
+from epidemic.protocol.greeting import Greeting
+
+if TYPE_CHECKING:
+    from epidemic.protocol.member import Member
+
+
+class Introductions:
+    """Whom one node greets, what it makes of their hellos, and what is told of them."""
+
+    def __init__(self, node: Member) -> None:
+        self._node = node
+        self._greeting = Greeting()
+        self._told: frozenset[int] = frozenset()  # who is there, as far as people were told ...
+        self._tell_from = 0  # ... and from when on they may be told again
+
+    def changed(self) -> None:
+        """Somebody came, went, or is known better now."""
+        self._greeting.look_for(self._node.membership.strangers())
+        self.greet()
+        self._node.settle()
+
+    def greet(self) -> None:
+        """Greet those strangers whose time has come."""
+        for node_id in self._greeting.due(self._node.now):
+            self._node.act(Greet(node_id))
+        if (at := self._greeting.next_time()) is not None:
+            self._node.wake("greet", at)
+
+    def ungreeted(self, node_id: int) -> None:
+        """Somebody did not answer in an intelligible way."""
+        self._greeting.failed(node_id, self._node.now)
+        self.greet()
+
+    def introduced(self, handshake: Introduced) -> None:
+        """Somebody says who it is and where it stands."""
+        node, node_id = self._node, handshake.node_id
+        if node_id == node.rules.node_id:
+            if handshake.token != node.token:
+                node.say_once("twin", "another process says that it is this node")
+            return
+        if not handshake.differs and not node.commits(handshake):
+            node.count.refused["other-commitment"] += 1
+            self._greeting.failed(node_id, node.now)
+            node.say_once(
+                f"commitment {node_id}",
+                f"refused node {node_id}: it commits to another hash chain than at first; does it have its coin.secret?",
+            )
+            return
+        if not node.membership.introduced(handshake, node.round, node.now):
+            node.count.refused["implausible-handshake"] += 1
+            node.say_once(f"implausible {node_id}", f"refused what node {node_id} says of itself")
+            return
+        if handshake.differs:
+            what = "; ".join(handshake.differs[:4])
+            node.say_once(f"differs {node_id}", f"refused node {node_id}: it runs another experiment: {what}")
+        if node_id == handshake.carrier:
+            if (
+                node_id in node.membership.strangers()
+            ):  # it shows another start, too: perhaps one whose end was not noticed yet
+                self._greeting.failed(node_id, node.now)
+            else:
+                self._greeting.known(node_id, node.now)
+        if not handshake.differs:
+            node.met(node_id)
+        self.changed()
+
+    def found(self, alive: frozenset[int]) -> None:
+        """The search is over: these are there."""
+        if self._node.rules.partial:
+            self._node.say(f"{len(alive)} others of {self._node.rules.nodes - 1} are there that this node knows")
+        else:
+            self._node.say(f"{1 + len(alive)} of {self._node.rules.nodes} nodes are there")
+        self._told = alive
+
+    def tell(self) -> None:
+        """Tell who came and went, at most once a second: who flickers fills no log. Acquaintances come and go all the time."""
+        node = self._node
+        if node.rules.partial or node.now < self._tell_from or node.phase in ("starting", "looking"):
+            return
+        alive = node.membership.alive(node.now)
+        if alive is self._told:
+            return
+        gone, come = self._told - alive - node.membership.finished, alive - self._told
+        for node_id in sorted(gone):
+            node.say(f"{node.unit} {node.round}: node {node_id} is gone")
+        for node_id in sorted(come):
+            node.say(f"{node.unit} {node.round}: node {node_id} is there")
+        if gone or come:
+            self._tell_from = node.now + SECOND
+        self._told = alive

@@ -1,0 +1,137 @@
+"""Which samples the hosted nodes train on in a round.
+
+  replacement   every sample is drawn uniformly from the node's own, whatever was drawn before
+  epoch         a node goes through all its own samples in a random order, then through all of them in a new one, and so on
+
+Either way the samples of round t are a function of the run's streams and t: any host draws those of any node, without
+knowing the sizes of the others, and a run that goes on replays nothing.
+
+Shapes: k hosted nodes, r local steps, b batch size.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epidemic.algorithms import SAMPLINGS
+from epidemic.core.errors import require_choice
+from epidemic.core.graph import IntArray
+from epidemic.core.rng import Streams
+
+
+class Batches:
+    """The samples of every batch of the hosted nodes."""
+
+    def __init__(
+        self,
+        parts: list[NDArray[np.int64]],
+        local_steps: int,
+        batch_size: int,
+        *,
+        nodes: int,
+        hosted: slice | IntArray,
+        sampling: str = "replacement",
+    ) -> None:
+        """`parts` has the samples of the hosted ones of all `nodes`, in the order of `hosted`: a slice of them, or their ids."""
+        require_choice("sampling", sampling, SAMPLINGS)
+        size = np.array([len(part) for part in parts])
+        self._start = np.cumsum(size) - size
+        self._samples = np.concatenate(parts)
+        self._way: _Way = (
+            _Replacement(size, (nodes, local_steps, batch_size), hosted)
+            if sampling == "replacement"
+            else _Epochs(size, (local_steps, batch_size), np.arange(nodes)[hosted])
+        )
+
+    def index(self, streams: Streams, round: int) -> NDArray[np.int64]:
+        """The sample numbers of round `round`.   # (k, r, b)"""
+        return np.asarray(self._samples[self._way.node_ids(streams, round) + self._start[:, None, None]])
+
+    def of(self, streams: Streams, position: int, count: int) -> NDArray[np.int64]:
+        """The sample numbers of the count-th training of the hosted node at this position, where there are no rounds.   # (r, b)"""
+        return np.asarray(self._samples[self._way.places_of(streams, position, count) + self._start[position]])
+
+
+class _Way(Protocol):
+    """A way of sampling."""
+
+    def node_ids(self, streams: Streams, round: int) -> NDArray[np.int64]:
+        """Where the samples of round `round` stand among the node's own.   # (k, r, b)"""
+        ...
+
+    def places_of(self, streams: Streams, position: int, count: int) -> NDArray[np.int64]:
+        """The same of one node's count-th training.   # (r, b)"""
+        ...
+
+
+class _Replacement:
+    """One array of uniforms for all nodes, and floor(u * size) of it for each of the hosted ones."""
+
+    def __init__(self, size: NDArray[np.int64], shape: tuple[int, int, int], hosted: slice | IntArray) -> None:
+        self._size, self._shape, self._hosted = size[:, None, None], shape, hosted
+        self._ids = np.arange(shape[0])[hosted]
+
+    def node_ids(self, streams: Streams, round: int) -> NDArray[np.int64]:
+        u = streams("batches", round).uniforms(*self._shape)[self._hosted]
+        return np.asarray((u * self._size).astype(np.int64))
+
+    def places_of(self, streams: Streams, position: int, count: int) -> NDArray[np.int64]:
+        u = streams("batches-of", int(self._ids[position]), count).uniforms(*self._shape[1:])
+        return np.asarray((u * self._size[position]).astype(np.int64))
+
+
+class _Epochs:
+    """Sample number c of a node, counted over all rounds, is in epoch c // size; each epoch of each node has a stream of its own.
+
+    Batches run on across the boundary of epochs. The order of the epoch that each node was last in is remembered, and drawn
+    again when another one is asked for: that saves time, and nothing depends on it.
+    """
+
+    def __init__(self, size: NDArray[np.int64], shape: tuple[int, int], ids: IntArray) -> None:
+        self._size, self._shape, self._ids = size, shape, ids
+        self._start = np.cumsum(size) - size
+        self._order = np.zeros(int(size.sum()), dtype=np.int64)  # of all hosted nodes, one after the other
+        self._epoch = np.full(len(size), -1)  # that it belongs to
+        self._streams: Streams | None = None
+
+    def node_ids(self, streams: Streams, round: int) -> NDArray[np.int64]:
+        if streams != self._streams:
+            self._streams, self._epoch[:] = streams, -1
+        steps, batch = self._shape
+        count = np.arange(steps * batch) + round * steps * batch  # (r b,)
+        epoch, at = np.divmod(count, self._size[:, None])  # (k, r b)
+        node_id = np.empty_like(at)
+        who = np.arange(len(self._size))
+        wanted = epoch[:, 0]
+        while len(who):  # once, and again for those whose batches run on into the next epoch
+            self._turn(streams, who, wanted[who])
+            row, column = np.nonzero(epoch[who] == wanted[who, None])
+            row = who[row]
+            node_id[row, column] = self._order[self._start[row] + at[row, column]]
+            wanted = wanted + 1
+            who = who[wanted[who] <= epoch[who, -1]]
+        return node_id.reshape(-1, steps, batch)
+
+    def places_of(self, streams: Streams, position: int, count: int) -> NDArray[np.int64]:
+        steps, batch = self._shape
+        size, start = int(self._size[position]), self._start[position]
+        if streams != self._streams:
+            self._streams, self._epoch[:] = streams, -1
+        node_id = np.zeros(steps * batch, dtype=np.int64)
+        epochs, at = np.divmod(np.arange(steps * batch) + count * steps * batch, size)
+        for epoch in np.unique(epochs):
+            self._turn(streams, np.array([position]), np.array([epoch]))
+            node_id[epochs == epoch] = self._order[start + at[epochs == epoch]]
+        return node_id.reshape(steps, batch)
+
+    def _turn(self, streams: Streams, who: NDArray[np.int64], epoch: NDArray[np.int64]) -> None:
+        """Put the order of these nodes' samples in this epoch in place."""
+        # A single sample has one order only, and would need a new one for every place of a batch.
+        other = (self._epoch[who] != epoch) & (self._size[who] > 1)
+        for i, e in zip(who[other].tolist(), epoch[other].tolist(), strict=True):
+            start, size = self._start[i], self._size[i]
+            self._order[start : start + size] = streams("order", int(self._ids[i]), e).permutation(int(size))
+        self._epoch[who] = epoch

@@ -1,0 +1,59 @@
+"""How a run is, as its directory says: running, finished, stopped, failed and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from epidemic.core.errors import NOT_FINITE
+from epidemic.core.files import UNREADABLE, open_regular, read_bounded
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+STATE = "state.json"
+
+
+class RunState(msgspec.Struct, frozen=True):
+    """How a run is: running, finished, stopped, failed; gone, if its process ended without a word; unknown, if nothing says."""
+
+    state: str
+    why: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will happen any more unless somebody goes on with it."""
+        return self.state not in ("running", "unknown")
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it has failed for good: its numbers exploded, and would again."""
+        return self.state == "failed" and NOT_FINITE in self.why
+
+
+def read_state(path: Path) -> RunState:
+    """How the run in the directory of a seed is."""
+    try:
+        found = msgspec.json.decode(read_bounded(path / STATE), type=RunState)
+    except UNREADABLE:
+        return RunState("unknown")
+    if found.state == "running" and not held(path / ".lock"):
+        return RunState("gone", "its process ended without a word; going on starts from its last checkpoint")
+    return found
+
+
+def held(lock: Path) -> bool:
+    """Whether a process holds the lock of a directory; where that cannot be told, it is taken to."""
+    try:
+        with open_regular(lock) as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return False
+    except BlockingIOError:
+        pass
+    except (OSError, ValueError):
+        return not lock.is_file()
+    return True

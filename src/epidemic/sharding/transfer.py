@@ -1,0 +1,96 @@
+"""Crossing: how rows of other ranks come to be mixed with this one's, by one of three ways (ways.py).
+
+Every number is added up on one rank, in the order in which one process adds it up.
+Columns are cut where vector instructions cannot tell (multiples of `UNIT`), a slab of them at a time.
+
+Shapes: n nodes of a round, k of them on this rank, m that it needs of others, d columns, w of them on this rank.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from epidemic.core.workers import Workers
+from epidemic.mixing import Weights
+from epidemic.runtime.mixing_arithmetic import UNIT, column_blocks, shared_row, taken
+from epidemic.sharding.communicator import Communicator
+from epidemic.sharding.routing import Needs, cuts_of, members_of
+
+SLAB = 24 << 20
+"""Bytes of the rows that are mixed at once. Memory of more than 32 MiB comes from the system anew each time, which takes longer than to fill it."""
+
+
+Use = Callable[[Tensor, Tensor], object]
+"""Makes new rows of given ones, into the second tensor; every column must follow from the same column only."""
+
+
+class Transfer:
+    """Mixes the rows of this rank with those of the others."""
+
+    def __init__(self, passing: Communicator) -> None:
+        self.rank, self.count = passing.rank, passing.count
+        self.ways: Counter[str] = Counter()  # how many mixtures have come by each way
+        self._passing = passing
+
+    def by_rows(self, x: Tensor, needs: Needs, use: Use, out: Tensor) -> None:
+        """The new rows of this rank, into `out`: from its own and those that its nodes hear.   # (k, d) -> (k, d); use: (k + m, w) -> (k, w)"""
+        for slab in self._slabs(x, needs.largest):
+            use(self._with_others(x[:, slab], needs), out[:, slab])
+
+    def by_columns(self, x: Tensor, counts: list[int], use: Use, out: Tensor) -> None:
+        """The same, of all rows on each rank's columns.   # (k, d) -> (k, d); use: (n, w) -> (n, w)"""
+        for slab in self._slabs(x, max(*counts, 1)):
+            cuts = cuts_of(slab.stop - slab.start, self.count, UNIT)
+            columns = self._passing.to_columns(x[:, slab], cuts, counts)
+            if columns.numel():
+                mixed = torch.empty_like(columns)
+                use(columns, mixed)
+                columns = mixed
+            self._passing.to_rows(columns, cuts, counts, out[:, slab])
+
+    def by_sum(self, weights: Weights, x: Tensor, counts: list[int], workers: Workers, out: Tensor) -> None:
+        """W @ X for a complete graph: its members' columns are added up where they are, and one row comes back.   # (k, d) -> (k, d)"""
+        assert weights.clique is not None
+        members, first = members_of(weights, counts), sum(counts[: self.rank])
+        own = weights.clique[(weights.clique >= first) & (weights.clique < first + len(x))] - first
+        who = slice(None) if len(own) == len(x) else torch.from_numpy(own).to(x.device)
+        for slab in self._slabs(x, max(*members, 1)):
+            cuts = cuts_of(slab.stop - slab.start, self.count, UNIT)
+            columns = self._passing.to_columns(x[who, slab], cuts, members)
+            parts = column_blocks(columns.shape[1])
+            sums = workers.map(lambda part: shared_row(weights, columns[:, part]), parts, size=columns.numel())  # noqa: B023
+            row = torch.cat([columns.new_empty(1, 0), *sums], 1)
+            everywhere = x.new_empty(1, slab.stop - slab.start)
+            self._passing.to_rows(row.expand(self.count, -1), cuts, [1] * self.count, everywhere)
+            if len(own) < len(x):
+                out[:, slab] = x[:, slab]
+            out[who, slab] = taken(weights, everywhere, x[who, slab])
+
+    def with_others(self, x: Tensor, needs: Needs) -> Tensor:
+        """The rows of this rank, and those that it needs of others.   # (k, d) -> (k + m, d)"""
+        found = x.new_empty(len(x) + len(needs.which[self.rank]), x.shape[1])
+        for slab in self._slabs(x, needs.largest):
+            found[:, slab] = self._with_others(x[:, slab], needs)
+        return found
+
+    def _with_others(self, x: Tensor, needs: Needs) -> Tensor:
+        """The same at once.   # (k, w) -> (k + m, w)"""
+        k, w = x.shape
+        found = x.new_empty(k + len(needs.which[self.rank]), w)
+        found[:k] = x
+        if needs.sizes.any():
+            wanted = np.concatenate([needs.of_mine(self.rank, other) for other in range(self.count)])
+            send = x[torch.from_numpy(wanted).to(x.device)]
+            sent, received = needs.sizes[:, self.rank] * w, needs.sizes[self.rank] * w
+            self._passing.passed(send, sent.tolist(), received.tolist(), found[k:])
+        return found
+
+    @staticmethod
+    def _slabs(x: Tensor, rows: int) -> list[slice]:
+        """Parts of the columns of which so many rows can be had at once."""
+        return column_blocks(x.shape[1], max(1, SLAB // (x.element_size() * rows) // UNIT) * UNIT)

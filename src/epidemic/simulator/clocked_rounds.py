@@ -1,0 +1,327 @@
+"""Rounds under the simulated clock: the promises of a round's two steps, and the nodes that make them.
+
+Models come out as the round engine's to the bit where every message counts: the same samples, the same steps, the same order of addition.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from epidemic.algorithms import Inbox, Rows
+from epidemic.algorithms.asynchronous import SECOND, Message
+from epidemic.core.graph import Graph
+from epidemic.core.rng import Streams
+from epidemic.protocol.closing_rules import Close
+from epidemic.runtime.counters import control_bytes
+from epidemic.runtime.inbox import MatrixInbox, MessageInbox, Received
+from epidemic.runtime.lazy_models import LazyModel, LazyModels
+from epidemic.runtime.message_coding import message_in
+from epidemic.runtime.plan import Plan, RoundView, plan_round, shares, weights_by_age
+from epidemic.runtime.recorder import Host
+from epidemic.simulator.membership import Presence
+from epidemic.simulator.node_context import SimulatedContext
+from epidemic.simulator.trace import Closing
+
+KEPT = 64
+"""Rounds whose plans are remembered."""
+
+
+class LazyLocalUpdate(LazyModel):
+    """What a node has trained and says in a round.   # (state, message, loss)"""
+
+    __slots__ = ("degree", "node", "round", "state")
+
+    def __init__(self, node: int, round: int, state: LazyModel, degree: int) -> None:
+        super().__init__()
+        self.node, self.round, self.degree = node, round, degree
+        self.state: LazyModel | None = state
+
+    def needs(self) -> Iterable[LazyModel]:
+        """The state that it starts from."""
+        return () if self.state is None else (self.state,)
+
+    def forget_needs(self) -> None:
+        """It is not needed any more."""
+        self.state = None
+
+    @property
+    def together(self) -> tuple[Any, ...]:
+        """Those of a round are computed together."""
+        return (type(self).__name__, self.round)
+
+    @property
+    def loss(self) -> Any:
+        """Of its training."""
+        return None if self.value is None else float(self.value[2])
+
+
+class LazyAggregation(LazyModel):
+    """The state of a node that has mixed what it heard.   # by name, a row each"""
+
+    __slots__ = ("ages", "local_update_model", "messages", "round", "senders", "whole")
+
+    def __init__(
+        self,
+        local_update_model: LazyLocalUpdate,
+        round: int,
+        senders: list[int],
+        messages: list[Any],
+        ages: list[int],
+        *,
+        whole: bool,
+    ) -> None:
+        """`whole`: every message of the plan is there, and no other."""
+        super().__init__()
+        self.local_update_model: LazyLocalUpdate | None = local_update_model
+        self.round, self.senders, self.messages, self.ages, self.whole = round, senders, messages, ages, whole
+
+    def needs(self) -> Iterable[LazyModel]:
+        """What it says itself, and the messages."""
+        return () if self.local_update_model is None else (self.local_update_model, *self.messages)
+
+    def forget_needs(self) -> None:
+        """They are not needed any more."""
+        self.local_update_model, self.messages = None, []
+
+    @property
+    def together(self) -> tuple[Any, ...]:
+        """Those of a round are computed together."""
+        return (type(self).__name__, self.round)
+
+
+class RoundMessages:
+    """Who sends to whom in a round, in the order in which messages leave, and how many each waits for."""
+
+    def __init__(
+        self, intended: Graph, arriving: Graph, streams: Streams, round: int, *, exact: bool, ordered: bool
+    ) -> None:
+        self._intended, self._streams, self._round, self._ordered = intended, streams, round, ordered
+        self.awaited: list[int] = (arriving if exact else intended).in_degree.tolist()
+        self.coming: list[int] = arriving.in_degree.tolist()
+        self.degree: list[int] = arriving.out_degree.tolist()
+        self._to: list[int] = []
+        self._at: list[int] = []
+        self._lost: frozenset[tuple[int, int]] = frozenset()
+        if intended.clique is None:
+            senders, receivers = intended.senders, intended.receivers
+            turn = np.arange(len(senders)) if ordered else streams("order-of-letters", round).words(len(senders))
+            order = np.lexsort((turn, senders))
+            self._to = receivers[order].tolist()
+            self._at = np.concatenate([[0], np.cumsum(intended.out_degree)]).tolist()
+        if arriving.messages < intended.messages:
+            whole, left = intended.explicit(), arriving.explicit()
+            gone = np.setdiff1d(whole.edge_keys, left.edge_keys)  # receiver * n + sender
+            self._lost = frozenset(zip((gone % intended.n).tolist(), (gone // intended.n).tolist(), strict=True))
+
+    def targets(self, node: int) -> list[int]:
+        """Whom a node sends to."""
+        if self._intended.clique is None:
+            return self._to[self._at[node] : self._at[node + 1]]
+        found: list[int] = self._intended.out_of(node).tolist()
+        if not self._ordered:
+            order = self._streams("order-of-letters", self._round, node).permutation(len(found))
+            found = [found[i] for i in order.tolist()]
+        return found
+
+    def senders(self, node: int) -> frozenset[int]:
+        """Who sends to a node."""
+        return frozenset(self._intended.into(node).tolist())
+
+    def lost(self, node: int, to: Sequence[int]) -> list[int]:
+        """Those of them whom the message does not reach."""
+        return [node_id for node_id in to if (node, node_id) in self._lost] if self._lost else []
+
+
+class Plans:
+    """The rounds of an experiment as nodes under a clock see them."""
+
+    def __init__(self, setup: Any, *, exact: bool, ordered: bool) -> None:
+        """`setup`: experiment, streams and sizes of a seed. `exact`: nodes know which messages will be lost, because they wait for all others; `ordered`: messages leave by ascending target."""
+        self._setup = setup
+        self._exact, self._ordered = exact, ordered
+        self._known: OrderedDict[int, tuple[Plan, RoundMessages]] = OrderedDict()
+
+    def __call__(self, round: int) -> tuple[Plan, RoundMessages]:
+        """What is decided about a round."""
+        found = self._known.get(round)
+        if found is None:
+            setup = self._setup
+            plan = plan_round(setup.experiment, setup.streams, round, setup.sizes)
+            delivery = plan.delivery
+            messages = RoundMessages(
+                delivery.intended, delivery.graph, setup.streams, round, exact=self._exact, ordered=self._ordered
+            )
+            found = self._known[round] = (plan, messages)
+            while len(self._known) > KEPT:
+                self._known.popitem(last=False)
+        return found
+
+
+class SimulatedRoundContext(SimulatedContext):
+    """A node in rounds; its model is the promise of its whole state."""
+
+    __slots__ = ()
+
+    @property
+    def _rounds(self) -> SharedRounds:
+        found: SharedRounds = self.work.together
+        return found
+
+    def awaited(self, round: int) -> int:
+        """How many messages it waits for."""
+        return self._rounds.plans(round)[1].awaited[self.id]
+
+    def open(self, round: int) -> None:
+        """Begin to train for a round."""
+        plan, messages = self._rounds.plans(round)
+        degree = messages.degree[self.id]
+        if plan.control is not None:
+            self.control += int(control_bytes(plan.control)[self.id])
+        self.begin(LazyLocalUpdate(self.id, round, self.model, degree))
+
+    def neighbours(self, round: int) -> tuple[list[int], frozenset[int]]:
+        """Whom it sends to in a round, in the order in which messages leave, and who sends to it."""
+        messages = self._rounds.plans(round)[1]
+        return messages.targets(self.id), messages.senders(self.id)
+
+    def post_to(self, round: int, row: Any, to: Sequence[int]) -> None:
+        """Send the message of a round to some nodes for the first time."""
+        self.send(to, row, note=(round,), lost=self._rounds.plans(round)[1].lost(self.id, to))
+
+    def post_again(self, round: int, row: Any, to: int, *, lost: bool) -> None:
+        """Send the message of a round to a node that asks for it."""
+        self.send([to], row, note=(round,), lost=[to] if lost else ())
+
+    def tell(self, node_id: int, what: Any) -> None:
+        """Have another node woken with this when it can know it."""
+        work = self.work
+        work.contexts[node_id].wake_at(work.now + work.world.latency(self.id, node_id), what)
+
+    def tell_back(self, node_id: int, what: Any) -> None:
+        """Be woken with what another node answers, after the time there and back."""
+        world = self.work.world
+        self.wake_at(self.now + world.latency(self.id, node_id) + world.latency(node_id, self.id), what)
+
+    def post(self, round: int) -> None:
+        """Send what was trained."""
+        messages = self._rounds.plans(round)[1]
+        to = messages.targets(self.id)
+        self.send(to, self.result, note=(round,), lost=messages.lost(self.id, to))
+
+    def close(self, round: int, messages: Sequence[Message], ages: Sequence[int]) -> None:
+        """Mix these messages."""
+        senders = [message.sender for message in messages]
+        whole = len(senders) == self._rounds.plans(round)[1].coming[self.id] and not any(ages)
+        rows: list[Any] = [message.row for message in messages]
+        self.model = self.work.lazy_models.new(
+            LazyAggregation(self.result, round, senders, rows, list(ages), whole=whole)
+        )
+        if self.work.log is not None:
+            self.work.log.closings.append(Closing(self.id, round, self.now / SECOND, tuple(senders), tuple(ages)))
+
+    def wait_for_all(self, round: int) -> None:
+        """Be woken when everybody waits."""
+        if self._rounds.meet():
+            for one in self.work.contexts:
+                one.wake_at(self.now, "all")
+
+
+class SharedRounds:
+    """What all nodes in rounds share: the plans, and the place where they wait for each other."""
+
+    def __init__(self, plans: Plans, nodes: int) -> None:
+        self.plans = plans
+        self.presence = Presence(nodes)
+        self._nodes = nodes
+        self._waiting = 0
+
+    def watch(self, work: Any) -> None:
+        """Let who is there be known, now that there are nodes."""
+        self.presence.work = work
+
+    def meet(self) -> bool:
+        """One more waits; whether all do."""
+        self._waiting = (self._waiting + 1) % self._nodes
+        return not self._waiting
+
+
+class RoundSteps:
+    """Computes the two steps of rounds, those of a round in one batch."""
+
+    def __init__(self, host: Host, lazy_models: LazyModels, plans: Plans, close: Close) -> None:
+        """`close`: says how much messages of earlier rounds count."""
+        self._host = host
+        self._plans = plans
+        self._close = close
+        lazy_models.computes(LazyLocalUpdate, self._local_update)
+        lazy_models.computes(LazyAggregation, self._aggregate)
+
+    def _local_update(self, those: list[LazyLocalUpdate]) -> None:
+        population = self._host.population
+        those = sorted(those, key=lambda one: one.node)
+        who = np.array([one.node for one in those])
+        degree = np.array([one.degree for one in those])
+        state = _stacked([one.state.value for one in those if one.state is not None])
+        state, message, loss = population.local_update_from(state, those[0].round, degree, who)
+        population.check_finite("training loss", those[0].round, who, loss, "")
+        for i, one in enumerate(those):
+            one.value = (_row(state, i), _row(message, i), loss[i])
+
+    def _aggregate(self, those: list[LazyAggregation]) -> None:
+        host = self._host
+        those = sorted(those, key=lambda one: one.local_update_model.node if one.local_update_model is not None else -1)
+        emissions = [one.local_update_model for one in those if one.local_update_model is not None]
+        state = _stacked([one.value[0] for one in emissions])
+        message = _stacked([one.value[1] for one in emissions])
+        plan = self._plans(those[0].round)[0]
+        inbox: Inbox
+        if len(those) == len(host.population) and all(one.whole for one in those):
+            population = host.population
+            inbox = MatrixInbox(
+                message,
+                plan.weights,
+                population.ids,
+                host.workers,
+                population.memory,
+                population.coder,
+                population.rule,
+            )
+        else:
+            received = [self._received(one, plan) for one in those]
+            inbox = MessageInbox(message, received, host.workers, host.population.coder, host.population.rule)
+        state = host.population.aggregate_into(state, inbox)
+        for i, one in enumerate(those):
+            one.value = _row(state, i)
+
+    def _received(self, one: LazyAggregation, plan: Plan) -> Received:
+        assert one.local_update_model is not None
+        node, senders = one.local_update_model.node, one.senders
+        experiment, sizes = self._host.population.setup.experiment, self._host.population.setup.sizes
+        graph = plan.delivery.intended
+        rows = [message_in(message.value[1]) for message in one.messages]
+        if any(one.ages):
+            return Received(senders, rows, weights_by_age(self._close, one.ages), ages=one.ages)
+        view = RoundView(one.round, graph, b"", (), None)
+        samples = [] if sizes is None else sizes[[node, *senders]].tolist()
+        if one.whole and plan.weights.matrix is not None:
+            matrix = plan.weights.matrix
+            by = matrix.data[matrix.indptr[node] : matrix.indptr[node + 1]]
+        else:
+            by = shares(experiment, view, node, senders, samples)
+        at = bisect(senders, node) if graph.clique is not None else None
+        return Received(senders, rows, by, at, by_portions=experiment.mixing_rule == "samples")
+
+
+def _stacked(parts: list[Rows]) -> Rows:
+    return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+
+
+def _row(rows: Rows, i: int) -> Rows:
+    """A node's part, in memory of its own: that of a whole batch would live as long as the last of its rows."""
+    return {name: part[i].clone() for name, part in rows.items()}

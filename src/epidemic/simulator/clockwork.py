@@ -1,0 +1,306 @@
+"""Clockwork: what happens when, to all nodes of an experiment, under a simulated clock.
+
+Time is whole microseconds. What happens at the same time happens in a fixed order: nodes go away, come back, messages arrive, trainings
+end, timers wake, models are evaluated; within a kind by node, then in the order in which it was arranged. Nothing here looks at the numbers
+of a model, so a dry run (times and bytes only) and one that computes have the same events; and a run goes on by going over its
+events again, without computing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from epidemic.aggregation import Aggregator
+from epidemic.algorithms.asynchronous import SECOND, Node
+from epidemic.core.errors import RunFailed
+from epidemic.record import HEADER_BYTES, MessageCounts, Moment
+from epidemic.runtime.aggregating import MEAN
+from epidemic.runtime.lazy_models import LazyModels
+from epidemic.simulator.links import ARRIVED, LINKS, LOST, Flight
+from epidemic.simulator.node_context import ARRIVAL, EVALUATE, OFFLINE, ONLINE, TRAINED, WAKE, SimulatedContext
+from epidemic.simulator.trace import Log, Tally, Trip
+
+
+class ClockWorld(Protocol):
+    """What processors, links and people are like: see `epidemic.clock`."""
+
+    uplink: Any
+    downlink: Any
+
+    def step_cost(self, node: int, count: int) -> int:
+        """Microseconds of one local step in a node's count-th training."""
+        ...
+
+    def latency(self, sender: int, receiver: int) -> int:
+        """Microseconds."""
+        ...
+
+    def on_at_start(self, node: int) -> bool:
+        """Whether a node is there when the run begins."""
+        ...
+
+    def next_change(self, node: int, after: int) -> int | None:
+        """When a node goes away or comes back next; None: never."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """All of it in a few numbers."""
+        ...
+
+
+@runtime_checkable
+class Watches(Protocol):
+    """What nodes share that looks at the clockwork itself."""
+
+    def watch(self, work: Any) -> None:
+        """Here it is, with all its nodes."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClockSettings:
+    """What a clockwork goes by. Times in microseconds; 0: never."""
+
+    n: int
+    message_bytes: int  # what the numbers of a message take
+    steps: int = 1  # local steps of a training
+    part_bytes: Sequence[int] = ()  # the same of each part of a model
+    header_bytes: int = HEADER_BYTES
+    links: str = "uplink"
+    loss: float = 0.0  # share of messages that get lost
+    when_off: str = "pause"  # what becomes of a training when its node goes away: pause, abort, finish
+    transfers: str = "drop"  # and of what it is sending or receiving: drop, finish
+    remembers: bool = False  # whether a training needs the one before
+    free: bool = True  # whether there are no rounds
+    ordered: bool = False  # whether messages leave by ascending target, whatever order a node would choose
+    static: bool = False  # whether a node's peers are always the same ones
+    rounds: int = 0  # the run ends when the nodes have so many behind them on average
+    every: int = 0  # rounds between evaluations
+    stop: int = 0  # when the run ends
+    bytes: float = 0.0  # it ends when a node has sent so many on average
+    evaluate: int = 0  # time between evaluations
+    at_once: float = float("inf")  # trainings that may wait to be computed
+    rule: Aggregator = MEAN  # what nodes without rounds make of the models that they received
+
+
+class Clockwork:
+    """All nodes, what will happen to them, and the links between them."""
+
+    def __init__(
+        self,
+        settings: ClockSettings,
+        world: ClockWorld,
+        lazy_models: LazyModels,
+        model: Any,
+        node: Callable[[Any], Node],
+        peers: Callable[[int, int], Sequence[int]],
+        chances: Callable[[str, int, int], float],
+        *,
+        context: type[SimulatedContext] = SimulatedContext,
+        together: Any = None,
+        log: Log | None = None,
+    ) -> None:
+        """`model` is what all nodes start from; `node` makes the node of a person; `together` is what nodes in rounds share."""
+        self.together = together
+        self.settings = settings
+        self.n, self.steps, self.free = settings.n, settings.steps, settings.free
+        self.message_bytes, self.part_bytes, self.header_bytes = (
+            settings.message_bytes,
+            settings.part_bytes,
+            settings.header_bytes,
+        )
+        self.loss, self.remembers, self.static, self.ordered = (
+            settings.loss,
+            settings.remembers,
+            settings.static,
+            settings.ordered,
+        )
+        self.when_off, self.transfers, self.rule = settings.when_off, settings.transfers, settings.rule
+        self.world, self.lazy_models, self.peers, self.chances, self.log = world, lazy_models, peers, chances, log
+        self.now = self.seq = self.events = self.digest = 0
+        self.heap: list[tuple[int, int, int, int, Any]] = []
+        self.tally = Tally()
+        self.links: Any = LINKS[settings.links](world, settings.n, self._arrange)
+        self.unfinished = settings.n
+        self.total = 0  # rounds, or trainings, of all nodes
+        self._next = settings.every * settings.n  # how many of them there are at the next evaluation
+        self._ending = False
+        self.comings = 0  # how often somebody came or went
+        self.contexts = [context(self, i, model) for i in range(settings.n)]
+        for one in self.contexts:
+            one.node = node(one)
+        if isinstance(together, Watches):
+            together.watch(self)
+        self._begin()
+
+    def _begin(self) -> None:
+        settings = self.settings
+        for one in self.contexts:
+            one.on = self.world.on_at_start(one.id)
+            change = self.world.next_change(one.id, 0)
+            if change is not None:
+                heappush(self.heap, (change, OFFLINE if one.on else ONLINE, one.id, 0, None))
+            elif not one.on:
+                raise RunFailed(f"node {one.id} is never there; look at the clock's churn")
+        if settings.evaluate:
+            self._look_at(settings.evaluate, "record")
+        if settings.stop:
+            self._look_at(settings.stop, "end")
+        elif settings.free and not (settings.rounds or settings.bytes):
+            self._look_at(0, "end")
+        for one in self.contexts:
+            one.node.started()
+
+    def _arrange(self, time: int, node: int, what: Any) -> None:
+        self.seq += 1
+        heappush(self.heap, (time, ARRIVAL, node, self.seq, what))
+
+    def _look_at(self, time: int, why: str) -> None:
+        heappush(self.heap, (time, EVALUATE, why == "end", self.events, why))
+
+    def progressed(self, count: int) -> None:
+        """Nodes have so many more rounds behind them."""
+        settings = self.settings
+        self.total += count
+        if settings.free and settings.rounds and self.total >= settings.rounds * self.n and not self._ending:
+            self._ending = True
+            self._look_at(self.now, "end")
+        elif settings.every and self.total >= self._next and not self._ending:
+            every = settings.every * self.n
+            self._next = self.total - self.total % every + every
+            self._look_at(self.now, "record")
+
+    @property
+    def round(self) -> int:
+        """Rounds that a node has behind it, on average."""
+        return self.total // self.n
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def run(self) -> Iterator[str]:
+        """Let it happen; gives "record" and "end" where models are to be evaluated, "compute" when enough of them wait."""
+        heap, contexts, lazy_models, log = self.heap, self.contexts, self.lazy_models, self.log
+        at_once, enough = self.settings.at_once, self.settings.bytes * self.n
+        while heap and self.unfinished:
+            time, kind, node, seq, what = heappop(heap)
+            if time < self.now:
+                raise RunFailed(f"internal error: time went back from {self.now} to {time} microseconds")
+            self.now = time
+            self.events += 1
+            self.digest = (self.digest * 1_000_003 + time * 8 + kind + (node << 20)) & 0xFFFFFFFFFFFF
+            if log is not None:
+                log.events.append((time, kind, node))
+            if kind == ARRIVAL:
+                flight = self.links.event(what, time)
+                if flight is not None:
+                    self._arrived(flight, contexts[flight.to])
+            elif kind == TRAINED:
+                contexts[node].ended(seq)
+            elif kind == WAKE:
+                contexts[node].woken(seq, what)
+            elif kind == EVALUATE:
+                if what == "record" and self.settings.evaluate:
+                    self._look_at(time + self.settings.evaluate, "record")
+                if what == "end":
+                    break
+                yield "record"
+                self.tally.ages.clear()
+            else:
+                self._changes(contexts[node], kind)
+            if lazy_models.waiting >= at_once:
+                yield "compute"
+            if enough and self.tally.bytes_sent >= enough and not self._ending:
+                self._ending = True
+                self._look_at(time, "end")
+        self.check_laws()
+        yield "end"
+
+    def _arrived(self, flight: Flight, to: SimulatedContext) -> None:
+        away = not to.on or (self.transfers == "drop" and to.went >= flight.begins)
+        if flight.fate == LOST or away:
+            self.lost(flight)
+            return
+        if flight.fate == ARRIVED:
+            return
+        flight.fate = ARRIVED
+        tally = self.tally
+        tally.in_flight -= 1
+        tally.received += 1
+        tally.bytes_in_flight -= flight.size
+        tally.bytes_received += flight.size
+        if self.log is not None:
+            self._trip(flight, "arrived")
+        to.node.received(flight.message)
+
+    def lost(self, flight: Flight) -> None:
+        """A message will not arrive."""
+        tally = self.tally
+        tally.in_flight -= 1
+        tally.lost += 1
+        tally.bytes_in_flight -= flight.size
+        tally.bytes_lost += flight.size
+        if self.log is not None:
+            self._trip(flight, "lost")
+
+    def _trip(self, flight: Flight, fate: str) -> None:
+        assert self.log is not None
+        sender = flight.message.sender
+        self.log.trips.append(Trip(sender, flight.to, flight.begins / 1e6, self.now / 1e6, fate))
+        self.log.span(sender, "sending", flight.begins, min(flight.ends, self.now) if flight.ends >= 0 else self.now)
+
+    def _changes(self, one: SimulatedContext, kind: int) -> None:
+        change = self.world.next_change(one.id, self.now)
+        if change is not None:
+            heappush(self.heap, (change, ONLINE if kind == OFFLINE else OFFLINE, one.id, 0, None))
+        self.comings += 1
+        if kind == OFFLINE:
+            one.leaves()
+        else:
+            one.returns()
+
+    # -- what is said of it -------------------------------------------------------------------------------------------
+
+    def moment(self) -> Moment:
+        """Where it stands."""
+        tally, contexts = self.tally, self.contexts
+        there = sum(one.online_for() for one in contexts)
+        ages = np.array(tally.ages) / SECOND if tally.ages else None
+        return Moment(
+            seconds=self.now / SECOND,
+            steps=tally.steps / self.n,
+            messages=MessageCounts(tally.sent, tally.received, tally.used, tally.wasted, tally.lost),
+            staleness=None if ages is None else float(ages.mean()),
+            staleness_95=None if ages is None else float(np.quantile(ages, 0.95)),
+            busy=sum(one.busy_for() for one in contexts) / there if there else 0.0,
+            uplink=self._uplink(there),
+            online=sum(one.on for one in contexts),
+        )
+
+    def _uplink(self, there: int) -> float | None:
+        if not np.isfinite(np.asarray(self.world.uplink, dtype=float)).all() or not there:
+            return None
+        free = getattr(self.links, "free", [0] * self.n)
+        sent = sum(busy - max(0, at - self.now) for busy, at in zip(self.links.busy, free, strict=True))
+        return float(sent / there)
+
+    def check_laws(self) -> None:
+        """Every message and byte that was sent is received, lost or on its way; nobody trains longer than it is there."""
+        t = self.tally
+        held = sum(one.node.messages_held() for one in self.contexts)
+        laws = {
+            "messages sent": (t.sent, t.received + t.lost + t.in_flight),
+            "bytes sent": (t.bytes_sent, t.bytes_received + t.bytes_lost + t.bytes_in_flight),
+            "messages received": (t.received, t.used + t.wasted + held),
+        }
+        for what, (left, right) in laws.items():
+            if left != right:
+                raise RunFailed(f"internal error: {left} {what}, but {right} accounted for")
+        if self.when_off != "finish":
+            for one in self.contexts:
+                if one.busy_for() > one.online_for():
+                    raise RunFailed(f"internal error: node {one.id} trained for longer than it was there")

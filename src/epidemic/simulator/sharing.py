@@ -1,0 +1,43 @@
+"""Whether an experiment can be shared among ranks, asked before any rank is there: a batch is refused as a whole, not run by run."""
+
+from __future__ import annotations
+
+import msgspec
+
+from epidemic.callbacks import Callbacks
+from epidemic.callbacks.named import named_callbacks
+from epidemic.core.errors import BadInput, argument
+from epidemic.core.workers import Workers
+from epidemic.data import Dataset
+from epidemic.experiment import Experiment
+from epidemic.runtime.setup import make_learner, prepare
+from epidemic.simulator.on_ranks import refuse, refuse_prepared
+
+
+def check_sharing(experiment: Experiment, ranks: int) -> None:
+    """Refuse what is known from the experiment alone."""
+    if ranks > experiment.nodes:
+        raise BadInput(
+            f"{argument('ranks')} {ranks} must be at most nodes = {experiment.nodes}: every rank has at least one node"
+        )
+    refuse(experiment, Callbacks(named_callbacks(experiment)), ranks)
+
+
+def check_strategy(experiment: Experiment, data: Dataset) -> None:
+    """Refuse what only shows when a node is there: how its model would be trained. One node is prepared, none is trained."""
+    if experiment.runtime.strategy == "timed":  # which nobody knows before
+        return
+    workers = Workers(1)
+    try:
+        setup = prepare(experiment, experiment.seeds[0], data, [0])
+        refuse_prepared(setup.task, make_learner(setup, workers)[1])
+    finally:
+        workers.close()
+
+
+def what_decides_strategy(experiment: Experiment) -> bytes:
+    """Experiments that are alike in this are refused alike by `check_strategy`."""
+    table = experiment.table()
+    algorithm = {name: value for name, value in table["algorithm"].items() if name != "lr"}
+    kept = {name: table.get(name) for name in ("data", "model", "loss", "metrics", "nodes", "partition", "runtime")}
+    return msgspec.json.encode([algorithm, kept])

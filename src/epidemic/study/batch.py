@@ -1,0 +1,383 @@
+"""Many experiments, one after the other or side by side in processes of their own.
+
+What is finished is skipped, an interrupted batch goes on when it is run again, and a run that fails, even one whose process
+dies, does not stop the others. `batch_ranks.py` has those of which each is itself shared among several processes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.connection
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from epidemic.callbacks import Callback, Callbacks, all_of
+from epidemic.core.errors import BadInput, EpidemicError, Interrupted
+from epidemic.core.formatting import score, simulated
+from epidemic.core.workers import available_threads, process_context
+from epidemic.data import Dataset
+from epidemic.experiment import Experiment, experiment_from
+from epidemic.experiment.sending import received, sent
+from epidemic.learner import Learner
+from epidemic.record import Record, Summary
+from epidemic.runtime.run_directory import RunDirectory
+from epidemic.runtime.run_state import read_state
+from epidemic.runtime.setup import Setup
+from epidemic.simulator import simulate
+
+Tell = Callable[[int, str], None]  # rounds done in all seeds, and what was last found
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """An experiment and the directory that it runs in."""
+
+    path: Path
+    experiment: Experiment
+    label: str = ""  # tells it from other jobs of a batch; the experiment's name, if that does
+
+    @property
+    def name(self) -> str:
+        """What it is called in progress and messages."""
+        return self.label or self.experiment.name
+
+    @property
+    def rounds(self) -> int:
+        """Return the number of rounds that all seeds of the job have together."""
+        return self.experiment.rounds * len(self.experiment.seeds)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all seeds have run to their end."""
+        return all(RunDirectory(self.path, self.experiment, seed).finished for seed in self.experiment.seeds)
+
+    def check(self) -> None:
+        """Refuse a directory that holds something else."""
+        for seed in self.experiment.seeds:
+            RunDirectory(self.path, self.experiment, seed).check(resume=True)
+
+
+class BatchListener:
+    """Who wants to know how a batch goes on; this one does not care about anything."""
+
+    def began(self, job: Job) -> None:
+        """A job starts or goes on."""
+
+    def advanced(self, job: Job, rounds_done: int, found: str) -> None:
+        """A job has come so far, counting the rounds of all its seeds; `found` is what was last evaluated."""
+
+    def ended(self, job: Job, problem: str | None) -> None:
+        """A job is done, or has failed."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of each job of a batch: run, skipped because it was finished before, or failed with a reason."""
+
+    ran: list[Job]
+    skipped: list[Job]  # had been finished before
+    failed: dict[str, str]  # the reason by name
+
+
+def run_batch(
+    jobs: Sequence[Job],
+    workers: int = 1,
+    watcher: BatchListener | None = None,
+    data: Dataset | None = None,
+    callbacks: Callback | Sequence[Callback] = (),
+) -> Outcome:
+    """Run what is not finished; `data` spares loading it, `callbacks` are told of every run (both for one worker only).
+
+    With several workers this starts processes, so a script of your own must guard its start with `if __name__ == "__main__"`.
+
+    Raises:
+        BadInput: A directory holds something else; nothing has been run then.
+        Interrupted: By Ctrl-C or SIGTERM; what ran has been saved.
+    """
+    watcher = BatchListener() if watcher is None else watcher
+    check_apart(jobs)
+    for job in jobs if workers > 1 else []:
+        if not job.experiment.portable:
+            sent(job.experiment)  # says what cannot be
+    told = all_of(callbacks)
+    if workers > 1 and told.those:
+        raise BadInput("callbacks are told of runs in one process only; use one worker")
+    for job in jobs:
+        job.check()
+    skipped = [job for job in jobs if job.finished]
+    todo = [job for job in jobs if job not in skipped]
+    workers = min(workers, len(todo))
+    with directories({job.path.parent for job in todo}), sigterm_interrupts():
+        failed = _Processes(todo, workers, watcher).run() if workers > 1 else _in_turn(todo, watcher, data, told)
+    return Outcome([job for job in todo if job.name not in failed], skipped, failed)
+
+
+def diverged(jobs: Sequence[Job]) -> dict[str, str]:
+    """Those of some runs that have failed for good, because their numbers were no longer finite, by name, and what they said."""
+    found = {}
+    for job in jobs:
+        for seed in job.experiment.seeds:
+            state = read_state(job.path / f"seed-{seed}")
+            if state.diverged:
+                found[job.name] = state.why
+    return found
+
+
+def check_apart(jobs: Sequence[Job]) -> None:
+    """Refuse a batch of which two have the same name, or would write into the same directory."""
+    for what, found in (("name", [job.name for job in jobs]), ("directory", [str(job.path) for job in jobs])):
+        twice = next((one for one in found if found.count(one) > 1), None) if len(set(found)) < len(found) else None
+        if twice is not None:
+            raise BadInput(f"two experiments of a batch have the same {what}, {twice}; give each a {what} of its own")
+
+
+@contextmanager
+def directories(places: Collection[Path]) -> Iterator[None]:
+    """Make directories; those that are empty because the input is bad are taken away again."""
+    new = sorted({one for place in places for one in (place, *place.parents) if not one.exists()})
+    try:
+        for place in places:
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+            except OSError as problem:
+                raise BadInput(f"{place} cannot be written: {problem.strerror}; choose another directory") from None
+        yield
+    except BadInput:
+        for place in reversed(new):
+            with suppress(OSError):
+                place.rmdir()
+        raise
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """SIGTERM is as good as Ctrl-C."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not in the main thread: whoever called us answers for signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Relay(Callback):
+    """Passes the progress of a job on, counting the rounds of all its seeds."""
+
+    def __init__(self, job: Job, tell: Tell) -> None:
+        self._job, self._tell = job, tell
+        self._before, self._found = 0, ""
+
+    def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
+        self._before = self._job.experiment.rounds * self._job.experiment.seeds.index(setup.seed)
+        self._tell(self._before + rounds_done, self._found)
+
+    def advanced(self, rounds_done: int, x: Any) -> None:
+        self._tell(self._before + rounds_done, self._found)
+
+    def recorded(self, record: Record) -> None:
+        self._found = score(record.accuracy, record.loss)
+        self._found += "" if record.time is None else f", {simulated(record.time.seconds)}"
+
+    def finished(self, summary: Summary) -> None:
+        self._tell(self._before + self._job.experiment.rounds, self._found)
+
+
+def _run(job: Job, tell: Tell, data: Dataset | None, callbacks: Sequence[Callback] = ()) -> str | None:
+    """Run a job; the reason if it failed."""
+    try:
+        simulate(job.experiment, job.path, resume=True, callbacks=[_Relay(job, tell), *callbacks], data=data)
+    except Interrupted:
+        raise
+    except EpidemicError as problem:
+        return " ".join(str(problem).split())
+    except Exception as problem:
+        if "EPIDEMIC_DEBUG" in os.environ:
+            raise
+        return " ".join(f"unexpected {type(problem).__name__}: {problem}".split())
+    return None
+
+
+class Loaded:
+    """The data of the last job, kept for the next one if it is the same."""
+
+    def __init__(self) -> None:
+        self._source = ""
+        self._data: Dataset | None = None
+
+    def of(self, experiment: Experiment) -> Dataset:
+        """Return the data of an experiment; the last data set is kept, because neighbouring jobs often share it."""
+        source = _source(experiment)
+        if self._data is None or source != self._source:
+            self._data, self._source = experiment.load_data(), source
+        return self._data
+
+
+def _source(experiment: Experiment) -> str:
+    """Which data it is; arrays of a user's own cannot be compared as they are."""
+    return str(experiment.table()["data"])
+
+
+def _same_data(jobs: Sequence[Job]) -> bool:
+    return len({_source(job.experiment) for job in jobs}) == 1
+
+
+def _in_turn(jobs: Sequence[Job], watcher: BatchListener, data: Dataset | None, told: Callbacks) -> dict[str, str]:
+    failed: dict[str, str] = {}
+    loaded = Loaded()
+    for done, job in enumerate(jobs):
+        watcher.began(job)
+        try:
+            problem: str | None
+            try:
+                found = loaded.of(job.experiment) if data is None else data
+            except BadInput as missing:
+                if _same_data(jobs):
+                    raise  # nobody could run without it
+                problem = str(missing)
+            else:
+                problem = _run(job, partial(watcher.advanced, job), found, told.those)
+        except (Interrupted, KeyboardInterrupt):
+            raise Interrupted(f"interrupted in {job.name}, after {done} of {len(jobs)} runs") from None
+        if problem is not None:
+            failed[job.name] = problem
+        watcher.ended(job, problem)
+    return failed
+
+
+# -- several processes ------------------------------------------------------------------------------------------------
+
+
+class _Processes:
+    """Keeps so many processes busy. They live in sessions of their own, so that Ctrl-C reaches only the parent."""
+
+    def __init__(self, jobs: Sequence[Job], workers: int, watcher: BatchListener) -> None:
+        self._context = process_context("epidemic.study.batch")
+        self._waiting = deque(jobs)
+        self._all = len(jobs)
+        self._watcher = watcher
+        self._threads = max(1, available_threads() // workers)
+        self._busy: dict[Any, tuple[Any, Job]] = {}  # connection: process, its job
+        self._failed: dict[str, str] = {}
+        self._workers = workers
+        self._ended = 0
+        self._same_data = _same_data(jobs)
+
+    def run(self) -> dict[str, str]:
+        """All jobs; the reasons of those that failed."""
+        try:
+            while self._waiting and len(self._busy) < self._workers:
+                self._start()
+            while self._busy:
+                for connection in multiprocessing.connection.wait(list(self._busy)):
+                    self._listen(connection)
+        except KeyboardInterrupt:
+            raise Interrupted(f"interrupted after {self._ended} of {self._all} runs") from None
+        finally:
+            self._stop()
+        return self._failed
+
+    def _start(self) -> None:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_worker, args=(theirs, self._threads, dict(os.environ)), daemon=False)
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it inherits this until it is in a session of its own
+        try:
+            process.start()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        theirs.close()
+        self._busy[ours] = process, self._waiting[0]
+        self._hand_out(ours)
+
+    def _hand_out(self, connection: Any) -> None:
+        process, _ = self._busy[connection]
+        if not self._waiting:
+            del self._busy[connection]
+            connection.send(None)
+            connection.close()
+            process.join()
+            return
+        job = self._waiting.popleft()
+        self._busy[connection] = process, job
+        self._watcher.began(job)
+        own = not job.experiment.portable
+        raw = sent(job.experiment) if own else msgspec.json.encode(job.experiment.table())
+        connection.send((str(job.path), own, raw))
+
+    def _listen(self, connection: Any) -> None:
+        process, job = self._busy[connection]
+        try:
+            kind, *content = connection.recv()
+        except (EOFError, ConnectionError):
+            process.join()
+            del self._busy[connection]
+            killed = ": it was killed, perhaps for lack of memory" if process.exitcode == -signal.SIGKILL else ""
+            self._end(job, f"its process died (exit code {process.exitcode}){killed}")
+            if self._waiting:
+                self._start()
+            return
+        if kind == "advanced":
+            self._watcher.advanced(job, *content)
+        elif kind == "missing" and self._same_data:
+            raise BadInput(content[0])  # nobody could run without it
+        else:
+            self._end(job, content[0])
+            self._hand_out(connection)
+
+    def _end(self, job: Job, problem: str | None) -> None:
+        self._ended += 1
+        if problem is not None:
+            self._failed[job.name] = problem
+        self._watcher.ended(job, problem)
+
+    def _stop(self) -> None:
+        """Ask whoever still runs to save and end."""
+        for process, _ in self._busy.values():
+            process.terminate()
+        for connection, (process, _) in self._busy.items():
+            process.join()
+            connection.close()
+
+
+def _worker(connection: Any, threads: int, environment: Mapping[str, str]) -> None:
+    """The life of a process: one job after the other, until there is none or the parent is gone."""
+    os.environ.clear()
+    os.environ.update(environment)  # as the parent has it now: the process that this one is forked from may be older
+    with suppress(AttributeError, PermissionError):
+        os.setsid()
+    loaded = Loaded()
+
+    def tell(rounds: int, found: str) -> None:
+        try:
+            connection.send(("advanced", rounds, found))
+        except (BrokenPipeError, ConnectionError):
+            raise KeyboardInterrupt from None  # nobody listens any more: save and end
+
+    with suppress(Interrupted, KeyboardInterrupt, EOFError, ConnectionError):
+        while (task := connection.recv()) is not None:
+            path, own, raw = task
+            try:
+                experiment = received(raw) if own else experiment_from(msgspec.json.decode(raw))
+                if experiment.runtime.threads == 0:
+                    runtime = msgspec.structs.replace(experiment.runtime, threads=threads)
+                    experiment = msgspec.structs.replace(experiment, runtime=runtime)
+                data = loaded.of(experiment)
+            except Exception as missing:
+                kind = "missing" if isinstance(missing, BadInput) else f"unexpected {type(missing).__name__}"
+                connection.send(("missing", str(missing)) if kind == "missing" else ("ended", f"{kind}: {missing}"))
+                continue
+            connection.send(("ended", _run(Job(Path(path), experiment), tell, data)))

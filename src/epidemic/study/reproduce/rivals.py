@@ -1,0 +1,292 @@
+"""The item `rivals`: EL beside what it is compared with, at equal rounds and at equal bytes, with both floors of every scheme.
+
+All leads are over EL-Oracle with s = 7, seed by seed. Verdicts are on what others claim of their methods, on what the floors predict, and on
+the two controls, which must bracket the rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from epidemic.core.formatting import decimals, interval
+from epidemic.measure import FoundFloors, floors_of
+from epidemic.record import Record
+from epidemic.report.curves import MIB
+from epidemic.report.leads import MethodLead, leads_figure
+from epidemic.report.results import Result, SeedResult
+from epidemic.report.statistics import Interval, accuracy_of
+from epidemic.study.reproduce.base import Check, Item, ItemResult, Request, ahead, near
+from epidemic.study.reproduce.rivalry import (
+    ALL_REDUCE,
+    BASE_2,
+    COMPLETE,
+    CONTROLS,
+    EXPONENTIAL,
+    FRAGMENTS_1,
+    FRAGMENTS_16,
+    INT8,
+    LOCAL,
+    NODES,
+    NONE,
+    ONE_PEER,
+    ORACLE,
+    ORACLE_1,
+    PGA,
+    QG,
+    RANDOM_K,
+    RIVALRIES,
+    RIVALS,
+    TRACKING,
+    Rivalry,
+)
+from epidemic.topology import topology_from
+
+WORST = 0.1
+"""The share of the nodes that are looked at for themselves: those with the worst models."""
+FLOORS_SEED = 1
+SLACK = 0.01
+"""Of a budget: push-sum's messages have one number more than a model."""
+
+
+class RivalResult:
+    """What came out of a method, one number for each seed. Accuracies are percentages, "final" ones on all test samples."""
+
+    def __init__(self, result: Result, budget: float) -> None:
+        self.result = result
+        ends = [seed.summary for seed in result.seeds]
+        self.final = [
+            _percent(None if end is None or end.final_accuracy is None else end.final_accuracy.mean) for end in ends
+        ]
+        self.average = [_percent(None if end is None else end.final_mean_model_accuracy) for end in ends]
+        self.worst = [_percent(_worst(seed)) for seed in result.seeds]
+        self.disagreement = [records[-1].disagreement or 0.0 for records in result.by_seed]
+        self.sent = [records[-1].bytes.total.mean for records in result.by_seed]
+        within = [_within(records, budget) for records in result.by_seed]
+        self.rounds = within[0].round  # for which the budget lasts
+        self.within = [_percent(accuracy_of(record)) for record in within]
+
+    @property
+    def models(self) -> float:
+        """Models' worth of numbers that a node sends in a round."""
+        records = self.result.by_seed[0]
+        return records[-1].bytes.model.mean / records[-1].round
+
+
+def _percent(value: float | None) -> float:
+    return float("nan") if value is None else 100 * value
+
+
+def _worst(seed: SeedResult) -> float | None:
+    """Mean accuracy of the worst tenth of the nodes at the end."""
+    found = sorted(node.final_accuracy for node in seed.nodes or [] if node.final_accuracy is not None)
+    count = -(-len(found) // round(1 / WORST))
+    return float(np.mean(found[:count])) if found else None
+
+
+def _within(records: Sequence[Record], budget: float) -> Record:
+    """The last evaluation until which a node has sent no more: models and what goes with them, without headers."""
+    return [record for record in records if record.bytes.model.mean <= budget * (1 + SLACK)][-1]
+
+
+def lead(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """By how much the one is ahead of the other, seed by seed."""
+    return Interval.of([a - b for a, b in zip(ours, theirs, strict=True)])
+
+
+@cache
+def floors_for(method: str) -> FoundFloors:
+    """The floors of a method's averaging; of random-k those of a coordinate."""
+    rival = RIVALS[method]
+    share = float((rival.compression or {}).get("share", 1.0))
+    found = floors_of(topology_from(rival.topology), NODES, FLOORS_SEED, share=share)
+    assert found is not None  # there are few nodes
+    return found
+
+
+def _find(request: Request, failed: dict[str, str]) -> ItemResult:
+    rivalry = RIVALRIES[request.scale]
+    rivalry.need(request, failed)
+    found = {method: rivalry.result(method, request) for method in rivalry.methods}
+    first = found[ORACLE].by_seed[0]
+    budget = next((r for r in first if r.round >= rivalry.quarter), first[-1]).bytes.model.mean
+    standings = {method: RivalResult(result, budget) for method, result in found.items()}
+    rows = [_row(rivalry, method, request, standings, budget) for method in rivalry.methods]
+    entries = [_entry(method, standings) for method in rivalry.methods if method != ORACLE]
+    data = {"digits": "digits", "cifar10": "CIFAR-10"}[rivalry.data]
+    seeds = len(found[ORACLE].seeds)
+    words = (
+        f"{data}, {seeds} seeds: after {rivalry.rounds} rounds",
+        f"After {budget / MIB:.3g} MiB a node",
+        "What mixing leaves",
+    )
+    figure = leads_figure(entries, words, ORACLE, floors_for(ORACLE))
+    title = f"{data}, {NODES} nodes, {rivalry.rounds} rounds, and as many as {budget / MIB:.3g} MiB allow; leads over {ORACLE}"
+    table = [_shown(row, standings) for row in rows]
+    return ItemResult(_checks(standings), rows, figure, _notes(rivalry, request, budget, found, failed), (title, table))
+
+
+# -- verdicts ---------------------------------------------------------------------------------------------------------
+
+Of = Callable[[RivalResult], Sequence[float]]
+
+
+def _final(one: RivalResult) -> Sequence[float]:
+    return one.final
+
+
+def _at_budget(one: RivalResult) -> Sequence[float]:
+    return one.within
+
+
+def _checks(standings: dict[str, RivalResult]) -> list[Check]:
+    def claimed(
+        one: str, other: str, source: str, of: Of = _final, what: str = "points after the last round", sign: int = 1
+    ) -> Check:
+        found = lead(of(standings[one]), of(standings[other]))
+        words = f"{one} ahead of {other}: {what}"
+        check = ahead(words, found, None, claim="> 0" if sign > 0 else "< 0", sign=sign)
+        return msgspec.structs.replace(check, source=source)
+
+    def average(one: RivalResult) -> Sequence[float]:
+        return one.average
+
+    def apart(one: RivalResult) -> Sequence[float]:
+        return [100 * float(np.log(d)) for d in one.disagreement]
+
+    bytes_alike = "points at equal bytes"
+    return [
+        claimed(COMPLETE, ORACLE, "control"),
+        claimed(ORACLE, NONE, "control"),
+        claimed(ORACLE, LOCAL, "floors"),
+        claimed(ORACLE, EXPONENTIAL, "floors"),
+        claimed(ORACLE_1, BASE_2, "floors"),
+        *(_explained(standings, name) for name in ("bias", "noise")),
+        claimed(QG, ORACLE, "Lin et al."),
+        claimed(TRACKING, ORACLE, "theory of bias"),
+        claimed(PGA, ONE_PEER, "Chen et al."),
+        claimed(INT8, ORACLE, "fewer bytes", _at_budget, bytes_alike),
+        claimed(RANDOM_K, ORACLE, "fewer bytes", _at_budget, bytes_alike),
+        claimed(ALL_REDUCE, ORACLE, "arithmetic", _at_budget, bytes_alike),
+        _same(standings[FRAGMENTS_1], standings[LOCAL]),
+        claimed(FRAGMENTS_16, FRAGMENTS_1, "Mosaic, up to 12"),
+        claimed(FRAGMENTS_16, FRAGMENTS_1, "Mosaic's reviewers: no gain", average, "points of the averaged model", -1),
+        claimed(FRAGMENTS_16, FRAGMENTS_1, "Mosaic's reviewers", apart, "D(X), per cent on a log scale"),
+    ]  # fmt: skip
+
+
+def _explained(standings: dict[str, RivalResult], floor: str) -> Check:
+    """Whether smaller floors go with higher accuracy, over the methods that only average: Spearman's rank correlation, seed by seed."""
+    from scipy.stats import spearmanr
+
+    plain = [method for method in standings if RIVALS[method].plain and method not in (*CONTROLS, FRAGMENTS_1)]
+    floors = [-getattr(floors_for(method), floor) for method in plain]
+    seeds = range(len(standings[ORACLE].final))
+    ranks = [float(spearmanr(floors, [standings[method].final[i] for method in plain]).statistic) for i in seeds]
+    what = f"small {floor} floors and high accuracies: rank correlation over {len(plain)} methods"
+    return msgspec.structs.replace(ahead(what, Interval.of(ranks), None, claim="> 0"), source="floors")
+
+
+def _same(one: RivalResult, other: RivalResult) -> Check:
+    """One fragment is the inner topology, to the last bit."""
+    pairs = zip(itertools.chain(*one.result.by_seed), itertools.chain(*other.result.by_seed), strict=True)
+    off = max(abs(a.loss.mean - b.loss.mean) + abs((a.disagreement or 0.0) - (b.disagreement or 0.0)) for a, b in pairs)
+    return near(f"{FRAGMENTS_1} and {LOCAL}: largest difference of loss and D(X)", off, 0.0, 0.0, source="exact")
+
+
+def _judged(found: Interval) -> str:
+    if found.half_width is None or abs(found.mean) <= found.half_width:
+        return "open"
+    return "ahead" if found.mean > 0 else "behind"
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def _entry(method: str, standings: dict[str, RivalResult]) -> MethodLead:
+    one, baseline = standings[method], standings[ORACLE]
+    return MethodLead(method, lead(one.final, baseline.final), lead(one.within, baseline.within), floors_for(method))
+
+
+def _row(
+    rivalry: Rivalry, method: str, request: Request, standings: dict[str, RivalResult], budget: float
+) -> dict[str, Any]:
+    one, baseline, floors = standings[method], standings[ORACLE], floors_for(method)
+    row: dict[str, Any] = {
+        "method": method,
+        "lr": rivalry.rate(method, request),
+        "seeds": len(one.final),
+        "noise_floor": floors.noise,
+        "bias_floor": floors.bias,
+        "bias_floor_worst": floors.bias_worst,
+        "floors_estimated": floors.estimated,
+        "rounds": rivalry.rounds,
+        "budget_mib": budget / MIB,
+        "rounds_within_budget": one.rounds,
+    }
+    for name, values in (
+        ("accuracy", one.final),
+        ("ahead_at_equal_rounds", [a - b for a, b in zip(one.final, baseline.final, strict=True)]),
+        ("worst_tenth_accuracy", one.worst),
+        ("averaged_model_accuracy", one.average),
+        ("disagreement", one.disagreement),
+        ("mib", [sent / MIB for sent in one.sent]),
+        ("accuracy_within_budget", one.within),
+        ("ahead_at_equal_bytes", [a - b for a, b in zip(one.within, baseline.within, strict=True)]),
+    ):
+        found = Interval.of(values)
+        row[name], row[f"{name}_half_width"] = found.mean, found.half_width
+    row["needs"] = RIVALS[method].needs
+    return row
+
+
+def _shown(row: dict[str, Any], standings: dict[str, RivalResult]) -> dict[str, str]:
+    """A row as it is printed."""
+    one, baseline = standings[row["method"]], standings[ORACLE]
+    at_rounds, at_bytes = lead(one.final, baseline.final), lead(one.within, baseline.within)
+    same = one is baseline
+    return {
+        "method": row["method"],
+        "lr": f"{row['lr']:g}",
+        "F_N": decimals(row["noise_floor"], 3),
+        "F_B": decimals(row["bias_floor"], 3),
+        "accuracy (%)": interval(Interval.of(one.final), digits=1),
+        "ahead": "" if same else f"{interval(at_rounds, digits=1, signed=True)} {_judged(at_rounds)}",
+        "worst 10 %": interval(Interval.of(one.worst), digits=1),
+        "average (%)": interval(Interval.of(one.average), digits=1),
+        "D(X)": f"{Interval.of(one.disagreement).mean:.3g}",
+        "MiB": f"{row['mib']:.3g}",
+        "bytes: rounds": str(one.rounds),
+        "accuracy": interval(Interval.of(one.within), digits=1),
+        "ahead ": "" if same else f"{interval(at_bytes, digits=1, signed=True)} {_judged(at_bytes)}",
+        "needs": row["needs"],
+    }
+
+
+def _notes(
+    rivalry: Rivalry, request: Request, budget: float, found: dict[str, Result], failed: dict[str, str]
+) -> list[str]:
+    about = sorted({seed.info.data for run in found.values() for seed in run.seeds if seed.info.data})
+    return [
+        f"accuracy: mean over nodes on all test samples after {rivalry.rounds} rounds; average: of the average of all models; worst 10 %: mean over the tenth of the nodes with the worst models",
+        f"at equal bytes: the last evaluation (every {rivalry.every} rounds) until which a node sent at most {budget / MIB:.3g} MiB (one per cent more is let pass), what {ORACLE} sends in {rivalry.quarter} rounds; who sends less in all rounds is read at the end. Numbers are counted there, not the 256 bytes that go with each message; MiB counts both",
+        f"F_N, F_B: what stays of noise and of a constant bias, per unit that a round brings in ({NODES} nodes, mean over directions). Of push-sum, QG momentum and gradient tracking they are those of plain averaging over the same graphs; of random-k those of a coordinate; int8 adds its rounding",
+        f"intervals are of each comparison by itself, 95 %: of {2 * (len(found) - 1)} leads one in twenty excludes zero by chance",
+        *rivalry.rate_notes(request, failed),
+        *about,
+    ]
+
+
+RIVALS_ITEM = Item(
+    "rivals",
+    "EL beside its rivals, at equal rounds and at equal bytes",
+    _find,
+    lambda request: RIVALRIES[request.scale].jobs(request),
+    expected_from="claim",
+    first=lambda request: RIVALRIES[request.scale].tuning(request),
+)

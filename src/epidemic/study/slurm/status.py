@@ -1,0 +1,133 @@
+"""How the runs of a directory are: queued, running, done, stopped or failed, and why; by their directories and by what Slurm says."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from epidemic.core.errors import BadInput
+from epidemic.core.files import UNREADABLE, read_bounded, read_json
+from epidemic.runtime.more_rounds import SUMMARY, rounds_of
+from epidemic.runtime.run_state import read_state
+from epidemic.study.slurm.queue import RUNNING, WAITING, Seen, seen
+from epidemic.study.slurm.task import ENDED, Ended
+
+FOLDER = ".slurm"
+"""In the directory of a sweep: what submitit keeps, and the logs."""
+TASKS = "tasks.json"
+"""In that folder: the task of each run, the last one it had."""
+_WORDS = {
+    "TIMEOUT": "its time was over before it had saved; give it more to save in, for example --slurm signal=5m",
+    "OUT_OF_MEMORY": "it took more memory than it had; give it more, for example --slurm mem=32G",
+    "NODE_FAIL": "its machine failed",
+    "BOOT_FAIL": "its machine did not start",
+    "PREEMPTED": "its machine was needed for others",
+    "CANCELLED": "it was cancelled",
+    "DEADLINE": "its deadline was over",
+}
+
+
+class RunStatus(msgspec.Struct, frozen=True):
+    """The state of one run of a directory on Slurm, and how many of its seeds are done."""
+
+    run: str  # its directory, from that of the sweep on
+    state: str  # queued, running, done, stopped, failed, or waiting: nobody was asked to run it
+    seeds_done: int
+    seeds: int
+    task: str = ""  # of Slurm, the last one it had
+    why: str = ""
+
+
+def tasks_of(where: Path) -> dict[str, str]:
+    """The last task of each run that was ever submitted from here."""
+    found = read_json(where / FOLDER / TASKS)
+    return {str(run): str(task) for run, task in (found or {}).items()}
+
+
+def status_of(where: Path) -> list[RunStatus]:
+    """All runs of a directory. Slurm is asked only if tasks of its were submitted there and have not done all that they should.
+
+    Raises:
+        BadInput: The directory holds no run, or Slurm does not answer.
+    """
+    if not where.is_dir():
+        raise BadInput(f"{where} {'is a file' if where.exists() else 'does not exist'}; give the directory of a sweep")
+    runs = sorted(path.parent for path in where.rglob("experiment.toml") if FOLDER not in path.parts and _is_run(path))
+    if not runs:
+        raise BadInput(f"{where} holds no run; give the directory of a sweep")
+    tasks = tasks_of(where)
+    open_ones = [run for run in runs if str(run.relative_to(where)) in tasks and not _done(run)[2]]
+    listed = seen() if open_ones else {}
+    return [status_of_run(where, run, tasks, listed) for run in runs]
+
+
+def status_of_run(where: Path, run: Path, tasks: Mapping[str, str], listed: Mapping[str, Seen]) -> RunStatus:
+    """How one run is that may not have begun, given what was submitted and what Slurm lists."""
+    name = str(run.relative_to(where))
+    done, seeds, all_done = _done(run)
+    task = tasks.get(name, "")
+    if all_done:
+        return RunStatus(name, "done", done, seeds, task)
+    # Tasks of an array that were cancelled before they began are listed together, under the number of the job.
+    state, why = _by_slurm(run, listed.get(task) or listed.get(task.partition("_")[0])) if task else ("", "")
+    if not state or (state == "failed" and not why):
+        state, why = _by_directory(run, where / FOLDER / f"{task}_0_log.err" if task else None)
+    return RunStatus(name, state, done, seeds, task, why)
+
+
+def _is_run(file: Path) -> bool:
+    """Whether an experiment file is one that a run has written; the paper's items have others beside them."""
+    return any(file.parent.glob("seed-*")) or read_bounded(file)[:20].startswith(b"# Written by")
+
+
+def _done(run: Path) -> tuple[int, int, bool]:
+    """How many of its seeds have come to their end, how many there are to be, and whether that is all of them."""
+    try:
+        table: dict[str, Any] = tomllib.loads(read_bounded(run / "experiment.toml").decode())
+    except UNREADABLE:
+        table = {}
+    rounds, seeds = int(table.get("rounds", 0)), list(table.get("seeds", []))
+    places = [run / f"seed-{seed}" for seed in seeds]
+    done = sum(
+        (place / SUMMARY).is_file() and rounds_of(read_json(place / "run.json"), rounds) >= rounds for place in places
+    )
+    return done, len(seeds), bool(seeds) and done == len(seeds)
+
+
+def _by_slurm(run: Path, found: Seen | None) -> tuple[str, str]:
+    """By what Slurm lists, and what its task has written down when it ended; an empty reason if nobody says."""
+    if found is not None and found.state in WAITING:
+        return "queued", found.reason
+    if found is not None and found.state in RUNNING:
+        return "running", ""
+    try:
+        ended = msgspec.json.decode(read_bounded(run / ENDED), type=Ended)
+    except UNREADABLE:
+        words = _WORDS.get(found.state, "") if found is not None else ""
+        return "stopped" if found is not None and found.state == "CANCELLED" else "failed", words
+    return "stopped" if ended.stopped else "failed", ended.why
+
+
+def _by_directory(run: Path, log: Path | None) -> tuple[str, str]:
+    """By what its seeds have written down; `log` is that of a task that is over."""
+    states = [read_state(path.parent) for path in sorted(run.glob("seed-*/state.json"))]
+    unfinished = [state for state in states if state.state not in ("finished", "unknown")]
+    if log is None and not unfinished:
+        return "waiting", ""
+    running = [state for state in unfinished if state.state == "running"]
+    if running:
+        return "running", ""
+    if unfinished:
+        last = unfinished[-1]
+        return "stopped" if last.state == "stopped" else "failed", last.why
+    if log is not None and log.is_file() and not log.stat().st_size:
+        return "failed", f"its task ended before it began, and its log is empty: is the disk of {run} full?"
+    return "failed", (
+        f"its task ended before it began; its log is {log}"
+        if log is not None and log.is_file()
+        else "its task ended without a word, not even a log: is the directory on a disk that all machines of the cluster share?"
+    )
