@@ -72,20 +72,20 @@ class World(partial.World):
         self.longest = max([self.longest, *self.alone.values()])
         if self.now < 20 * SECOND:
             return
-        entries = [node_id for node in self.honest for node_id, _ in node.protocol.known.side.entries]
+        entries = [node_id for node in self.honest for node_id, _ in node.protocol.known.sampler.entries]
         if entries:
             self.shares.append(sum(node_id in self.liars for node_id in entries) / len(entries))
 
     @property
     def isolated(self):
         """Honest nodes that know no honest one."""
-        return [node.node_id for node in self.honest if node.protocol.known.side.node_ids <= self.liars]
+        return [node.node_id for node in self.honest if node.protocol.known.sampler.node_ids <= self.liars]
 
     def false(self, liar, receiver):
         """What a liar says to a node: as many entries of liars as anybody may send."""
         others = sorted(self.liars - {liar})
         self.random.shuffle(others)
-        most = self.nodes[receiver].protocol.known.side.most
+        most = self.nodes[receiver].protocol.known.sampler.most
         age = 10**9 if self.way == "old" else 0
         return tuple((node_id, age) for node_id in ([liar, *others] * most)[:most])
 
@@ -150,7 +150,7 @@ def play(what, service, liars, way, protocol=Rounds):
     assert world.longest <= 10 * SECOND // PAUSE, (
         f"{way}: a node knows liars only for {world.longest} looks under {service}"
     )
-    usual = service.side(what.n, 0, lambda _: 0).usual
+    usual = service.sampler(what.n, 0, lambda _: 0).usual
     assert not found or len(liars) >= usual, (
         f"{way}: liars {sorted(liars)} of {what.n} isolate nodes {found} under {service}"
     )

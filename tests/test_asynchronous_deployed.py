@@ -216,7 +216,7 @@ class Hosted(AsynchronousNode):
         self.node_id, self.format, self.books = node_id, FORMAT, []
         self.identity = type("Identity", (), {"key": KEYS[node_id]})
         membership = type("Roster", (), {"carrier": staticmethod(lambda node_id: node_id)})
-        self.member = type("Member", (), {"roster": membership})
+        self.member = type("Member", (), {"membership": membership})
 
     def sent(self, messages, left, *, local=False, each=None):
         self.books.append((messages, left, local, each))

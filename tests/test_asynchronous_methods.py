@@ -172,7 +172,7 @@ def test_tokens_in_python_are_a_value_or_a_table():
 # -- purity ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["free", "async_el", "gossip_learning", "ad_psgd", "divshare"])
+@pytest.mark.parametrize("name", ["asynchronous", "async_el", "gossip_learning", "ad_psgd", "divshare"])
 def test_what_decides_knows_no_clock_tensor_or_dice(name):
     path = Path(ep.__file__).parent / f"algorithms/{name}.py"
     imported = set()

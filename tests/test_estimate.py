@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import epidemic as ep
 from epidemic.cli import main
 from epidemic.core.errors import BadInput
-from epidemic.estimate import costs, parse_gpus, plan
+from epidemic.estimate import parse_gpus, plan
 from epidemic.estimate.footprint import COPIES, Footprint
 from epidemic.estimate.measuring import TrainingCost, learning_of
 from epidemic.estimate.memory import (
@@ -29,6 +29,7 @@ from epidemic.record import HEADER_BYTES
 from epidemic.runtime.mixing_arithmetic import COLUMNS
 from epidemic.sharding.routing import bounds_of, by_columns
 from epidemic.study.batch import Job
+from epidemic.study.pricing import costs
 
 PARAMETERS = 64 * 10 + 10
 TABLE = {

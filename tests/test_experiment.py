@@ -164,7 +164,7 @@ def test_files_that_cannot_be_read(tmp_path):
     ("fields", "message"),
     [
         ({"topology": "ring"}, "must have a method graph"),
-        ({"algorithm": 3}, "it needs local_steps, batch_size, init, emit and absorb"),
+        ({"algorithm": 3}, "it needs local_steps, batch_size, init, local_update and aggregate"),
         ({"loss": "crossentropy"}, "did you mean 'cross-entropy'?"),
         ({"data": 5}, "data must be a Dataset"),
         ({"data": lambda: ((1, 2), 3)}, "data must be a Dataset"),

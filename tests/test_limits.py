@@ -69,7 +69,7 @@ def test_a_closed_link_is_told_once_and_heard_again_after_a_while():
 
 
 def test_greetings_cost_more_than_messages_and_what_no_honest_node_sends_most():
-    assert flood(Limits(), cost=COSTS["hello"]).count(TAKEN) == RATE * SECONDS / COSTS["hello"]
+    assert flood(Limits(), cost=COSTS["handshake"]).count(TAKEN) == RATE * SECONDS / COSTS["handshake"]
     limits, bad = Limits(), 0
     while limits.admit(1, 1, 0) is TAKEN:
         bad += 1

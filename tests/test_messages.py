@@ -11,9 +11,9 @@ from epidemic.core.errors import argument, for_the_command_line
 from pages import ROOT
 
 SOURCE = ROOT / "src" / "epidemic"
-FOR_COMMANDS = ("cli/", "net/", "slurm/", "web/", "reproduce/", "estimate/gpus.py")
+FOR_COMMANDS = ("cli/", "deploy/", "study/slurm/", "web/", "study/reproduce/", "estimate/gpus.py")
 """What only commands call: there is no Python argument to name."""
-OF_TEXTS = {"grid.py": ("parse_grid", "grid_jobs"), "methods.py": ("refuse_idle_settings",),
+OF_TEXTS = {"study/sweep.py": ("parse_grid", "grid_jobs"), "study/comparison.py": ("refuse_idle_settings",),
             "experiment/files.py": ("numbered_seeds",), "experiment/differences.py": ("check_node_setting", "check_run_setting")}  # fmt: skip
 """Functions that read the texts which only commands have: --set, --grid and --seeds."""
 

@@ -42,12 +42,12 @@ class Gossip(ep.Defaults):
     def init(self, x):
         return {"x": x, "told": torch.zeros(len(x), 6)}
 
-    def emit(self, state, learner, turn):
-        told = torch.tensor([[turn.round, d, *turn.index.shape, len(turn.seeds)] for d in turn.out_degree.tolist()])
+    def local_update(self, state, learner, context):
+        told = torch.tensor([[context.round, d, *context.index.shape, len(context.seeds)] for d in context.out_degree.tolist()])
         x = state["x"] + self.lr
         return {"x": x, "told": told.reshape(len(x), 6).float()}, {"x": x}, torch.zeros(len(x))
 
-    def absorb(self, state, inbox):
+    def aggregate(self, state, inbox):
         return {**state, "x": inbox.mean("x")}
 
 class Poor:
@@ -122,7 +122,7 @@ def test_what_it_does_is_what_it_says(folder):
     torch.testing.assert_close(last, first + 4 * 0.25, rtol=0, atol=1e-5)
 
 
-def test_emit_knows_the_round_and_to_how_many_each_sends(folder):
+def test_local_update_knows_the_round_and_to_how_many_each_sends(folder):
     """Where messages are lost, the out degrees are those that arrive."""
 
     class Told(Callback):
@@ -190,7 +190,7 @@ def test_it_is_deployed_as_it_says(folder):
         ("my_algorithm:number", "{}", "must name a function, not int"),
         ("my_algorithm:Gossip", "{rate = 1}", "algorithm.factory = 'my_algorithm:Gossip' failed: TypeError"),
         ("my_algorithm:fails", "{}", "algorithm.factory = 'my_algorithm:fails' failed: ValueError: no idea"),
-        ("my_algorithm:nothing", "{}", "must return an algorithm, not object: it needs local_steps, batch_size, init, emit and absorb"),
+        ("my_algorithm:nothing", "{}", "must return an algorithm, not object: it needs local_steps, batch_size, init, local_update and aggregate"),
         ("my_algorithm:Poor", "{}", "must return an algorithm, not Poor"),
         ("my_algorithm:kind", "{}", "must return an algorithm, not Gossip"),
         ("my_algorithm:Gossip", "{refuse = true}", "algorithm.options.refuse = true: not today"),

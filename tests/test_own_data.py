@@ -487,7 +487,7 @@ def test_nodes_with_tables_of_their_own_must_have_the_same_scale(tmp_path):
         {"scale": scales[0], "test": 0.5},
     ):
         check_deployable(deployed(**settings))
-        found.append(agreement_of(prepare(deployed(**settings), 1, places=[0])))
+        found.append(agreement_of(prepare(deployed(**settings), 1, node_ids=[0])))
     assert found[1].run == found[3].run  # what else is set may differ
     assert len({one.run for one in found}) == 3
     assert found[0].features.first == ("a", "b")

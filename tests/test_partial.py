@@ -33,7 +33,7 @@ class Gullible(k.PartialView):
 
     def approached(self, event):
         self._node.act(AnswerEntries(event.reply, event.by, ()))
-        self.side.entries = [*self.side.entries, *event.entries]
+        self.sampler.entries = [*self.sampler.entries, *event.entries]
 
 
 class Clinging(k.PartialView):
@@ -60,7 +60,7 @@ def test_a_broken_protocol_is_found_out(broken):
         def __init__(self, rules, view, *args, **more):
             super().__init__(rules, view, *args, **more)
             assert isinstance(view, PartialKnowledge)
-            self.known = broken(self, view.side, view.s, view.cycles, self.known.sample)
+            self.known = broken(self, view.sampler, view.s, view.cycles, self.known.sample)
             self.view = self.known
 
     def play():
@@ -101,13 +101,13 @@ class Loose(CyclonSampler):
     anchors = property(lambda self: [], lambda self, anchors: None)
 
 
-def broken_views(known=k.PartialView, side=None):
+def broken_views(known=k.PartialView, sampler=None):
     class Broken(Rounds):
         def __init__(self, rules, view, *args, **more):
             super().__init__(rules, view, *args, **more)
-            if side is not None:
-                view.side.__class__ = side
-            self.known = self.view = known(self, view.side, view.s, view.cycles, self.known.sample)
+            if sampler is not None:
+                view.sampler.__class__ = sampler
+            self.known = self.view = known(self, view.sampler, view.s, view.cycles, self.known.sample)
 
     return Broken
 
@@ -126,9 +126,9 @@ def test_nobody_stays_isolated_where_liars_could_fill_a_view(service):
 @pytest.mark.parametrize(
     ("protocol", "service", "words"),
     [
-        (broken_views(side=Copying), Spray(a=2), "entries of one peer"),
+        (broken_views(sampler=Copying), Spray(a=2), "entries of one peer"),
         (broken_views(Forgetful), Cyclon(size=4, shuffle=2), "knows liars only"),
-        (broken_views(side=Loose), Cyclon(size=4, shuffle=2), "knows liars only"),
+        (broken_views(sampler=Loose), Cyclon(size=4, shuffle=2), "knows liars only"),
     ],
     ids=["copies", "no-sample", "no-anchors"],
 )
@@ -147,7 +147,7 @@ def test_a_network_that_was_cut_for_long_grows_together_again():
     world, across = partial.World(schedule, Cyclon(size=4, shuffle=2)), {}
 
     def count(when):
-        views = [(node.node_id, node.protocol.known.side.node_ids) for node in world.nodes if node.running]
+        views = [(node.node_id, node.protocol.known.sampler.node_ids) for node in world.nodes if node.running]
         across[when] = sum((i < 5) != (j < 5) for i, node_ids in views for j in node_ids)
 
     for when in (4, 44, 115):
@@ -161,21 +161,21 @@ def test_a_network_that_was_cut_for_long_grows_together_again():
 def test_who_returns_to_a_view_has_time_to_be_reached():
     """It was known before, and gone since: what counts is since when it is in the view again."""
     node = Rounds(
-        Rules(0, 6, 5, blind=True, partial=True), PartialKnowledge(Cyclon(size=3, shuffle=2).side(6, 0, lambda _: 0), 2), lambda _: 0, "me"
+        Rules(0, 6, 5, blind=True, partial=True), PartialKnowledge(Cyclon(size=3, shuffle=2).sampler(6, 0, lambda _: 0), 2), lambda _: 0, "me"
     )  # fmt: skip
     node.step(e.Started(), 0)
     node.step(e.Present(4, "four", True), SECOND)
     node.step(e.Introduced(4, 4, "four", -1, 0), SECOND)
     node.step(e.Present(4, "four", False), 2 * SECOND)
-    node.known.side.entries = []
+    node.known.sampler.entries = []
     node.now = 100 * SECOND
     node.known._linked, node.known._leaving, node.known._partner = {}, {}, None
-    node.known.side.meet(4)
+    node.known.sampler.meet(4)
     node.known._connect()
     for now, there in ((101, True), (109, True), (111, False)):
         node.now = now * SECOND
         node.known._let_go()
-        assert (4 in node.known.side.node_ids) == there
+        assert (4 in node.known.sampler.node_ids) == there
 
 
 def test_who_knows_nobody_any_more_looks_for_those_of_the_beginning():
@@ -191,7 +191,7 @@ def test_who_knows_nobody_any_more_looks_for_those_of_the_beginning():
     def forget():
         node = world.nodes[0]
         if node.running:
-            node.protocol.known.side.entries = []
+            node.protocol.known.sampler.entries = []
             node.protocol.known._sought = world.now - 60 * partial.simulated.SECOND
             lost.append(world.now)
 

@@ -71,7 +71,7 @@ def test_models_and_checkpoints_do_not_depend_on_the_size_of_pieces(tmp_path, mo
         algorithm=ep.LocalSGD(lr=0.1, momentum=0.9), eval=ep.Eval(every=2, samples=50),
     )  # fmt: skip
     ep.simulate(experiment, tmp_path / "whole")
-    for module in ("pieces", "checkpoint", "ranks"):
+    for module in ("tensor_files", "checkpoint", "ranks"):
         monkeypatch.setattr(f"epidemic.runtime.{module}.PIECE", piece)
     monkeypatch.setattr(portions, "__defaults__", (piece,))
     ep.simulate(experiment, tmp_path / "pieces")

@@ -92,7 +92,7 @@ class Replay:
         for population in self.populations:
             node_ids = [node_id for node_id in population.ids.tolist() if node_id in messages]
             if node_ids:
-                received = [
+                inputs = [
                     Received(
                         list(received[node_id]),
                         [rows_of(one_message, self.columns, self.coder) for one_message in received[node_id].values()],
@@ -104,7 +104,7 @@ class Replay:
                     name: torch.cat([messages[node_id][name] for node_id in node_ids]) for name in messages[node_ids[0]]
                 }
                 who = np.array([self.where[node_id][1] for node_id in node_ids])
-                population.aggregate(MessageInbox(own, received, self.workers, self.coder), who)
+                population.aggregate(MessageInbox(own, inputs, self.workers, self.coder), who)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

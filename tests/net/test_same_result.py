@@ -283,11 +283,11 @@ class Median(Defaults):
     def init(self, x):
         return {"x": x, "age": torch.zeros(len(x), dtype=torch.float64)}
 
-    def emit(self, state, learner, turn):
-        loss = learner.sgd(state["x"], turn.index, SGDUpdate(self.lr), list(turn.seeds), None)
+    def local_update(self, state, learner, context):
+        loss = learner.sgd(state["x"], context.index, SGDUpdate(self.lr), list(context.seeds), None)
         return state, {"x": state["x"], "age": state["age"] + 1}, loss
 
-    def absorb(self, state, inbox):
+    def aggregate(self, state, inbox):
         rows = [torch.cat([heard.own[None], heard.received]).median(0).values for heard in inbox.each("x")]
         return {**state, "x": torch.stack(rows), "age": inbox.mean("age")}
 

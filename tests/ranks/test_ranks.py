@@ -49,11 +49,11 @@ class Messages(Defaults):
     def init(self, x):
         return {"x": x, "age": torch.zeros(len(x), dtype=torch.float64)}
 
-    def emit(self, state, learner, turn):
-        loss = learner.sgd(state["x"], turn.index, SGDUpdate(0.05), list(turn.seeds), None)
+    def local_update(self, state, learner, context):
+        loss = learner.sgd(state["x"], context.index, SGDUpdate(0.05), list(context.seeds), None)
         return state, {"x": state["x"], "age": state["age"] + 1}, loss
 
-    def absorb(self, state, inbox):
+    def aggregate(self, state, inbox):
         x, age = torch.empty_like(state["x"]), inbox.mean("age")
         for i, heard in enumerate(inbox.each("x")):
             x[i] = torch.cat([heard.own[None], heard.received]).median(0).values

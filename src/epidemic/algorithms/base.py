@@ -1,8 +1,8 @@
 """What an algorithm is: two pure steps around one exchange, over the rows of the hosted nodes. Nothing in it asks where it runs.
 
     init(x)                      -> state
-    emit(state, learner, turn)   -> state, message, loss     train locally, say what to send
-    absorb(state, inbox)         -> state                    take what arrived
+    local_update(state, learner, context) -> state, message, loss     train locally, say what to send
+    aggregate(state, inbox)               -> state                    take what arrived
 
 A message consists of the columns that the algorithm declares; wire format, byte counts and checkpoints follow from the declaration.
 State and message are mappings of named tensors with a leading axis of hosted nodes. `local_update` and `aggregate` may reuse the memory of
@@ -140,7 +140,7 @@ class Defaults:
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """What the engine and a deployed node ask of an algorithm; deriving from `Defaults` leaves init, emit and absorb to write."""
+    """What the engine and a deployed node ask of an algorithm; deriving from `Defaults` leaves init, local_update and aggregate to write."""
 
     @property
     def local_steps(self) -> int:

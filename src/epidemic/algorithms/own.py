@@ -155,6 +155,6 @@ def asynchronous_method(algorithm: Any) -> AsynchronousMethod | None:
 
 
 MISSING = (
-    "it needs local_steps, batch_size, init, emit and absorb (and columns, model, give, adopt, which ep.Defaults has)"
+    "it needs local_steps, batch_size, init, local_update and aggregate (and columns, model, give, adopt, which ep.Defaults has)"
 )
 """What an object must have to be an algorithm, for people."""

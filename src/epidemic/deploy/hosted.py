@@ -209,7 +209,7 @@ class SynchronousNode(HostedNode):
         recorder.delivery = self.delivery
         self.views = views
         self.kept: dict[int, Outgoing] = {}  # its messages by round, for those who ask again
-        self.message: Rows = {}  # what it emitted in the round that it is in   # (1, ...)
+        self.message: Rows = {}  # what its local update gave in the round that it is in   # (1, ...)
         self.loss = torch.zeros(1)
         self.before: Rows | None = None  # its state when the round began
         self.own: Rows | None = None  # its state before it last mixed
@@ -218,7 +218,7 @@ class SynchronousNode(HostedNode):
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def outgoing(self, round: int, columns: Mapping[str, Tensor] | None = None) -> Outgoing:
-        """Its message of a round, kept; without `columns`, with what it emitted last, although that was for an earlier round."""
+        """Its message of a round, kept; without `columns`, with what its local update gave last, although that was for an earlier round."""
         if columns is None:
             columns = {name: rows[0] for name, rows in message_in(self.message).items()}
         view = self.views(self.node_id, round)

@@ -265,19 +265,19 @@ class Population:
             return
         if not isinstance(loss, Tensor) or tuple(loss.shape) != (k,):
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise RunFailed(f"algorithm: emit gave {shape} as the loss; it needs one number for each of {k} nodes")
+            raise RunFailed(f"algorithm: local_update gave {shape} as the loss; it needs one number for each of {k} nodes")
         for column in self.columns:
             rows = message.get(column.name)
             if rows is None or tuple(rows.shape) != (k, *column.shape) or rows.dtype != column.torch_dtype:
                 found = "nothing" if rows is None else f"{str(rows.dtype).removeprefix('torch.')} {tuple(rows.shape)}"
                 raise RunFailed(
-                    f"algorithm: emit gave {found} for column {column.name!r}; columns() declares"
+                    f"algorithm: local_update gave {found} for column {column.name!r}; columns() declares"
                     f" {column.dtype} {(k, *column.shape)}"
                 )
         extra = message.keys() - {column.name for column in self.columns}
         if extra:
             raise RunFailed(
-                f"algorithm: emit gave {sorted(extra)[0]!r}, which columns() does not declare; add it there"
+                f"algorithm: local_update gave {sorted(extra)[0]!r}, which columns() does not declare; add it there"
             )
         self._checked = True
 

@@ -69,13 +69,13 @@ def prepare(
     experiment: Experiment,
     seed: int,
     data: Dataset | None = None,
-    places: Sequence[int] | None = None,
+    node_ids: Sequence[int] | None = None,
     *,
     begun_on: str | None = None,
     cut: bool = False,
     weights: StartWeights | None = None,
 ) -> Setup:
-    """Load, split, build and check: for all nodes, or for those at these places; of a run that goes on, on the device it was begun on.
+    """Load, split, build and check: for all nodes, or for these nodes; of a run that goes on, on the device it was begun on.
 
     With `cut`, nothing is kept of the training samples that none of them holds. With `weights`, everybody starts from them.
     """
@@ -86,8 +86,8 @@ def prepare(
     module = initial_module(experiment, data, streams)
     if weights is not None:
         weights.put(module, experiment.network.largest)
-    check_sizes(experiment, module, data, experiment.nodes if places is None else len(places), device)
-    hosted = np.arange(experiment.nodes) if places is None else np.array(places, dtype=np.int64)
+    check_sizes(experiment, module, data, experiment.nodes if node_ids is None else len(node_ids), device)
+    hosted = np.arange(experiment.nodes) if node_ids is None else np.array(node_ids, dtype=np.int64)
     parts, sizes = _shares(experiment, data, streams, hosted)
     span = _span(data)  # of all samples: what is measured must be the same wherever they are
     if cut:

@@ -32,9 +32,9 @@ def last_models(run: Path) -> tuple[int, Layout, Tensor]:
     on_cpu = msgspec.structs.replace(
         experiment, runtime=msgspec.structs.replace(experiment.runtime, device="cpu", strategy="auto")
     )
-    places = [int(info["node"])] if "node" in info else None
-    _, weights = (None, None) if places is None else read_start(run.parent.parent)
-    setup = prepare(on_cpu, int(info["seed"]), places=places, weights=weights)
+    node_ids = [int(info["node"])] if "node" in info else None
+    _, weights = (None, None) if node_ids is None else read_start(run.parent.parent)
+    setup = prepare(on_cpu, int(info["seed"]), node_ids=node_ids, weights=weights)
     layout = setup.task.layout
     found = read_checkpoint(run, layout)
     if found is None:
