@@ -154,7 +154,5 @@ def asynchronous_method(algorithm: Any) -> AsynchronousMethod | None:
     return found if isinstance(found, AsynchronousMethod) else None
 
 
-MISSING = (
-    "it needs local_steps, batch_size, init, local_update and aggregate (and columns, model, give, adopt, which ep.Defaults has)"
-)
+MISSING = "it needs local_steps, batch_size, init, local_update and aggregate (and columns, model, give, adopt, which ep.Defaults has)"
 """What an object must have to be an algorithm, for people."""

@@ -265,7 +265,9 @@ class Population:
             return
         if not isinstance(loss, Tensor) or tuple(loss.shape) != (k,):
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise RunFailed(f"algorithm: local_update gave {shape} as the loss; it needs one number for each of {k} nodes")
+            raise RunFailed(
+                f"algorithm: local_update gave {shape} as the loss; it needs one number for each of {k} nodes"
+            )
         for column in self.columns:
             rows = message.get(column.name)
             if rows is None or tuple(rows.shape) != (k, *column.shape) or rows.dtype != column.torch_dtype:
