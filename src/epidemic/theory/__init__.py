@@ -82,6 +82,7 @@ from epidemic.theory.malicious import (
 from epidemic.theory.promises import (
     aggregating_local,
     expected_bad,
+    expected_bad_nodes,
     p_clean,
     p_some_bad,
     smallest_s,
@@ -125,6 +126,7 @@ __all__ = [
     "drift_bound",
     "estimated_floors",
     "expected_bad",
+    "expected_bad_nodes",
     "floors",
     "floors_local",
     "floors_oracle",

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from epidemic.errors import BadInput, require_choice, require_int, require_real
-from epidemic.theory.contraction import indegree
+from epidemic.theory.contraction import indegree, p_empty_inbox
 from epidemic.theory.malicious import KINDS, malicious_among, malicious_law
 from epidemic.theory.promises import (
     ENOUGH,
@@ -30,6 +30,7 @@ from epidemic.theory.promises import (
     aggregating_local,
     check_run,
     expected_bad,
+    expected_bad_nodes,
     least_among,
     log_clean,
     log_limit,
@@ -155,7 +156,7 @@ def _asked(malicious: int, nodes: int, risk: float, rounds: int) -> str:
 def _resolved_local(n: int, b: int, rounds: int, graphs: int, risk: float, s: int) -> Tolerance:
     limit = log_limit(n, b, graphs, risk, "el-local")
     share = aggregating_local(n, b, s, graphs, risk)
-    if share < ENOUGH:
+    if share - p_empty_inbox(n, s) < ENOUGH and s < n - 1:
         needed, regular = smallest_s_local(n, b, graphs, risk), smallest_s(n, b, graphs, risk, "el-oracle")
         raise BadInput(
             f"{_asked(b, n, risk, rounds)} lets only {share:.0%} of the node-rounds of el-local with topology.s = {s} aggregate, the others receive too few"
@@ -183,17 +184,11 @@ def _resolved_static(n: int, b: int, rounds: int, risk: float, in_degrees: IntAr
         share = counts[2 * f > values].sum() / counts.sum()
         needed = smallest_s(n, b, rounds, risk, "el-oracle")
         raise BadInput(
-            f"{_asked(b, n, risk, rounds)} needs f = {f[worst]} at nodes that receive {values[worst]} models, which is half of them or more ({share:.0%} of"
-            f" nodes would never aggregate); use a graph on which every node receives {fewest}, or el-oracle with s = {needed}"
+            f"{_asked(b, n, risk, rounds)} needs f = {f[worst]} at nodes that receive {values[worst]} models, which tolerate {values[worst] // 2} ({share:.0%}"
+            f" of the nodes could never aggregate); use a graph on which every node receives {fewest}, or el-oracle with s = {needed}"
         )
-    unlucky = _unlucky(n, b, values, counts, f)
+    unlucky = expected_bad_nodes(n, b, in_degrees, f[np.searchsorted(values, in_degrees)])
     return Tolerance(n, b, None, limit, min(1.0, unlucky), unlucky * rounds / graphs, 1.0)
-
-
-def _unlucky(n: int, b: int, in_degrees: IntArray, counts: IntArray, f: IntArray) -> float:
-    """Expected number of honest nodes, added up over graphs, that receive more than their f, where so many nodes have these in-degrees."""
-    p = [malicious_among(n, b, int(a)).more_than(int(x)) for a, x in zip(in_degrees, f, strict=True)]
-    return (n - b) / n * math.fsum(counts * np.array(p))
 
 
 def caution(
@@ -229,8 +224,7 @@ def caution(
     graphs = math.ceil(rounds / held)
     if kind == "static":
         degrees = _of_graphs(nodes, rounds, in_degrees)
-        values, counts = np.unique(degrees, return_counts=True)
-        unlucky = _unlucky(nodes, malicious, values, counts, np.full(len(values), f))
+        unlucky = expected_bad_nodes(nodes, malicious, degrees, f)
         if unlucky <= risk:
             return None
         found, expected = f"some node receives more than f = {f} malicious models", unlucky * rounds / len(degrees)

@@ -27,6 +27,8 @@ from epidemic.errors import BadInput, require_choice, require_int
 from epidemic.theory.contraction import FloatArray, check_size
 
 Kind = Literal["el-oracle", "el-local", "pull"]
+NOTHING = -80.0
+"""Logarithm, relative to the mode, from which on probabilities do not count in a sum of all."""
 KINDS: tuple[Kind, ...] = ("el-oracle", "el-local", "pull")
 
 
@@ -127,7 +129,7 @@ def _from_ratios(least: int, steps: FloatArray) -> MaliciousLaw:
     up = np.cumsum(steps[mode:])
     down = np.cumsum(-steps[:mode][::-1])[::-1]
     log_p = np.concatenate([down, [0.0], up])
-    log_p -= math.log(math.fsum(np.exp(log_p)))
+    log_p -= math.log(math.fsum(np.exp(log_p[log_p > NOTHING])))
     tail = np.logaddexp.accumulate(log_p[::-1])[::-1]
     tail[0] = 0.0
     tail = np.concatenate([tail, [-math.inf]])

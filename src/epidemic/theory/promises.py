@@ -14,16 +14,16 @@ keeps its own model in that round.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from epidemic.errors import BadInput, require_choice, require_int, require_real
-from epidemic.theory.contraction import check_size, indegree
+from epidemic.theory.contraction import check_size, indegree, p_empty_inbox
 from epidemic.theory.malicious import Kind, check_malicious, malicious_among, malicious_law
 
 IntArray = NDArray[np.int64]
@@ -36,6 +36,23 @@ def expected_bad(n: int, b: int, s: int, rounds: int, f: int, kind: Kind = "pull
     """Return the expected number of bad node-rounds of a run in which every node tolerates f malicious models."""
     check_run(n, b, rounds, f)
     return (n - b) * rounds * malicious_law(n, b, s, kind).more_than(f)
+
+
+def expected_bad_nodes(n: int, b: int, in_degrees: ArrayLike, f: ArrayLike) -> float:
+    """Expected number of bad honest nodes on a graph that is given, where the malicious nodes are drawn at random.
+
+    Args:
+        n: Number of nodes.
+        b: How many of them are malicious, every set equally likely.
+        in_degrees: Models that each node receives, (n,), or (graphs, n) to add up over several graphs.
+        f: Malicious models that each node tolerates, or that all tolerate.
+    """
+    check_malicious(n, b)
+    degrees = np.asarray(in_degrees, dtype=np.int64)
+    pairs = np.stack([degrees, np.broadcast_to(np.asarray(f, dtype=np.int64), degrees.shape)]).reshape(2, -1)
+    values, counts = np.unique(pairs, axis=1, return_counts=True)
+    p = [malicious_among(n, b, int(a)).more_than(int(x)) for a, x in values.T]
+    return (n - b) / n * math.fsum(counts * np.array(p))
 
 
 def p_clean(n: int, b: int, s: int, rounds: int, f: int, kind: Kind = "pull") -> float:
@@ -109,11 +126,16 @@ def smallest_s(
     Half is what every rule needs. The bounds of robust rules grow with f / (m - 2 f), so a third or a fifth is better.
     """
     require_choice("kind", kind, ["el-oracle", "pull"])
-    limit, part = log_limit(n, b, rounds, risk, kind), Fraction(share).limit_denominator(1000)
-    for s in range(1, n):
-        if kind == "el-oracle" and n * s % 2:
-            continue  # there is no s-regular graph
-        f = math.ceil(part * (s + 1)) - 1  # the largest that is less
+    part = Fraction(share).limit_denominator(1000)
+    sizes = range(2, n, 2) if kind == "el-oracle" and n % 2 else range(1, n)  # those of regular graphs
+    limit = log_limit(n, b, rounds, risk, kind)
+    return first_s(n, b, sizes, limit, lambda s: math.ceil(part * (s + 1)) - 1)  # the largest that is less
+
+
+def first_s(n: int, b: int, sizes: Iterable[int], limit: float, largest: Callable[[int], int]) -> int | None:
+    """The first s with which more than the largest f that is allowed are malicious with at most exp(limit)."""
+    for s in sizes:
+        f = largest(s)
         if f >= b:
             return s
         if _below_mean(n, b, s, f) <= limit and malicious_among(n, b, s).log_more_than(f) <= limit:
@@ -134,17 +156,20 @@ def _below_mean(n: int, b: int, s: int, f: int) -> float:
 
 
 def aggregating_local(n: int, b: int, s: int, rounds: int, risk: float) -> float:
-    """Share of the node-rounds of EL-Local that receive enough models for their f, which follows from how many they receive."""
+    """Share of the node-rounds of EL-Local that receive enough models for their f, which follows from how many they receive.
+
+    One that receives nothing is among them, because it has nothing to tolerate.
+    """
     check_size(n, s)
     return _aggregating(n, s, _Enough(n, b, log_limit(n, b, rounds, risk, "el-local")))
 
 
 def smallest_s_local(n: int, b: int, rounds: int, risk: float, aggregating: float = ENOUGH) -> int:
-    """The smallest s with which at least this share of EL-Local's node-rounds can aggregate."""
+    """The smallest s with which at least this share of EL-Local's node-rounds can aggregate what they receive, and receive something."""
     check_malicious(n, b)
     require_real("aggregating", aggregating, 0, 1)
     enough = _Enough(n, b, log_limit(n, b, rounds, risk, "el-local"))
-    return next((s for s in range(1, n - 1) if _aggregating(n, s, enough) >= aggregating), n - 1)
+    return next((s for s in range(1, n - 1) if _aggregating(n, s, enough) - p_empty_inbox(n, s) >= aggregating), n - 1)
 
 
 class _Enough:

@@ -11,7 +11,7 @@ import math
 from epidemic.errors import BadInput, require_int, require_real
 from epidemic.theory.adaptive import relative_entropy
 from epidemic.theory.malicious import check_malicious
-from epidemic.theory.promises import tolerate
+from epidemic.theory.promises import first_s, log_limit, tolerate
 
 
 def rpel_lemma_4_1(n: int, b: int, rounds: int, risk: float) -> int:
@@ -47,11 +47,14 @@ def rpel_reduction(n: int, b: int, s: int, f: int) -> float:
 def rpel_smallest_s(n: int, b: int, rounds: int, risk: float) -> tuple[int, int] | None:
     """The least s, with the f that the exact law gives it, for which Lemma 5.2 proves convergence of the trimmed mean; None if there is none."""
     _check(n, b, rounds, risk)
-    for s in range(1, n):
-        f = tolerate(n, b, s, rounds, risk)
-        if 2 * f <= s and rpel_reduction(n, b, s, f) < 1:
-            return s, f
-    return None
+
+    def proved(s: int) -> int:
+        """The largest f whose alpha is less than 1; -1 if there is none."""
+        return next((f for f in range((s + 1) // 8, -1, -1) if rpel_reduction(n, b, s, f) < 1), -1)
+
+    limit = log_limit(n, b, rounds, risk)
+    found = first_s(n, b, (s for s in range(1, n) if proved(s) >= 0), limit, proved)
+    return None if found is None else (found, tolerate(n, b, found, rounds, risk))
 
 
 def _check(n: int, b: int, rounds: int, risk: float) -> None:
