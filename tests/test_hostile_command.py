@@ -150,5 +150,5 @@ def test_the_picture(capsys, tmp_path):
     assert len(left.lines) == len(right.lines) == len(several(40, 3)) + 1  # and the risk, or a half
     for line, b in zip(left.lines, several(40, 3), strict=False):
         for s, risk in zip(line.get_xdata(), line.get_ydata(), strict=True):
-            assert risk == max(theory.p_some_bad(40, b, int(s), 3000, int(s) // 2), 1e-11)
+            assert risk == pytest.approx(max(theory.p_some_bad(40, b, int(s), 3000, int(s) // 2), 1e-11))
         assert line.get_ydata()[-1] < 1e-9
