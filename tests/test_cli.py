@@ -227,6 +227,7 @@ def test_the_package_and_quick_commands_stay_light(tmp_path):
         ["sweep", "--help"],
         ["init", str(tmp_path / "e.toml")],
         ["theory", "--nodes", "9"],
+        ["theory", "hostile", "--nodes", "9", "-b", "2"],
         ["topology", "ring", "--nodes", "9"],
     ]
     script = f"""

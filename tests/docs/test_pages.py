@@ -117,7 +117,10 @@ def leaves(command, path="epidemic"):
     """All commands by their full name."""
     if not hasattr(command, "commands"):
         return {path: command}
-    return {k: v for name, inner in command.commands.items() for k, v in leaves(inner, f"{path} {name}").items()}
+    itself = {path: command} if command.invoke_without_command and command.params else {}
+    return itself | {
+        k: v for name, inner in command.commands.items() for k, v in leaves(inner, f"{path} {name}").items()
+    }
 
 
 def examples(command):

@@ -7,18 +7,29 @@ from typing import Annotated, Any
 import typer
 
 from epidemic.cli.show import number, plain_table, print_json, show
+from epidemic.core.errors import BadInput
 
 Nodes = Annotated[int, typer.Option("--nodes", "-n", help="Number of nodes.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
+theory_app = typer.Typer(invoke_without_command=True)
+
+
 def register(app: typer.Typer) -> None:
-    """Add `epidemic theory` to the application."""
-    app.command("theory")(theory_command)
+    """Add `epidemic theory` and its commands to the application."""
+    from epidemic.cli.hostile import hostile_command
+
+    theory_app.callback()(theory_command)
+    theory_app.command("hostile")(hostile_command)
+    app.add_typer(theory_app, name="theory")
 
 
 def theory_command(
-    nodes: Nodes,
+    context: typer.Context,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", "-n", help="Number of nodes (required).", show_default=False)
+    ] = None,
     s: Annotated[
         int | None, typer.Option("-s", help="Models sent per node and round.", show_default="ceil(log2 nodes)")
     ] = None,
@@ -55,6 +66,10 @@ def theory_command(
     from epidemic.core.errors import require_int
     from epidemic.topology import ceil_log2
 
+    if context.invoked_subcommand is not None:
+        return _refuse_options_before(context)
+    if nodes is None:
+        context.fail("Missing option '--nodes' / '-n'.")
     require_int("nodes", nodes, 2)
     s = ceil_log2(nodes) if s is None else s
     theory.check_size(nodes, s)
@@ -91,7 +106,18 @@ def theory_command(
     if as_json:
         return print_json(result)
     note = None if oracle else f"EL-Oracle does not exist here: nodes * s = {nodes * s} is odd."
-    _print_theory(result, note)
+    return _print_theory(result, note)
+
+
+def _refuse_options_before(context: typer.Context) -> None:
+    """Refuse options that stand before the name of a command: they are not its own."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if source is not None and source.name == "COMMANDLINE":
+            command = context.invoked_subcommand
+            raise BadInput(
+                f"{parameter.opts[0]} stands before {command!r}; put options behind it: epidemic theory {command} ..."
+            )
 
 
 def _participation(nodes: int, s: int, share: float) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 Source: de Vos et al., NeurIPS 2023 (theorem 1, lemmas 1-3 and the appendix's constants), with exact values where the
 paper has bounds. Notation: n nodes, s messages a node and round, D(X) the mean squared distance of the models to their mean,
-A the number of models that a node receives. Division by zero means infinity, as in the paper's minima.
+A the number of models that a node receives, b how many nodes are malicious, f how many malicious models a node tolerates, T rounds. Division by zero
+means infinity, as in the paper's minima. What is said of malicious nodes is this project's, but for `rpel`.
 
 May be imported by: everything below it in the list of ARCHITECTURE.md. It needs no PyTorch.
 To add a result: a function with its source (paper, theorem) in the file of its subject, listed here, and a test against exact or published values.
@@ -10,6 +11,7 @@ To add a result: a function with its source (paper, theorem) in the file of its 
 
 from __future__ import annotations
 
+from epidemic.theory.adaptive import adaptive_bad, most_bad_nodes
 from epidemic.theory.contraction import (
     Cap,
     InDegree,
@@ -68,12 +70,37 @@ from epidemic.theory.floors import (
     neighbours_local,
     neighbours_oracle,
 )
+from epidemic.theory.hostile import Tolerance
+from epidemic.theory.malicious import (
+    MaliciousLaw,
+    law_without_rounds,
+    malicious_among,
+    malicious_law,
+    no_majority,
+    present_without_rounds,
+)
+from epidemic.theory.promises import (
+    aggregating_local,
+    expected_bad,
+    expected_bad_nodes,
+    p_clean,
+    p_some_bad,
+    smallest_s,
+    smallest_s_local,
+    tolerate,
+    tolerate_among,
+)
+from epidemic.theory.rpel import rpel_lemma_4_1, rpel_lemma_a4, rpel_reduction, rpel_smallest_s
 
 __all__ = [
     "Cap",
     "Floors",
     "InDegree",
+    "MaliciousLaw",
     "Problem",
+    "Tolerance",
+    "adaptive_bad",
+    "aggregating_local",
     "alpha",
     "alpha_aware",
     "alpha_blind",
@@ -98,23 +125,41 @@ __all__ = [
     "contraction_from_indegree",
     "drift_bound",
     "estimated_floors",
+    "expected_bad",
+    "expected_bad_nodes",
     "floors",
     "floors_local",
     "floors_oracle",
     "gradient_drift_bound",
     "indegree",
+    "law_without_rounds",
     "lr_local",
     "lr_oracle",
+    "malicious_among",
+    "malicious_law",
     "mean_drift",
+    "most_bad_nodes",
     "neighbours",
     "neighbours_local",
     "neighbours_oracle",
+    "no_majority",
+    "p_clean",
     "p_empty_inbox",
+    "p_some_bad",
+    "present_without_rounds",
     "rate_dpsgd",
     "rounds_past_third_term",
+    "rpel_lemma_4_1",
+    "rpel_lemma_a4",
+    "rpel_reduction",
+    "rpel_smallest_s",
+    "smallest_s",
+    "smallest_s_local",
     "suggested_s",
     "terms_local",
     "terms_oracle",
+    "tolerate",
+    "tolerate_among",
     "transient_dpsgd",
     "transient_local",
     "transient_local_exact",
