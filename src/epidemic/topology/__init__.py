@@ -41,6 +41,7 @@ from epidemic.topology.static import (
     Torus,
 )
 from epidemic.topology.swap import PeerSwap
+from epidemic.topology.tolerance import tolerance, tolerance_caution
 from epidemic.topology.wrappers import Every, Periodic, Wrapper
 
 TOPOLOGIES: dict[str, type[Topology]] = {
@@ -124,6 +125,8 @@ __all__ = [
     "natural_mixing",
     "peer_sampling",
     "require_keyed",
+    "tolerance",
+    "tolerance_caution",
     "topology_cautions",
     "topology_from",
 ]

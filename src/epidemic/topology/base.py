@@ -17,6 +17,7 @@ from epidemic.core.graph import Graph
 from epidemic.core.rng import Stream, Streams
 from epidemic.peer_sampling import Control, PeerSampling, Reach
 from epidemic.theory import Floors
+from epidemic.theory.malicious import Kind
 
 ATTEMPTS = 1000
 """How often a static topology is drawn again when it comes out disconnected, before giving up."""
@@ -63,6 +64,7 @@ class Topology(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fie
     )
     doubly_stochastic: ClassVar[bool | None] = None  # whether its natural weights count every node alike in every round
     exchange: ClassVar[str] = "messages"  # how models travel, as in graph.EXCHANGES; in some rounds at least
+    law: ClassVar[Kind | None] = None  # of the malicious models that a node receives, where theory.malicious has one
     fewest_nodes: ClassVar[int] = 2
 
     def check(self, n: int) -> None:

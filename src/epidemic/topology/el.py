@@ -15,6 +15,7 @@ from epidemic.core.errors import require_choice, require_int
 from epidemic.core.graph import Graph, IntArray
 from epidemic.core.rng import Stream, Streams, distinct
 from epidemic.peer_sampling import Control, PeerSampling, Reach, draw_targets, overlay, service_from
+from epidemic.theory.malicious import Kind
 from epidemic.topology.base import Expected, Topology, check_degree
 from epidemic.topology.regular import random_regular_edges
 
@@ -31,6 +32,7 @@ class ELOracle(Topology, frozen=True, tag="el-oracle"):
     doubly_stochastic: ClassVar[bool | None] = True
 
     random: ClassVar[bool] = True
+    law: ClassVar[Kind | None] = "el-oracle"
 
     s: int
     base: Literal["permuted", "fresh"] = "permuted"
@@ -81,6 +83,11 @@ class ELLocal(Topology, frozen=True, tag="el-local", repr_omit_defaults=True):
         require_int("topology.s", self.s, 1)
         if self.view is not None:
             msgspec.structs.force_setattr(self, "view", service_from(self.view))
+
+    @property
+    def law(self) -> Kind | None:  # type: ignore[override]
+        """Nobody knows it where members decide what they show of themselves."""
+        return "el-local" if self.view is None else None
 
     @property
     def _service(self) -> PeerSampling | None:
@@ -137,6 +144,7 @@ class Pull(Topology, frozen=True, tag="pull"):
 
     random: ClassVar[bool] = True
     exchange: ClassVar[str] = "requests"
+    law: ClassVar[Kind | None] = "pull"
 
     s: int
 
