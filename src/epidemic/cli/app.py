@@ -22,6 +22,7 @@ from epidemic.cli import (
     keys,
     nodes,
     plan,
+    predict,
     reports,
     serve,
     studies,
@@ -52,6 +53,7 @@ compatibility.register(app)
 experiments.register(app)
 studies.register(app)
 plan.register(app)
+predict.register(app)
 reports.register(app)
 timeline.register(app)
 serve.register(app)

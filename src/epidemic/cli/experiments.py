@@ -142,7 +142,8 @@ def export_command(
 ) -> None:
     """Write one final model as a safetensors file that plain PyTorch loads.
 
-    Of an unfinished run, it is the model of the last checkpoint.
+    Of an unfinished run, it is the model of the last checkpoint. The file also says which run it is of, its classes, and the columns of a
+    table with their scales: 'epidemic predict' applies it to new rows.
 
     [bold]Example[/bold]
 
@@ -167,13 +168,16 @@ def export_command(
     import safetensors.torch
 
     from epidemic.cli.show import print_json
-    from epidemic.core.files import write_whole
+    from epidemic.core.files import read_json, write_whole
+    from epidemic.runtime.exported import describe
 
     seeds = sorted(path.parent for path in directory.glob("seed-*/run.json"))
     if len(seeds) > 1:
         raise BadInput(f"{directory} has {len(seeds)} seeds; name one, for example {seeds[0]}")
-    state, round, planned = _model_of(seeds[0] if seeds else directory, node)
-    write_whole(output, lambda part: safetensors.torch.save_file(state, part))
+    run = seeds[0] if seeds else directory
+    state, round, planned = _model_of(run, node)
+    about = describe(read_json(run / "run.json"), node, round)
+    write_whole(output, lambda part: safetensors.torch.save_file(state, part, metadata=about))
     count = sum(t.numel() for t in state.values())
     if as_json:
         return print_json(

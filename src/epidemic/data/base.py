@@ -54,6 +54,7 @@ class Dataset:
     validation: Samples | None = None
     note: str = ""  # what should be known wherever a result from it is shown
     features: tuple[str, ...] = ()  # the names of the inputs, where they have some (the columns of a table)
+    scales: tuple[tuple[float, float], ...] = ()  # mean and deviation that each feature was scaled by, where it was
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -139,7 +140,7 @@ def _pack(data: Dataset, about: dict[str, Any]) -> Stored:
         if array is not None
     }
     rest = {"classes": data.classes, "scale": data.scale, "shift": data.shift, "note": data.note}
-    rest["features"] = data.features
+    rest |= {"features": data.features, "scales": data.scales}
     return Stored(arrays, {**about, **rest})
 
 
@@ -152,7 +153,7 @@ def _unpack(stored: Stored) -> Dataset:
     validation = samples("validation") if "validation.inputs" in stored.arrays else None
     return Dataset(
         samples("train"), samples("test"), tuple(about["classes"]), about["scale"], about["shift"], validation, about["note"],
-        tuple(about.get("features", ())),
+        tuple(about.get("features", ())), tuple(tuple(scale) for scale in about.get("scales", ())),
     )  # fmt: skip
 
 

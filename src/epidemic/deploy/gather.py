@@ -144,7 +144,7 @@ def _begin(run_directory: RunDirectory, runs: list[_Run], data: str, samples: In
     run_directory.announce()
     choice = Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"])
     run_directory.begin(choice, data, classes=info.get("classes", ()), samples=samples)
-    run_directory.amend({key: info[key] for key in ("start",) if key in info})
+    run_directory.amend({key: info[key] for key in ("start", "columns") if key in info})
 
 
 def _records(runs: list[_Run], experiment: Experiment, apart: float) -> list[Record]:

@@ -28,6 +28,7 @@ from epidemic.deploy.transport import Transport
 from epidemic.experiment import Experiment, check_node_setting, load, python_files, same_experiment
 from epidemic.models import unused_methods
 from epidemic.record import Record, Summary
+from epidemic.runtime.exported import columns_of
 from epidemic.runtime.interrupt import Stop, gentle_stop
 from epidemic.runtime.population import Population
 from epidemic.runtime.recorder import Host, RunListener, RunRecorder
@@ -128,6 +129,7 @@ def _hosting(setup: Setup, run_directories: Sequence[RunDirectory], workers: Wor
             run_directory.begin(
                 choice, setup.data.note, classes=classes, samples=samples, node=node_id, told=told, device=device
             )
+            run_directory.amend(columns_of(setup.data))
     return Host(Population(setup, learner, workers), learner, workers, stop)
 
 

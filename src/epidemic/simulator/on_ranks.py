@@ -24,6 +24,7 @@ from epidemic.experiment import Experiment, same_experiment
 from epidemic.experiment.compatibility import require_compatible
 from epidemic.learner import Choice, Task
 from epidemic.record import Record, Summary
+from epidemic.runtime.exported import columns_of
 from epidemic.runtime.interrupt import Stop, agreed_stop
 from epidemic.runtime.plan import check_first_round
 from epidemic.runtime.population import Population
@@ -233,6 +234,7 @@ class _SeedsOnRanks:
             if run_directory is not None and run_directory.run_info() is None:
                 note, classes, kind = setup.data.note, setup.data.classes, setup.task.device.type
                 run_directory.begin(self.known, note, classes=classes, samples=setup.sizes, device=kind)
+                run_directory.amend(columns_of(setup.data))
             if run_directory is not None:
                 run_directory.amend({"ranks": {"count": ranks.count}})
         host = Host(population, learner, self.workers, self.stop, ranks)

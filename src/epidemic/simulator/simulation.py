@@ -19,6 +19,7 @@ from epidemic.core.workers import Workers, several
 from epidemic.data import Dataset
 from epidemic.experiment import Experiment, as_experiment
 from epidemic.learner import Choice
+from epidemic.runtime.exported import columns_of
 from epidemic.runtime.interrupt import gentle_stop
 from epidemic.runtime.plan import check_first_round
 from epidemic.runtime.population import Population
@@ -123,6 +124,7 @@ class _SeedsInTurn:
         if run_directory is not None and run_directory.run_info() is None:
             device = setup.task.device.type
             run_directory.begin(self.known, data.note, classes=data.classes, samples=setup.sizes, device=device)
+            run_directory.amend(columns_of(data))
         with gentle_stop() as stop:
             host = Host(population, learner, workers, stop)
             kind = RoundLoop if experiment.clock is None else TimedRun
