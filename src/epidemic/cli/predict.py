@@ -57,9 +57,10 @@ def predict_command(
     exported = read_exported(model)
     about = exported.about
     found = predict(exported, table, separator, tuple(keep or ()))
-    import pandas
+    from epidemic.data.images import need
 
-    frame = pandas.DataFrame(found.table(about))
+
+    frame = need("pandas", "Tables", "tables").DataFrame(found.table(about))
     write_whole(output, lambda part: frame.to_csv(part, index=False))
     measure = "accuracy" if about.classes else "root mean squared error"
     if as_json:

@@ -117,8 +117,8 @@ class Table(Labelled, frozen=True, tag="table"):
             groups = np.unique(groups, return_inverse=True)[1]
         scales = self._scales(train_x, features)
         train_x, test_x = scaled(train_x, scales), scaled(test_x, scales)
-        train, test = Samples(train_x, train_y, groups), Samples(test_x, test_y)
-        return Dataset(train, test, classes, note=note, features=features, scales=scales)
+        learnt, tested = Samples(train_x, train_y, groups), Samples(test_x, test_y)
+        return Dataset(learnt, tested, classes, note=note, features=features, scales=scales)
 
     def _features(self, frame: Any, path: Path) -> tuple[str, ...]:
         """Return the names of the columns to learn from; a missing column is refused by name."""
@@ -216,7 +216,8 @@ def scaled(x: Array, scales: Sequence[tuple[float, float]]) -> Array:
     if not len(scales):
         return x.astype(np.float32)
     mean, deviation = np.array(scales, dtype=np.float64).T
-    return ((x - mean) / deviation).astype(np.float32)
+    found: Array = ((x - mean) / deviation).astype(np.float32)
+    return found
 
 
 def _moments(train: Array) -> tuple[Array, Array]:

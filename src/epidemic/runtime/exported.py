@@ -169,7 +169,7 @@ def predict(exported: ExportedModel, path: Path, separator: str = ",", keep: tup
     numbers = numbers_of(frame, [column.name for column in about.columns], path)
     inputs = torch.from_numpy(scaled(numbers, about.scales))
     with torch.inference_mode():
-        outputs = torch.cat([module(part).float() for part in inputs.split(BATCH)])
+        outputs = torch.cat([module(part).float() for part in torch.split(inputs, BATCH)])
     wanted = (len(inputs), len(about.classes) or 1)
     if not about.classes and outputs.shape == wanted[:1]:
         outputs = outputs[:, None]
