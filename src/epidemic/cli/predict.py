@@ -59,7 +59,6 @@ def predict_command(
     found = predict(exported, table, separator, tuple(keep or ()))
     from epidemic.data.images import need
 
-
     frame = need("pandas", "Tables", "tables").DataFrame(found.table(about))
     write_whole(output, lambda part: frame.to_csv(part, index=False))
     measure = "accuracy" if about.classes else "root mean squared error"
