@@ -75,9 +75,9 @@ def test_kinds_named_in_the_template_are_all_there_are():
     "experiment",
     [
         ep.Experiment(),
-        ep.Experiment(name='with "quotes"', topology=Every(ELLocal(3), 4), seeds=[1, 2], model=ep.MLP((3, 4))),
+        ep.Experiment(name='with "quotes"', topology=Every(ELLocal(3), period=4), seeds=[1, 2], model=ep.MLP((3, 4))),
         ep.Experiment(
-            faults=Faults(crashes=(Crash(1, 2, 3), Crash(2, 5)), partitions=(Split(((0, 1), (2,)), 3),), cap=4, max_retries="unlimited")
+            faults=Faults(crashes=(Crash(1, at=2, returns=3), Crash(2, at=5)), partitions=(Split(((0, 1), (2,)), start=3),), cap=4, max_retries="unlimited")
         ),
         ep.Experiment(data=ep.Synthetic(features=3), partition=ep.Explicit(weights=(1.0, 2.0)), nodes=2, topology=Ring()),
         ep.Experiment(data=ep.PythonData(function="a:b", options={"x": 1, "y": [True]}), eval=ep.Eval(samples="all")),
@@ -295,8 +295,8 @@ class Own:
 
 def test_a_class_derived_from_ours_is_a_users_own():
     assert not ep.Experiment(algorithm=Slow()).portable
-    assert not ep.Experiment(topology=Every(Own(1), 2)).portable
-    assert ep.Experiment(topology=Every(Ring(), 2)).portable
+    assert not ep.Experiment(topology=Every(Own(1), period=2)).portable
+    assert ep.Experiment(topology=Every(Ring(), period=2)).portable
     assert same_experiment(ep.Experiment(algorithm=Slow()).table(), ep.Experiment().table())
 
 

@@ -211,7 +211,7 @@ def compare_views(
     for view in map(service_from, views):
         name = f"el-local, {view.__struct_config__.tag}"
         try:
-            found = measure(ELLocal(s, view), n, **settings, tell=_about(name, tell))
+            found = measure(ELLocal(s, view=view), n, **settings, tell=_about(name, tell))
             reports.append(msgspec.structs.replace(found, kind=name))
         except BadInput as problem:
             reports.append(Impossible(name, str(problem)))

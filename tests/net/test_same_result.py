@@ -204,7 +204,7 @@ def test_every_algorithm_with_a_barrier_is_that_of_the_simulator(deploy, algorit
 
 @pytest.mark.parametrize(
     ("topology", "processes"),
-    [(ep.Base(2), 7), (ep.Periodic(ep.Matcha(ep.Ring(), 0.6), 4), 3)],
+    [(ep.Base(2), 7), (ep.Periodic(ep.Matcha(ep.Ring(), budget=0.6), period=4), 3)],
     ids=["base", "periodic over matcha, shared"],
 )
 def test_weights_that_a_topology_brings_along_are_those_of_the_simulator(deploy, topology, processes):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from epidemic.core.errors import BadInput, require_real
 from epidemic.core.rng import Streams
+from epidemic.core.settings import Settings
 from epidemic.data.cache import Array as Array
 from epidemic.data.cache import Origin, Stored, remembered
 
@@ -66,7 +67,7 @@ class Dataset:
         return self.test if self.validation is None else self.validation
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+class Source(Settings, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
     """Where data comes from; the fields are its configuration."""
 
     about: ClassVar[str] = ""

@@ -15,6 +15,7 @@ from epidemic.core.errors import BadInput, require_int
 from epidemic.core.formatting import html_table
 from epidemic.core.graph import Graph
 from epidemic.core.rng import Stream, Streams
+from epidemic.core.settings import Settings
 from epidemic.peer_sampling import Control, PeerSampling, Reach
 from epidemic.theory import Floors
 from epidemic.theory.malicious import Kind
@@ -50,7 +51,7 @@ class Expected(msgspec.Struct, frozen=True):
     """What stays of noise and bias, where there is a closed form."""
 
 
-class Topology(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class Topology(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the built-in topologies."""
 
     natural_mixing: ClassVar[str] = "uniform"
