@@ -67,7 +67,9 @@ def test_misuse_is_one_line_that_shows_how_it_is_done():
     assert str(caught.value) == said
     with pytest.raises(TypeError, match=r"^Ring\(\) has no settings, but 1 was given$"):
         ep.Ring(3)
-    with pytest.raises(TypeError, match=r"^Clock\(\) takes no value without a name, but 1 was given; write Clock\(comp"):
+    with pytest.raises(
+        TypeError, match=r"^Clock\(\) takes no value without a name, but 1 was given; write Clock\(comp"
+    ):
         ep.Clock(3)
     with pytest.raises(TypeError, match="got s twice: without a name and as s="):
         ep.ELLocal(3, s=3)
@@ -83,7 +85,9 @@ def test_own_kinds_follow_the_same_rule():
 
 
 @pytest.mark.parametrize(
-    "made", [ep.Dirichlet(0.5, min_samples=2), ep.Clock(stop=3.0), ep.Experiment(rounds=3)], ids=lambda x: type(x).__name__
+    "made",
+    [ep.Dirichlet(0.5, min_samples=2), ep.Clock(stop=3.0), ep.Experiment(rounds=3)],
+    ids=lambda x: type(x).__name__,
 )
 def test_copies_and_other_processes_make_the_same(made):
     for again in (pickle.loads(pickle.dumps(made)), copy.copy(made), copy.deepcopy(made), made.replace()):
@@ -100,5 +104,5 @@ def test_replace_gives_a_checked_value_and_leaves_the_old_one():
         old.replace(rounds=-1)
     with pytest.raises(BadInput):
         old.replace(nodes=7, topology=ep.ELLocal(7))
-    with pytest.raises(TypeError, match="Experiment has no setting 'round'.*rounds"):
+    with pytest.raises(TypeError, match=r"Experiment has no setting 'round'.*rounds"):
         old.replace(round=50)
