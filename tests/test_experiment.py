@@ -23,6 +23,7 @@ from epidemic.experiment import (
     with_settings,
 )
 from epidemic.experiment.differences import BETWEEN_NODES_WITH_OWN_DATA, MEANT, decisive
+from epidemic.experiment.kinds import AXES, page, template
 from epidemic.faults import Crash, Faults, Split
 from epidemic.topology import ELLocal, Every, Ring
 
@@ -56,19 +57,17 @@ def test_the_template_shows_every_key(tmp_path):
         assert getattr(experiment, part) == getattr(ep.Experiment(), part)
 
 
-def test_kinds_named_in_the_template_are_all_there_are():
-    from epidemic.algorithms import ALGORITHMS
-    from epidemic.algorithms.optimisers import OPTIMIZERS
-    from epidemic.algorithms.schedules import SCHEDULES
-    from epidemic.data import PARTITIONS, SOURCES
-    from epidemic.models import MODELS
-    from epidemic.topology import TOPOLOGIES
+@pytest.mark.parametrize("axis", [*AXES.values()], ids=[*AXES])
+def test_kinds_named_in_the_template_are_all_there_are(axis):
+    for kind in axis.kinds:
+        assert re.search(rf"(?<![-\w]){kind}(?![-\w])", TEMPLATE) or axis.table == "clock.links.latency", kind
 
-    for kinds in (TOPOLOGIES, ALGORITHMS, OPTIMIZERS, SCHEDULES, SOURCES, PARTITIONS):
-        for kind in kinds:
-            assert kind in TEMPLATE
-    for kind in MODELS:
-        assert kind in TEMPLATE or kind == "point"  # for theory checks only
+
+def test_the_template_and_the_page_of_all_kinds_are_up_to_date():
+    said = "make them again: python -m epidemic.experiment.kinds"
+    assert template() == TEMPLATE, said
+    assert (ROOT / "docs/kinds.md").read_text() == page(), said
+    assert "{kinds of" not in TEMPLATE
 
 
 @pytest.mark.parametrize(
