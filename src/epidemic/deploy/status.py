@@ -52,6 +52,9 @@ class Status(msgspec.Struct, frozen=True):
     known: Count | None = None  # others in its view, where it does not know everybody
     left: Seconds | None = None  # seconds until its end, where there are no rounds
     delivery: HeardCounts | None = None  # messages that counted of those expected, where there are rounds
+    clock: Annotated[float, Meta(ge=0, le=1e12)] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )  # its clock when it said so, in seconds since 1970
 
 
 class _SignedStatus(msgspec.Struct, frozen=True, array_like=True):
