@@ -350,7 +350,7 @@ def test_everything_is_one_line_and_a_small_table(kept, comparison):
         graph,
         comparison,
         ep.Ring(),
-        ep.Every(ep.Ring(), 2),
+        ep.Every(ep.Ring(), period=2),
     ]
     for thing in things:
         assert "\n" not in repr(thing)

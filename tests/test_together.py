@@ -104,7 +104,7 @@ def test_what_goes_together_learns(tables):
 def test_nodes_take_part_in_a_round_with_all_fragments_or_none():
     experiment = ep.Experiment(
         nodes=16,
-        topology=ep.Fragments(ep.ELLocal(3), 4),
+        topology=ep.Fragments(ep.ELLocal(3), k=4),
         participation=ep.UniformParticipation(8),
         data=ep.Digits(),
     )

@@ -27,6 +27,7 @@ from epidemic.algorithms.optimisers import OptimizerSteps, as_said, optimizer_fr
 from epidemic.algorithms.schedules import schedule_from
 from epidemic.compression import Codec
 from epidemic.core.errors import BadInput, EpidemicError, require_choice, require_int, require_real
+from epidemic.core.settings import Settings
 from epidemic.learner import Learner, Optimiser, Rate, with_rate
 
 Rows = dict[str, Tensor]
@@ -205,7 +206,7 @@ def cautions(algorithm: Algorithm, topology: Any) -> list[str]:
     return [] if warn is None else list(warn(topology))
 
 
-class LocalTraining(Defaults, msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class LocalTraining(Defaults, Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """The settings of every algorithm that trains by mini-batches of the node's own data."""
 
     lr: float = 0.05

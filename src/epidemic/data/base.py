@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from epidemic.core.errors import BadInput, require_real
 from epidemic.core.rng import Streams
+from epidemic.core.settings import Settings
 from epidemic.data.cache import Array as Array
 from epidemic.data.cache import Origin, Stored, remembered
 
@@ -67,11 +68,19 @@ class Dataset:
         return self.test if self.validation is None else self.validation
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+KnownSize = tuple[tuple[int, ...], int, int, int]
+"""Input shape, classes, and about how many samples for training and testing."""
+
+
+class Source(Settings, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
     """Where data comes from; the fields are its configuration."""
 
     about: ClassVar[str] = ""
     natural_partition: ClassVar[bool] = False
+    built_in: ClassVar[bool] = False
+    """Whether nothing has to be fetched or found."""
+    size: ClassVar[KnownSize | None] = None
+    """Of data that need not be there to plan a run; None: it must be there."""
     common: ClassVar[tuple[str, ...]] = ()
     """Settings that deployed nodes must share even where each has data of its own."""
 
@@ -235,7 +244,9 @@ def find_directory(path: str | None, name: str, *usual: Path) -> Path:
     for place in places:
         if place.exists():
             return place
-    how = f"run 'epidemic data fetch {name}' or " if name in ("mnist", "fashion-mnist", "cifar10") else ""
+    from epidemic.data.fetch import DOWNLOADS  # it uses this file
+
+    how = f"run 'epidemic data fetch {name}' or " if name in DOWNLOADS else ""
     raise BadInput(f"{name} is not in {' or '.join(map(str, places))}; {how}set data.path to where it is")
 
 

@@ -45,7 +45,8 @@ FORMS: tuple[Tables, Tables] = (
     },
     {"s": 1, "deadline": 1.0, "fill": "own", "links": "blind", "size": 8, "inner": {"kind": "el-local", "s": 4}},
 )
-"""Values of settings by name: those that must be said, and others that may make the difference."""
+"""Values of settings by name: those that must be said, and others that may make the difference. A kind whose settings have other names, or mean something
+else, has a class attribute `example` with values of its own."""
 
 SEATS = (9, 8, 12)
 """How many take part: a square, a power of two, and an even number that is large enough for two halves."""
@@ -140,7 +141,12 @@ def _of(axis: str, kind: str, cls: Any, place: Any, needs: Tables | None = None)
     summary = (cls.__doc__ or "").strip().partition("\n")[0]
     forms = []
     for i, seats in enumerate(SEATS if axis == "participation" else SEATS[:2]):
-        values = {**FORMS[0], **(FORMS[1] if i else {}), **({"m": seats} if axis == "participation" else {})}
+        values = {
+            **FORMS[0],
+            **(FORMS[1] if i else {}),
+            **({"m": seats} if axis == "participation" else {}),
+            **getattr(cls, "example", {}),
+        }
         wanted = [
             f.encode_name
             for f in msgspec.structs.fields(cls)

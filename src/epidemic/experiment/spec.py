@@ -30,6 +30,7 @@ from epidemic.core.config import build, call_own, import_object, to_table
 from epidemic.core.errors import BadInput, plain, require_choice, require_int, require_real, suggestion
 from epidemic.core.formatting import count, html_table
 from epidemic.core.rng import Streams
+from epidemic.core.settings import Settings
 from epidemic.data import (
     PARTITIONS,
     SOURCES,
@@ -61,7 +62,7 @@ OwnData = Dataset | tuple[tuple[ArrayLike, ArrayLike], tuple[ArrayLike, ArrayLik
 """Data of a user's own: a Dataset, ((x, y), (test_x, test_y)), or two torch.utils.data.Dataset, (train, test)."""
 
 
-class Eval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Eval(Settings, frozen=True, forbid_unknown_fields=True):
     """When and on what the models are evaluated while training."""
 
     every: int = 10
@@ -79,7 +80,7 @@ class Eval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             require_int("eval.samples", self.samples, 1)
 
 
-class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Checkpoint(Settings, frozen=True, forbid_unknown_fields=True):
     """When the state is saved, besides on Ctrl-C: every so many rounds (0: never) or seconds (0: never)."""
 
     rounds: int = 0
@@ -90,7 +91,7 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require_real("checkpoint.seconds", self.seconds, 0)
 
 
-class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Runtime(Settings, frozen=True, forbid_unknown_fields=True):
     """How it is computed. Strategy and device have an influence on the last digits of results; the threads have none."""
 
     device: str = "cpu"
@@ -107,7 +108,7 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require_int("runtime.threads", self.threads, 0, 4096)
 
 
-class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Network(Settings, frozen=True, forbid_unknown_fields=True):
     """How deployed nodes talk to each other; the simulator has no use for it."""
 
     coin: Literal["shared", "committed", "private"] = "shared"
@@ -163,7 +164,7 @@ def network_from(table: object) -> Network:
     return build(table, Network, "network")
 
 
-class CallbackName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CallbackName(Settings, frozen=True, forbid_unknown_fields=True):
     """A callback that a file names, and what it is made with."""
 
     use: str
@@ -189,7 +190,7 @@ def _callback_names(callbacks: object) -> tuple[CallbackName, ...]:
     return tuple(found)
 
 
-class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Experiment(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is learnt, by whom, how, and what goes wrong on the way: everything that decides a run.
 
     A frozen value; every field has a default. `ep.load(path)` reads one from a TOML file, `msgspec.structs.replace(experiment,

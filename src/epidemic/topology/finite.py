@@ -8,8 +8,9 @@ A number is smooth here if all its prime factors are at most k + 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,10 @@ class Base(Topology, frozen=True, tag="base"):
     k: int = 1
     relabel: Literal["period", "never"] = "period"
     start: int = 0
+
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {"": {"k": s}}
 
     def __post_init__(self) -> None:
         require_int("topology.k", self.k, 1)

@@ -14,9 +14,10 @@ rho is convex in alpha: its slope is bisected.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import scipy.sparse
@@ -59,6 +60,10 @@ class Matcha(Wrapper, frozen=True, tag="matcha"):
 
     budget: float = 0.5
     probabilities: Literal["optimal", "uniform"] = "optimal"
+
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {"": {"inner": {"kind": "regular", "s": s}, "probabilities": "uniform"}}
 
     def __post_init__(self) -> None:
         require_real("topology.budget", self.budget, above=0, high=1)

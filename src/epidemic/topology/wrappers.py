@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,10 @@ class Wrapper(Topology, frozen=True):
     """A topology made of another one, which a table may describe."""
 
     inner: Any
+
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {}
 
     def __post_init__(self) -> None:
         if isinstance(self.inner, dict):
