@@ -251,6 +251,18 @@ class Facts:
         return False
 
     @cached_property
+    def asymmetric(self) -> bool:
+        """Whether two nodes may count each other differently, or do in the first rounds."""
+        if is_symmetric(self.topology) is False and not is_static(self.topology) and self.first_graph.clique is None:
+            return True
+        for seed in self.experiment.seeds:
+            for round in range(1 if is_static(self.topology) else min(LOOKED_AT, self.rounds)):
+                matrix = weights(self.rule, self.topology.graph(self.nodes, round, Streams(seed))).matrix
+                if matrix is not None and abs(matrix - matrix.T).max() > CLOSE:
+                    return True
+        return False
+
+    @cached_property
     def aggregator(self) -> Aggregator:
         """What models become one by."""
         return made(self.experiment.aggregation)
@@ -352,6 +364,7 @@ ASYNCHRONOUS = Trait("an asynchronous method", lambda f: f.free is not None)
 SYNCHRONOUS = Trait("a method with rounds", lambda f: f.free is None)
 EXACT = Trait("an algorithm that needs every message", lambda f: f.has("exact_exchange"))
 BALANCED = Trait("an algorithm that needs doubly stochastic weights", lambda f: f.has("balanced"))
+NEEDS_SYMMETRY = Trait("an algorithm that needs symmetric weights", lambda f: f.has("symmetric_weights"))
 OWN_WEIGHTS = Trait("an algorithm with weights of its own", lambda f: f.wants is not None)
 STRICT_WEIGHTS = Trait("an algorithm that ignores mixing", lambda f: f.free is not None or f.has("own_weights"))
 DIFFERENCES = Trait("an algorithm of compressed differences", lambda f: f.has("compressor"))
@@ -372,6 +385,7 @@ NO_NATIVE = Trait(
     lambda f: natural_mixing(f.topology) != "native" and f.first_graph.native is None and f.first_graph.clique is None,
 )
 UNBALANCED = Trait("graphs in which some are heard more", lambda f: f.unbalanced)
+ASYMMETRIC = Trait("weights that are not symmetric", lambda f: f.asymmetric)
 FRAGMENTS = Trait("fragments", lambda f: fragments_of(f.topology) > 1)
 INNER_FRAGMENTS = Trait("fragments inside", lambda f: any(isinstance(one, Fragments) for one in f.inner))
 WRAPPED = Trait("a wrapper", lambda f: bool(f.inner))
@@ -660,6 +674,13 @@ RULES: tuple[Rule, ...] = (
         'topology.kind = "{f.kind}" with mixing = "{f.rule}": algorithm.kind = "{f.method}" needs weights that add up to 1 for every sender, too,'
         " and on graphs like these all would agree on a wrong point",
         'use algorithm.kind = "push-pull", or el-oracle, ring, regular or another topology whose nodes are heard as much as they hear',
+    ),
+    Rule(
+        NEEDS_SYMMETRY,
+        ASYMMETRIC,
+        'topology.kind = "{f.kind}" with mixing = "{f.rule}": algorithm.kind = "{f.method}" needs symmetric weights (two nodes count each other'
+        " alike), and diverges without them",
+        'use algorithm.kind = "gradient-tracking", or el-oracle, ring, regular or another topology whose links go both ways',
     ),
     # smaller messages
     Rule(
