@@ -426,15 +426,60 @@ def test_what_makes_them_inexact_is_refused_with_the_alternative(kind, changes, 
     assert "\n" not in str(refusal.value)
 
 
+ONE_WAY = [ep.Exponential(), ep.OnePeerExponential(), ep.DEquiStatic(3), ep.ODEquiDyn(), ep.Every(ep.Exponential(), 2)]
+
+
 @pytest.mark.parametrize("kind", BALANCED)
 @pytest.mark.parametrize(
     "topology",
-    [ep.ELOracle(3), ep.Ring(), ep.Torus(), ep.Regular(3), ep.Exponential(), ep.OnePeerExponential(), ep.ErdosRenyi(), ep.Complete(),
-     ep.UEquiStatic(3), ep.DEquiStatic(3), ep.ODEquiDyn(), ep.OUEquiDyn(), ep.Every(ep.ELOracle(3), period=4)],
+    [ep.ELOracle(3), ep.Ring(), ep.Torus(), ep.Regular(3), ep.ErdosRenyi(), ep.Complete(), ep.UEquiStatic(3), ep.OUEquiDyn(),
+     ep.Base(2), ep.Hypercube(), ep.Matcha(ep.Ring()), ep.Every(ep.ELOracle(3), period=4)],
     ids=str,
 )  # fmt: skip
-def test_balanced_graphs_are_taken(kind, topology):
+def test_symmetric_graphs_are_taken(kind, topology):
     small(kind, topology=topology, nodes=16)
+
+
+@pytest.mark.parametrize("topology", ONE_WAY, ids=str)
+def test_balanced_graphs_that_go_one_way_are_for_gradient_tracking_only(topology):
+    small("gradient-tracking", topology=topology, nodes=16)
+    with pytest.raises(ep.BadInput) as refusal:
+        small("exact-diffusion", topology=topology, nodes=16)
+    assert str(refusal.value).startswith(f'topology.kind = "{topology.__struct_config__.tag}"')
+    assert "needs symmetric weights" in str(refusal.value)
+    assert 'use algorithm.kind = "gradient-tracking"' in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+class OneWay:
+    """A topology of a user's own, which does not say that its links go one way."""
+
+    def graph(self, n, round, streams):
+        return ep.Exponential().graph(n, round, streams)
+
+
+def test_weights_that_are_not_symmetric_are_seen_where_a_topology_says_nothing():
+    small("gradient-tracking", topology=OneWay(), nodes=16)
+    with pytest.raises(ep.BadInput, match="needs symmetric weights"):
+        small("exact-diffusion", topology=OneWay(), nodes=16)
+
+
+def test_why_exact_diffusion_is_refused_on_graphs_that_go_one_way():
+    exact, tracking = (
+        Play(algorithm, ep.Exponential(), 96, 300).all()[1]
+        for algorithm in (ep.ExactDiffusion(), ep.GradientTracking())
+    )
+    assert exact[0] > 1
+    assert max(tracking) < 1e-18
+
+
+def test_gradient_tracking_does_badly_on_two_one_way_links_a_node():
+    """As docs/algorithms.md says; local SGD does not."""
+    tracking, plain = (
+        Play(algorithm, ep.DEquiStatic(2), 96, 300).all()[1] for algorithm in (ep.GradientTracking(), ep.LocalSGD())
+    )
+    assert tracking[0] > 1
+    assert plain[0] < 0.05
 
 
 @pytest.mark.parametrize("kind", ["exact-diffusion", "gradient-tracking", "push-pull"])

@@ -138,6 +138,36 @@ def test_messages_of_a_period_at_96_nodes(k, messages):
     assert sum(Base(k).graph(96, t, STREAMS).messages for t in range(Base(k).length(96))) == messages * 96
 
 
+def test_nodes_of_base_graphs_that_would_idle_average_among_themselves():
+    """7 nodes, k = 1, the authors' algorithm 2 by hand: blocks 0123, 45, 6; 45 averages again in its second round, and 6 meets 0123 first."""
+    links = [
+        sorted((min(p), max(p)) for p in zip(one.tolist(), other.tolist(), strict=True))
+        for one, other, _ in base_rounds(7, 1)
+    ]
+    assert links == [
+        [(0, 1), (2, 3), (4, 5)],
+        [(0, 2), (1, 3), (4, 5)],
+        [(1, 5), (2, 4), (3, 6)],
+        [(0, 1), (2, 3), (5, 6)],
+        [(0, 2), (1, 3), (4, 5)],
+    ]
+    topology = Base(1, "never")
+    assert sum(topology.graph(7, t, STREAMS).messages for t in range(5)) / 35 == pytest.approx(6 / 7)
+    left = (
+        product(topology, 7, range(4)) - 1 / 7
+    )  # of models that are independent, D before the last round by D at the start
+    assert (left**2).sum() / 6 == pytest.approx(4 / 147)  # 8 / 147 where the block of two meets the first one first
+
+
+def test_nodes_of_base_graphs_that_nobody_meets_form_cliques():
+    """11 nodes, k = 2: of the block 0 to 8 two nodes are met, and the other seven form cliques of three, three and one."""
+    one, other, weight = base_rounds(11, 2)[2]
+    links = {(min(p), max(p)): w for *p, w in zip(one.tolist(), other.tolist(), weight.tolist(), strict=True)}
+    cliques = [(0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (4, 5)]
+    assert {pair: links.pop(pair) for pair in cliques} == dict.fromkeys(cliques, 1 / 3)
+    assert links == {(8, 9): 9 / 11, (7, 10): 9 / 11}
+
+
 # -- MATCHA -----------------------------------------------------------------------------------------------------------
 
 

@@ -112,6 +112,8 @@ class Defaults:
     """Whether a message that does not arrive breaks it; nodes then need network.close.kind = "barrier"."""
     balanced = False
     """Whether everybody's voices must count as much in all as everybody else's, in every round (a doubly stochastic matrix)."""
+    symmetric_weights = False
+    """Whether any two nodes must count each other alike, in every round (a symmetric matrix)."""
     own_weights: ClassVar[bool] = False
     """Whether it weighs what it hears by itself, so that a mixing rule would have no effect."""
     same_neighbours: ClassVar[bool] = False

@@ -7,7 +7,8 @@ data instead of staying apart by the step size:
     send  psi + (x - psi of the round before)
     then  x = (sent + mixture) / 2
 
-The mean with what was sent makes it stable for every symmetric matrix, where D2, which leaves it out, diverges on some.
+The mean with what was sent makes it stable for every symmetric matrix, where D2, which leaves it out, diverges on some. It diverges on doubly stochastic
+matrices that are not symmetric (directed circulant graphs), which the paper leaves out (its matrices are locally balanced) and which are refused here.
 Where the learning rate changes the correction is scaled along: it stands for gamma times a gradient, with the gamma of the node's own last step, which
 need not have been in the round before.
 """
@@ -26,10 +27,11 @@ FACTOR = "factor"
 
 
 class ExactDiffusion(PlainSteps, frozen=True, tag="exact-diffusion"):
-    """Local steps, and a correction by the last exchange. It needs doubly stochastic weights, and every message."""
+    """Local steps, and a correction by the last exchange. It needs symmetric weights, and every message."""
 
     exact_exchange = True
     balanced = True
+    symmetric_weights = True
 
     def init(self, x: Tensor) -> Rows:
         """Nothing to correct yet."""

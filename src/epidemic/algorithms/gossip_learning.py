@@ -86,6 +86,7 @@ class GossipLearning(AsynchronousMethod, frozen=True, tag="gossip-learning"):
     """
 
     merges_pairs: ClassVar[bool] = True
+    trains_on_receipt: ClassVar[bool] = True
 
     period: float = 1.0
     """Seconds between two sendings of a node."""

@@ -80,6 +80,11 @@ class PythonAlgorithm(Settings, frozen=True, dict=True, tag_field="kind", tag="p
         return bool(getattr(self.made, "balanced", False))
 
     @property
+    def symmetric_weights(self) -> bool:
+        """As the user's object has it."""
+        return bool(getattr(self.made, "symmetric_weights", False))
+
+    @property
     def compressor(self) -> Codec | None:
         """As the user's object has it."""
         return getattr(self.made, "compressor", None)

@@ -251,6 +251,28 @@ class Facts:
         return False
 
     @cached_property
+    def asymmetric(self) -> bool:
+        """Whether two nodes may count each other differently, or do in the first rounds."""
+        if is_symmetric(self.topology) is False and not is_static(self.topology) and self.first_graph.clique is None:
+            return True
+        for seed in self.experiment.seeds:
+            for round in range(1 if is_static(self.topology) else min(LOOKED_AT, self.rounds)):
+                matrix = weights(self.rule, self.topology.graph(self.nodes, round, Streams(seed))).matrix
+                if matrix is not None and abs(matrix - matrix.T).max() > CLOSE:
+                    return True
+        return False
+
+    @cached_property
+    def silent(self) -> bool:
+        """Whether nobody sends anything in any round."""
+        return is_static(self.topology) and self.first_graph.messages == 0
+
+    @property
+    def silence(self) -> str:
+        """Why nothing arrives."""
+        return f'topology.kind = "{self.kind}" has no links' if self.silent else f"faults.loss = {self.faults.loss:g}"
+
+    @cached_property
     def aggregator(self) -> Aggregator:
         """What models become one by."""
         return made(self.experiment.aggregation)
@@ -352,12 +374,16 @@ ASYNCHRONOUS = Trait("an asynchronous method", lambda f: f.free is not None)
 SYNCHRONOUS = Trait("a method with rounds", lambda f: f.free is None)
 EXACT = Trait("an algorithm that needs every message", lambda f: f.has("exact_exchange"))
 BALANCED = Trait("an algorithm that needs doubly stochastic weights", lambda f: f.has("balanced"))
+NEEDS_SYMMETRY = Trait("an algorithm that needs symmetric weights", lambda f: f.has("symmetric_weights"))
 OWN_WEIGHTS = Trait("an algorithm with weights of its own", lambda f: f.wants is not None)
 STRICT_WEIGHTS = Trait("an algorithm that ignores mixing", lambda f: f.free is not None or f.has("own_weights"))
 DIFFERENCES = Trait("an algorithm of compressed differences", lambda f: f.has("compressor"))
 NOT_MODELS = Trait("messages that are not just a model", lambda f: not f.averages_models)
 SAME_NEIGHBOURS = Trait("an algorithm that needs the same neighbours", lambda f: f.has("same_neighbours"))
+TRAINS_ON_RECEIPT = Trait("an algorithm that trains what it receives", lambda f: f.has("trains_on_receipt"))
 # -- topologies
+NOBODY_SENDS = Trait("no links", lambda f: f.silent)
+NOTHING_ARRIVES = Trait("no links, or messages that are all lost", lambda f: f.silent or f.faults.loss >= 1)
 REQUESTS = Trait("requests for models", lambda f: exchange_of(f.topology) == "requests")
 ALL_REDUCE = Trait("an all-reduce", lambda f: exchange_of(f.topology) == "all-reduce")
 NOT_MESSAGES = Trait("requests or an all-reduce", lambda f: exchange_of(f.topology) != "messages")
@@ -372,6 +398,7 @@ NO_NATIVE = Trait(
     lambda f: natural_mixing(f.topology) != "native" and f.first_graph.native is None and f.first_graph.clique is None,
 )
 UNBALANCED = Trait("graphs in which some are heard more", lambda f: f.unbalanced)
+ASYMMETRIC = Trait("weights that are not symmetric", lambda f: f.asymmetric)
 FRAGMENTS = Trait("fragments", lambda f: fragments_of(f.topology) > 1)
 INNER_FRAGMENTS = Trait("fragments inside", lambda f: any(isinstance(one, Fragments) for one in f.inner))
 WRAPPED = Trait("a wrapper", lambda f: bool(f.inner))
@@ -434,6 +461,9 @@ OTHER_CLOSE = Trait("another closing rule", lambda f: CLOSING(f) and f.closing !
 UNDEPLOYED_CLOSE = Trait("a closing rule of simulations", lambda f: OTHER_CLOSE(f) and f.closing.deployed)
 ENDS = Trait("clock.stop or clock.megabytes", lambda f: f.clock is not None and (f.clock.stop or f.clock.megabytes))
 NO_STOP = Trait("no clock.stop", lambda f: f.clock is not None and not f.clock.stop)
+ENDS_BY_TRAFFIC = Trait(
+    "clock.megabytes alone", lambda f: f.clock is not None and f.clock.megabytes and not f.clock.stop
+)
 MEGABYTES = Trait("clock.megabytes", lambda f: f.clock is not None and f.clock.megabytes)
 # -- the network
 OWN_DATA = Trait("data of each node's own", lambda f: f.network.data == "own")
@@ -486,6 +516,18 @@ RULES: tuple[Rule, ...] = (
         'topology.kind = "{f.kind}" has a graph for each round, but a node of algorithm.kind = "{f.method}" has no rounds and draws its targets'
         " itself",
         "use el-local or a static one (complete, ring, torus, regular)",
+    ),
+    Rule(
+        TRAINS_ON_RECEIPT,
+        NOTHING_ARRIVES,
+        'algorithm.kind = "{f.method}" trains when a message arrives, and none ever does ({f.silence}): nobody would train',
+        'use another topology and less loss, or algorithm.kind = "async-el"',
+    ),
+    Rule(
+        asynchronous(ENDS_BY_TRAFFIC),
+        NOBODY_SENDS,
+        'clock.megabytes = {f.clock.megabytes:g} is never reached where nobody sends (topology.kind = "{f.kind}"): the run would never end',
+        "use clock.stop or rounds",
     ),
     Rule(
         SAME_NEIGHBOURS,
@@ -660,6 +702,13 @@ RULES: tuple[Rule, ...] = (
         'topology.kind = "{f.kind}" with mixing = "{f.rule}": algorithm.kind = "{f.method}" needs weights that add up to 1 for every sender, too,'
         " and on graphs like these all would agree on a wrong point",
         'use algorithm.kind = "push-pull", or el-oracle, ring, regular or another topology whose nodes are heard as much as they hear',
+    ),
+    Rule(
+        NEEDS_SYMMETRY,
+        ASYMMETRIC,
+        'topology.kind = "{f.kind}" with mixing = "{f.rule}": algorithm.kind = "{f.method}" needs symmetric weights (two nodes count each other'
+        " alike), and diverges without them",
+        'use algorithm.kind = "gradient-tracking", or el-oracle, ring, regular or another topology whose links go both ways',
     ),
     # smaller messages
     Rule(

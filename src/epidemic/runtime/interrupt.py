@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+PATIENCE = 3.0
+"""Seconds that a wish to stop waits for the end of what is held, where that may take for ever."""
+
 AT_ONCE = 2.0
 """Seconds in which several signals are one wish: a terminal and a launcher both hand on the same Ctrl-C."""
 
@@ -20,6 +23,7 @@ class Stop:
         self._holding = False
         self._wanted = False
         self._raised = False
+        self._since = 0.0  # when somebody wanted it first
         self.broke = False  # whether the models were left in the middle of a round
 
     def request(self, *_: Any) -> None:
@@ -27,11 +31,16 @@ class Stop:
         if not self._holding or self._wanted:  # a second Ctrl-C does not wait; the last checkpoint then counts
             self._raised = True
             raise KeyboardInterrupt
-        self._wanted = True
+        self._wanted, self._since = True, time.monotonic()
 
     def heed(self) -> None:
         """Stop if an interrupt got lost: Python ignores what is raised while it clears away objects. Call it wherever work begins anew."""
         if self._raised:
+            raise KeyboardInterrupt
+
+    def heed_at_last(self) -> None:
+        """Stop, held or not, if somebody has wanted it for longer than `PATIENCE`; the last checkpoint then counts."""
+        if self._wanted and time.monotonic() - self._since > PATIENCE:
             raise KeyboardInterrupt
 
     @property
@@ -56,10 +65,6 @@ class Stop:
 
 class AgreedStop(Stop):
     """Only takes note: the ranks of a simulation stop when all have agreed to, because each waits for the others in every round."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._since = 0.0
 
     def request(self, *_: Any) -> None:
         """The signal handler."""

@@ -51,6 +51,7 @@ class TimedRun:
         self._work = assemble(
             setup, Sizes(len(setup.initial), width, population.message_bytes), self._lazy_models, model
         )
+        self._work.heed = host.stop.heed_at_last
         self._compute_with(setup)
         if not self._work.settings.rounds:  # it ends at a time
             self.recorder.rounds = sys.maxsize
