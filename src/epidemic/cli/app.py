@@ -17,6 +17,7 @@ from epidemic.cli import (
     compatibility,
     datasets,
     devices,
+    doctor,
     experiments,
     keys,
     nodes,
@@ -59,6 +60,7 @@ nodes.register(app)
 keys.register(app)
 datasets.register(app)
 devices.register(app)
+doctor.register(app)
 
 
 def _version(wanted: bool) -> None:

@@ -7,6 +7,7 @@ protocol as of the last saved model. Everything else in a process is the same fo
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -192,6 +193,7 @@ class HostedNode:
             messages={k: v for k, v in tally.items() if v > 0},
             refusals={k: v for k, v in refusals.items() if v > 0},
             local=self.local,
+            clock=round(time.time(), 3),
             **about | self.more_status(),
         )
 

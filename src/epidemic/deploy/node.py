@@ -62,7 +62,7 @@ def run_node(
     """
     folders = [folders] if isinstance(folders, Path) else list(folders)
     identities = [Identity.load(folder) for folder in folders]
-    experiment = _experiment(folders, settings or [])
+    experiment = experiment_of(folders, settings or [])
     _check_node_ids(folders, identities, experiment)
     experiment.check_names()
     seed = experiment.seeds[0]
@@ -153,7 +153,7 @@ def _check_samples(setup: Setup, run_directories: Sequence[RunDirectory]) -> Non
             )
 
 
-def _experiment(folders: Sequence[Path], settings: list[str]) -> Experiment:
+def experiment_of(folders: Sequence[Path], settings: list[str]) -> Experiment:
     """The common experiment of all folders. Modules in the folders take precedence over others of the same name."""
     look_beside(folders[0] / "experiment.toml", first=True)
     modules = python_files(folders[0])

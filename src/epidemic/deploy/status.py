@@ -52,6 +52,9 @@ class Status(msgspec.Struct, frozen=True):
     known: Count | None = None  # peers in its view, if it knows only some of them
     left: Seconds | None = None  # seconds until the end, for asynchronous methods
     delivery: HeardCounts | None = None  # messages counted and expected, for methods with rounds
+    clock: Annotated[float, Meta(ge=0, le=1e12)] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )  # the node's clock when it sent this, in seconds since 1970
 
 
 class _SignedStatus(msgspec.Struct, frozen=True, array_like=True):
