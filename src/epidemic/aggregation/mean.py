@@ -10,7 +10,7 @@ from epidemic.aggregation.base import Aggregator
 
 
 class Mean(Aggregator, msgspec.Struct, frozen=True, tag_field="kind", tag="mean", forbid_unknown_fields=True):
-    """The average by the round's weights."""
+    """The average by the round's mixing weights."""
 
     linear: ClassVar[bool] = True
     weighted: ClassVar[bool] = True

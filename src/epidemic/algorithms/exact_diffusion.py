@@ -1,15 +1,14 @@
-"""Exact diffusion (Yuan et al., 2019): local SGD without the bias that unlike data gives it.
+"""Exact diffusion (Yuan et al., 2019): local SGD without the bias caused by heterogeneous data.
 
-Every node corrects what it sends by what the last exchange did to its model, so that at the end all agree on the optimum of everybody's
-data instead of staying apart by the step size:
+Every node corrects what it sends by what the last exchange did to its model, so that at the end all nodes agree on the optimum of all data instead of
+staying apart in proportion to the step size:
 
     psi = x - gamma g
     send  psi + (x - psi of the round before)
     then  x = (sent + mixture) / 2
 
-The mean with what was sent makes it stable for every symmetric matrix, where D2, which leaves it out, diverges on some.
-Where the learning rate changes the correction is scaled along: it stands for gamma times a gradient, with the gamma of the node's own last step, which
-need not have been in the round before.
+The mean with what was sent makes it stable for every symmetric matrix; D2, which lacks it, diverges on some. If the learning rate changes, the correction
+is scaled along: it stands for gamma times a gradient, with the gamma of the node's own last step, which need not be that of the round before.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class ExactDiffusion(PlainSteps, frozen=True, tag="exact-diffusion"):
     balanced = True
 
     def init(self, x: Tensor) -> Rows:
-        """Nothing to correct yet."""
+        """The initial state, without a correction."""
         state = {"x": x, "psi": x.clone()}
         if self.schedule is not None:
             state[FACTOR] = torch.full((len(x),), self.factor(0), dtype=torch.float64, device=x.device)

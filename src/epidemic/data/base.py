@@ -31,7 +31,7 @@ class Samples:
 
     inputs: Array  # (N, ...) bytes or floats
     targets: Array  # (N,) class numbers, (N, ...) floats, or (N, ...) whole numbers (masks, token ids)
-    groups: Array | None = None  # (N,) who produced the sample (the writer), numbered from 0
+    groups: Array | None = None  # (N,) the producer of each sample (the writer), numbered from 0
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -62,17 +62,17 @@ class Dataset:
 
     @property
     def evaluated(self) -> Samples:
-        """What is evaluated while training: the validation samples if some were set aside, else the test samples."""
+        """The samples evaluated during training: the validation samples if there are any, otherwise the test samples."""
         return self.test if self.validation is None else self.validation
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
-    """Where data comes from; the fields are its configuration."""
+    """Base of the sources of data; the fields are the configuration."""
 
     about: ClassVar[str] = ""
     natural_partition: ClassVar[bool] = False
     common: ClassVar[tuple[str, ...]] = ()
-    """Settings that deployed nodes must share even where each has data of its own."""
+    """Settings that deployed nodes must share even if each has its own data."""
 
     path: str | None = None
     """File or directory of the data, where it needs one."""
@@ -83,7 +83,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid
         require_real("data.validation", self.validation, 0, 0.9)
 
     def load(self) -> Dataset:
-        """Read, check, and set the validation samples aside; what had to be decoded comes from the cache next time."""
+        """Read and check the data, and split off the validation samples; decoded data comes from the cache the next time."""
         if self.validation == 0:
             return self._remembered(lambda: prepared(self.read(), 0.0))
         # Set aside from a copy without validation samples, so that another share needs no decoding.
@@ -91,7 +91,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid
         return self._remembered(lambda: prepared(whole.load(), self.validation))
 
     def read(self) -> Dataset:
-        """Read and decode what is stored, without the cache. Each kind of data implements this."""
+        """Read and decode the data, without the cache. Each kind of source implements this."""
         raise NotImplementedError
 
     def differs_by_place(self) -> str | None:
@@ -99,7 +99,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid
         return None
 
     def files(self) -> list[Path]:
-        """All files that `read` reads, and folders whose names matter, if decoding them is worth a place in the cache."""
+        """All files that `read` reads, and folders whose names matter, if decoding is slow enough for the cache."""
         return []
 
     def _remembered(self, make: Callable[[], Dataset]) -> Dataset:
@@ -225,7 +225,7 @@ def data_home() -> Path:
 
 
 def find_directory(path: str | None, name: str, *usual: Path) -> Path:
-    """The given path, or the first usual place that exists."""
+    """The given path, or the first usual location that exists."""
     if path is not None:
         if not Path(path).exists():
             raise BadInput(f"data.path = {path!r} does not exist")
