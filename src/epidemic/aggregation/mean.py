@@ -9,7 +9,7 @@ from epidemic.core.settings import Settings
 
 
 class Mean(Aggregator, Settings, frozen=True, tag_field="kind", tag="mean", forbid_unknown_fields=True):
-    """The average by the round's weights."""
+    """The average by the round's mixing weights."""
 
     linear: ClassVar[bool] = True
     weighted: ClassVar[bool] = True

@@ -124,12 +124,12 @@ class Display(Callback):
             self._say(f"{self._name}: round {self._count(record.round)}  {found}  {state}  {self._rate(record.round)}")
 
     def evaluating(self, what: str) -> None:
-        """Say that it takes a moment."""
+        """Show that a long step without rounds begins."""
         if self._bar is not None:
             self._bar.update(self._task, rate=f"[dim]{what}[/dim]")
 
     def finished(self, summary: Summary) -> None:
-        """Say how long it took, and why it ended early."""
+        """Show the duration, and why a seed ended early."""
         if self._bar is not None:
             if (
                 self._time is not None and not summary.ended_early

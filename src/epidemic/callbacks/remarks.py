@@ -20,7 +20,7 @@ Kind = Literal["warning", "note"]
 
 
 def remarks(setup: Setup, said: set[str]) -> list[tuple[Kind, str]]:
-    """The lines on a seed, each with its kind. What is in `said` is left out, and what is given is added to it."""
+    """The lines about a seed, each with its kind. Those in `said` are left out; the returned ones are added to it."""
     experiment = setup.experiment
     apart = disconnection(experiment, setup.seed)
     few = small_shares(setup.parts, experiment.algorithm.batch_size)

@@ -32,7 +32,7 @@ class Samples:
 
     inputs: Array  # (N, ...) bytes or floats
     targets: Array  # (N,) class numbers, (N, ...) floats, or (N, ...) whole numbers (masks, token ids)
-    groups: Array | None = None  # (N,) who produced the sample (the writer), numbered from 0
+    groups: Array | None = None  # (N,) the producer of each sample (the writer), numbered from 0
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -64,7 +64,7 @@ class Dataset:
 
     @property
     def evaluated(self) -> Samples:
-        """What is evaluated while training: the validation samples if some were set aside, else the test samples."""
+        """The samples evaluated during training: the validation samples if there are any, otherwise the test samples."""
         return self.test if self.validation is None else self.validation
 
 
@@ -82,7 +82,7 @@ class Source(Settings, frozen=True, kw_only=True, tag_field="kind", forbid_unkno
     size: ClassVar[KnownSize | None] = None
     """Of data that need not be there to plan a run; None: it must be there."""
     common: ClassVar[tuple[str, ...]] = ()
-    """Settings that deployed nodes must share even where each has data of its own."""
+    """Settings that deployed nodes must share even if each has its own data."""
 
     path: str | None = None
     """File or directory of the data, where it needs one."""
@@ -93,7 +93,7 @@ class Source(Settings, frozen=True, kw_only=True, tag_field="kind", forbid_unkno
         require_real("data.validation", self.validation, 0, 0.9)
 
     def load(self) -> Dataset:
-        """Read, check, and set the validation samples aside; what had to be decoded comes from the cache next time."""
+        """Read and check the data, and split off the validation samples; decoded data comes from the cache the next time."""
         if self.validation == 0:
             return self._remembered(lambda: prepared(self.read(), 0.0))
         # Set aside from a copy without validation samples, so that another share needs no decoding.
@@ -101,7 +101,7 @@ class Source(Settings, frozen=True, kw_only=True, tag_field="kind", forbid_unkno
         return self._remembered(lambda: prepared(whole.load(), self.validation))
 
     def read(self) -> Dataset:
-        """Read and decode what is stored, without the cache. Each kind of data implements this."""
+        """Read and decode the data, without the cache. Each kind of source implements this."""
         raise NotImplementedError
 
     def differs_by_place(self) -> str | None:
@@ -109,7 +109,7 @@ class Source(Settings, frozen=True, kw_only=True, tag_field="kind", forbid_unkno
         return None
 
     def files(self) -> list[Path]:
-        """All files that `read` reads, and folders whose names matter, if decoding them is worth a place in the cache."""
+        """All files that `read` reads, and folders whose names matter, if decoding is slow enough for the cache."""
         return []
 
     def _remembered(self, make: Callable[[], Dataset]) -> Dataset:
@@ -235,7 +235,7 @@ def data_home() -> Path:
 
 
 def find_directory(path: str | None, name: str, *usual: Path) -> Path:
-    """The given path, or the first usual place that exists."""
+    """The given path, or the first usual location that exists."""
     if path is not None:
         if not Path(path).exists():
             raise BadInput(f"data.path = {path!r} does not exist")

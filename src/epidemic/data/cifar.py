@@ -55,14 +55,14 @@ class CIFAR10(Source, frozen=True, tag="cifar10"):
 
 
 class _Form(NamedTuple):
-    """One of the forms that CIFAR-10 comes in: its files, and how to read them."""
+    """One of the forms of CIFAR-10: its files, and how to read them."""
 
     files: list[Path]
     read: Callable[[], tuple[Samples, Samples, str]]  # the last is what should be known about it
 
 
 def _found(place: Path) -> _Form:
-    """Whatever of the known forms is at the place."""
+    """The form that is at the given path."""
     if place.is_file():
         return _parquet_form(place.parent) if place.suffix == ".parquet" else _archive_form(place)
     for name in ARCHIVES:

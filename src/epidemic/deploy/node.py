@@ -1,4 +1,4 @@
-"""Running deployed nodes: from their folders to their results. One process may host several of them."""
+"""Running deployed nodes, from their folders to their results. One process may host several of them."""
 
 from __future__ import annotations
 
@@ -48,15 +48,18 @@ def run_node(
     here: int = 1,
     say: Say = lambda _: None,
 ) -> list[Summary | None]:
-    """Run the nodes of these folders to their end, in this process; what came out of each, None of those that had finished before.
+    """Run the nodes of these folders in this process until they finish.
 
     Args:
         folders: A node's folder, or several.
-        settings: What is different here, as KEY=VALUE.
+        settings: Changed settings, as KEY=VALUE.
         insecure: Whether connections are not encrypted; loopback addresses only.
-        threads: How many to compute with, unless the experiment says so; 0: one per core.
+        threads: Threads for computing, unless the experiment sets them; 0: one per core.
         here: How many processes of this network share the machine.
-        say: Who is told what happens.
+        say: Called with lines about the progress.
+
+    Returns:
+        The result of each node; None for those that had finished before.
     """
     folders = [folders] if isinstance(folders, Path) else list(folders)
     identities = [Identity.load(folder) for folder in folders]
@@ -113,7 +116,7 @@ def run_node(
 
 
 def _hosting(setup: Setup, run_directories: Sequence[RunDirectory], workers: Workers, stop: Stop) -> Host:
-    """Everything that computes for these nodes; what is about to run is written down."""
+    """Everything that computes for these nodes; writes what is about to run."""
     _check_samples(setup, run_directories)
     fresh = [run_directory for run_directory in run_directories if run_directory.run_info() is None]
     for run_directory in fresh:
@@ -134,7 +137,7 @@ def _hosting(setup: Setup, run_directories: Sequence[RunDirectory], workers: Wor
 
 
 def _check_samples(setup: Setup, run_directories: Sequence[RunDirectory]) -> None:
-    """Where voices count by their samples: that a number is one which the others take, now and when it goes on."""
+    """If aggregation weights depend on sample counts: check that the peers will accept these."""
     if setup.experiment.mixing_rule != "samples":
         return
     most = setup.experiment.network.most_samples
@@ -153,7 +156,7 @@ def _check_samples(setup: Setup, run_directories: Sequence[RunDirectory]) -> Non
 
 
 def experiment_of(folders: Sequence[Path], settings: list[str]) -> Experiment:
-    """The experiment that all folders have in common. Modules that were put into them come before others of the same name."""
+    """The common experiment of all folders. Modules in the folders take precedence over others of the same name."""
     look_beside(folders[0] / "experiment.toml", first=True)
     modules = python_files(folders[0])
     first = load(folders[0] / "experiment.toml")
@@ -188,7 +191,7 @@ def _check_node_ids(folders: Sequence[Path], identities: Sequence[Identity], exp
 
 
 def _start_of(folders: Sequence[Path]) -> tuple[Start | None, StartWeights | None]:
-    """What the runs of these folders start from, which is the same for all of them."""
+    """The common initial weights of the runs in these folders."""
     first, weights = read_start(folders[0])
     for folder in folders[1:]:
         if read_start(folder)[0] != first:
@@ -208,7 +211,7 @@ def _run(
     here: int,
     say: Say,
 ) -> None:
-    """Run these nodes to their end. Where some were stopped in their final evaluation, only that is done; the others come next."""
+    """Run these nodes until they finish. If some were stopped in their final evaluation, only that is done; the others run next."""
     experiment = host.population.setup.experiment
     assembly = assembly_of(host, agreement, [identity.node_id for identity, _ in nodes])
     hosted: list[HostedNode] = []
@@ -263,7 +266,7 @@ def _run(
             if not (node.over or run_directory.finished)
         ]
         stopped = [_interrupted(node, process) for node in unfinished]
-        if stopped:  # those who had finished were only waiting for the others
+        if stopped:  # those that had finished were only waiting for their peers
             raise stopped[0] from None
     except BaseException as problem:
         known = isinstance(problem, EpidemicError)
@@ -290,7 +293,7 @@ def _interrupted(node: HostedNode, process: Process | None) -> Interrupted:
 
 
 class _Teller(Callback):
-    """Says what a node has found."""
+    """A callback that logs a node's evaluations."""
 
     def __init__(self, say: Say, node_id: int, hosted: int) -> None:
         self._say = say
@@ -316,7 +319,7 @@ def _open_transport(
     knows_all: bool,
     say: Say,
 ) -> Transport:
-    """Open the network; a relay that is not there yet is tried again."""
+    """Open the network; retry while a relay is not there yet."""
     end = time.monotonic() + experiment.network.patience
     said = False
     while True:

@@ -1,4 +1,4 @@
-"""Which device computes: the one that is named, or ("auto") a GPU where there is one. Results differ in the last digits between devices."""
+"""The device that computes: the one named, or with "auto" a GPU if there is one. Results differ in the last digits between devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ AUTO = "auto"
 
 
 def choose_device(wanted: str, begun_on: str | None = None) -> torch.device:
-    """The device for `runtime.device`; of a run that goes on, one of the type that it was begun on."""
+    """The device for `runtime.device`; a resumed run uses the type that it started on."""
     name = begun_on or _available()[-1] if wanted == AUTO else wanted
     try:
         device = torch.device(name)
@@ -32,6 +32,6 @@ def choose_device(wanted: str, begun_on: str | None = None) -> torch.device:
 
 
 def _available() -> list[str]:
-    """What there is, the fastest last."""
+    """The available devices, the fastest last."""
     there = {"mps": torch.backends.mps.is_available(), "cuda": torch.cuda.is_available()}
     return ["cpu", *(name for name, found in there.items() if found)]

@@ -126,7 +126,7 @@ class Every(Wrapper, frozen=True, tag="every"):
 
     @property
     def changes(self) -> str:
-        """How its graph changes, for people."""
+        """How its graph changes, in words."""
         return "never" if self.static else f"as its inner one does, every {self.period} rounds"
 
 
@@ -177,13 +177,13 @@ class Periodic(Wrapper, frozen=True, tag="periodic"):
 
     @property
     def changes(self) -> str:
-        """How its graph changes, for people."""
+        """How its graph changes, in words."""
         return "never" if self.static else f"as its inner one does, and is complete in one of {self.period} rounds"
 
 
 @dataclass(frozen=True)
 class _Held:
-    """Who can talk to whom when graphs are drawn that are held for some rounds."""
+    """Which nodes can talk when graphs are drawn that are held for some rounds."""
 
     reach: Reach
     period: int
