@@ -32,7 +32,7 @@ BATCH = 1024
 """Rows that a model is applied to at once."""
 
 
-class Column(msgspec.Struct, frozen=True, array_like=True):
+class TableColumn(msgspec.Struct, frozen=True, array_like=True):
     """A feature of a table, and by what it was scaled."""
 
     name: str
@@ -51,7 +51,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     data: str = ""  # kind of the data
     target: str = ""  # the column that is predicted, for tables
     classes: tuple[str, ...] = ()  # empty: a quantity
-    columns: tuple[Column, ...] = ()  # empty: not a table, or too wide a one
+    columns: tuple[TableColumn, ...] = ()  # empty: not a table, or too wide a one
 
     @property
     def scales(self) -> list[tuple[float, float]]:
@@ -87,7 +87,7 @@ def describe(info: dict[str, Any] | None, node: int | None, round: int | None) -
         data=str(table.get("data", {}).get("kind", "")),
         target=str(table.get("data", {}).get("target", "")),
         classes=tuple(info.get("classes", ())),
-        columns=msgspec.convert(info.get("columns", []), tuple[Column, ...]),
+        columns=msgspec.convert(info.get("columns", []), tuple[TableColumn, ...]),
     )
     return {KEY: msgspec.json.encode(about).decode()}
 
