@@ -472,7 +472,7 @@ TRIMMED = ep.TrimmedMean(f=1)
     ("changes", "said"),
     [
         ({"aggregation": 3}, "aggregation = 3 is not an aggregator: derive it from ep.Aggregator"),
-        ({"mixing": "samples"}, 'mixing = "samples" gives each a weight of its own; use mixing = "uniform"'),
+        ({"mixing": "samples"}, 'mixing = "samples" gives each its own weight; use mixing = "uniform"'),
         ({"topology": ep.Geometric(radius=1.0)}, 'topology.kind = "geometric" has weights of its own'),
         ({"algorithm": ep.PushSum()}, 'algorithm.kind = "push-sum" needs its weighted sums as they are'),
         ({"algorithm": ep.GradientTracking()}, 'algorithm.kind = "gradient-tracking" needs its weighted sums'),

@@ -119,7 +119,7 @@ def test_weights_of_rounds_are_refused(kind):
         (
             ep.ADPSGD(),
             ep.Isolated(),
-            'topology.kind = "none" leaves algorithm.kind = "ad-psgd" nobody to exchange with',
+            'topology.kind = "none" leaves algorithm.kind = "ad-psgd" no peer to exchange with',
         ),
         (ep.ADPSGD(), ep.ELLocal(7), 'topology.s = 7 must be 1 for algorithm.kind = "ad-psgd"'),
     ],

@@ -217,7 +217,7 @@ def test_cluster_init_makes_a_folder_for_each_place(tmp_path, capsys):
         (
             "a:1",
             ["network.coin=committed", "network.close.kind=barrier"],
-            'with "committed" nobody knows whom to wait for',
+            'with "committed" in-neighbours are unknown',
         ),
         ("a:1", ["network.coin=committed", "faults.cap=2"], 'coin = "committed" does not go with faults.cap'),
         (

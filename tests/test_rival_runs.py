@@ -189,7 +189,7 @@ def test_what_cannot_be_had_together_is_refused(changes, says):
 @pytest.mark.parametrize(
     ("topology", "says"),
     [
-        (ep.Pull(3), 'topology.kind = "pull" asks for models, and nobody answers in a deployment; use topology.kind = "el-local"'),
+        (ep.Pull(3), 'topology.kind = "pull" asks for models, which is not implemented in deployments; use topology.kind = "el-local"'),
         (ep.Complete("all-reduce"), 'cost = "all-reduce" says what would be sent, and is not carried out in a deployment; use cost = "all-to-all"'),
         (ep.Every(ep.Periodic(ep.Ring(), 2, "all-reduce"), 2), 'use cost = "all-to-all"'),
     ],

@@ -289,7 +289,7 @@ def test_interrupted_it_saves_and_says_how_to_go_on(tmp_path, jobs):
     process.send_signal(signal.SIGTERM if jobs == 2 else signal.SIGINT)
     _, error = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "go on with: epidemic sweep" in error.splitlines()[-1]
+    assert "resume with: epidemic sweep" in error.splitlines()[-1]
     assert "--out" in error
     assert list((tmp_path / "out").rglob("checkpoint.safetensors"))
 

@@ -109,7 +109,7 @@ def test_cluster_up_is_stopped_cleanly_and_goes_on(file, tmp_path):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"go on with: epidemic cluster up --resume {out}" in err
+    assert f"resume with: epidemic cluster up --resume {out}" in err
     assert all((out / f"node-{i}/run/seed-1/checkpoint.safetensors").exists() for i in range(4))
     code, said, err = run("cluster", "up", "--resume", out)
     assert code == 0, err

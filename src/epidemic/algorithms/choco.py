@@ -39,7 +39,7 @@ class Choco(LocalTraining, frozen=True, tag="choco"):
         if isinstance(self.compressor, Partial) and self.compressor.fill != "count":
             raise BadInput(
                 f'algorithm.compressor.fill = "{self.compressor.fill}" has no meaning for algorithm.kind = "choco", where what a difference'
-                " leaves out comes later; leave fill out"
+                " a difference leaves out; remove fill"
             )
 
     def columns(self, size: int, dtype: str) -> tuple[Column, ...]:

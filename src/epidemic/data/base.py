@@ -235,7 +235,7 @@ def find_directory(path: str | None, name: str, *usual: Path) -> Path:
         if place.exists():
             return place
     how = f"run 'epidemic data fetch {name}' or " if name in ("mnist", "fashion-mnist", "cifar10") else ""
-    raise BadInput(f"{name} is not in {' or '.join(map(str, places))}; {how}set data.path to where it is")
+    raise BadInput(f"{name} is not in {' or '.join(map(str, places))}; {how}set data.path to its location")
 
 
 def scaled_bytes() -> tuple[float, float]:

@@ -186,7 +186,7 @@ class Computation:
             self._calls.say(
                 node,
                 f"{node.member.unit} {node.member.round}: what others sent made no sane model"
-                f" (network.largest = {self._largest:g}): going on with its own (further ones are counted only)",
+                f" (network.largest = {self._largest:g}): continuing with its own (further ones are only counted)",
             )
 
     def _back_to_own(self, node: AsynchronousNode) -> Tensor:
