@@ -38,7 +38,7 @@ class Choco(LocalTraining, frozen=True, tag="choco"):
         require_real("algorithm.eta", self.eta, high=1, above=0)
         if isinstance(self.compressor, Partial) and self.compressor.fill != "count":
             raise BadInput(
-                f'algorithm.compressor.fill = "{self.compressor.fill}" has no meaning for algorithm.kind = "choco", where what a difference'
+                f'algorithm.compressor.fill = "{self.compressor.fill}" has no meaning for algorithm.kind = "choco", which sends later what'
                 " a difference leaves out; remove fill"
             )
 
