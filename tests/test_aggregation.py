@@ -485,7 +485,7 @@ TRIMMED = ep.TrimmedMean(f=1)
             'compression.kind = "random-k" sends some of them; use "int8"',
         ),
         ({"compression": ep.compression.TopK(share=0.5)}, 'compression.kind = "top-k" sends some of them'),
-        ({"topology": ep.Complete(cost="all-reduce")}, 'topology.cost = "all-reduce" adds them up on their way'),
+        ({"topology": ep.Complete(cost="all-reduce")}, 'topology.cost = "all-reduce" sums them on their way'),
         ({"aggregation": ep.TrimmedMean(f=5)}, "needs 11 models, and nodes = 10 is all there are"),
         (
             {"topology": ep.Fragments(inner=ep.ELOracle(s=4), k=2), "aggregation": Nearest()},

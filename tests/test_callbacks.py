@@ -235,7 +235,7 @@ def test_stop_must_give_words():
         def stop(self):
             return True
 
-    with pytest.raises(RunFailed, match=r"callback Yes failed in stop\(\): TypeError: it must give a reason in words"):
+    with pytest.raises(RunFailed, match=r"callback Yes failed in stop\(\): TypeError: it must return a reason as text"):
         ep.simulate(EXPERIMENT, callbacks=Yes())
 
 

@@ -90,7 +90,7 @@ def test_a_run_that_computes_has_the_events_of_a_dry_one():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"close": CloseGlobal()}, 'clock.close.kind = "global" needs somebody'),
+        ({"close": CloseGlobal()}, 'clock.close.kind = "global" needs a view of all nodes'),
         ({"close": CloseSchedule(seconds=1)}, 'clock.close.kind = "schedule" needs one clock'),
         ({"close": CloseDeadline(seconds=1, catch_up=True)}, "leave rounds out by themselves"),
         ({"close": CloseAdaptive(), "protocol": "plain"}, 'use clock.protocol = "deployed" with it'),

@@ -176,7 +176,7 @@ def test_a_directory_is_never_overwritten_silently(uninterrupted, tmp_path, caps
             "holds a different experiment (in nodes)",
         ),
         (["run", "--resume", str(tmp_path)], "is not the directory of a run"),
-        (["run", "--resume", str(out), "--set", "nodes=9"], "goes on with the experiment as it is"),
+        (["run", "--resume", str(out), "--set", "nodes=9"], "continues the existing experiment"),
         (["run", "--resume", str(out), "--set", "runtime.strategy=stacked"], "but not runtime.strategy"),
         (["run", "--resume", str(out), "--out", str(out)], "leave out --out"),
         (["run"], "give either an experiment FILE or --resume DIR"),

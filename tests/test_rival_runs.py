@@ -171,9 +171,9 @@ def test_base_graphs_give_the_weight_of_what_is_lost_to_the_node_itself():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"topology": ep.Complete("all-reduce"), "faults": ep.Faults(loss=0.1)}, 'faults.loss takes single messages away, without which'),
+        ({"topology": ep.Complete("all-reduce"), "faults": ep.Faults(loss=0.1)}, 'faults.loss removes single messages'),
         ({"topology": ep.Complete("all-reduce"), "faults": ep.Faults(cap=3)}, 'leave it out, or use cost = "all-to-all"'),
-        ({"topology": ep.Periodic(ep.Ring(), 3, "all-reduce"), "faults": ep.Faults(blocked=((0, 1),))}, "faults.blocked takes"),
+        ({"topology": ep.Periodic(ep.Ring(), 3, "all-reduce"), "faults": ep.Faults(blocked=((0, 1),))}, "faults.blocked removes"),
         ({"topology": ep.Pull(3), "faults": ep.Faults(cap=2)}, "faults.cap = 2 has no meaning where nodes ask"),
         ({"topology": ep.Base(1), "faults": ep.Faults(cap=2)}, 'mixing = "native" has no weight for the messages that faults.cap redirects'),
         ({"nodes": 12, "topology": ep.Hypercube()}, 'use 8 or 16, or topology.kind = "base"'),

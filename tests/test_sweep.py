@@ -112,12 +112,15 @@ def test_settings_hold_for_the_kinds_that_a_grid_brings(tmp_path):
             [f"{key}={','.join(map(str, range(1, 30)))}" for key in ("rounds", "eval.every", "algorithm.batch_size")],
             "the limit is 10,000",
         ),
-        (["name=a,b"], "makes no sense"),
+        (["name=a,b"], "cannot be used in a grid"),
         (
             ['callbacks=[],["EarlyStopping"]'],
-            "--grid callbacks makes no sense: who is told of a run is no setting of it",
+            "--grid callbacks cannot be used in a grid: callbacks are no setting",
         ),
-        (["metrics.f1=auc,macro-f1"], "--grid metrics.f1 makes no sense: what is measured is no setting of a run"),
+        (
+            ["metrics.f1=auc,macro-f1"],
+            "--grid metrics.f1 cannot be used in a grid: what is measured is no setting of a run",
+        ),
         ([], "needs at least one --grid"),
     ],
 )
