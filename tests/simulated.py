@@ -271,7 +271,7 @@ class World:
         self.at(time, go)
 
     def limit(self):
-        """A stated time after the last fault within which every live node has come to its end."""
+        """A stated time after the last fault within which every live node has finished."""
         w = self.what
         a_round = w.deadline + max(w.compute) + SECOND
         # with a barrier, on a ring, one after the other finds its neighbour to have been away for too long

@@ -116,11 +116,11 @@ def test_weights_of_rounds_are_refused(kind):
 @pytest.mark.parametrize(
     ("method", "topology", "words"),
     [
-        (ep.AsyncEL(wait=True), ep.Isolated(), 'wait = true needs somebody to hear from, but topology.kind = "none"'),
+        (ep.AsyncEL(wait=True), ep.Isolated(), 'wait = true needs a node that sends, but topology.kind = "none"'),
         (
             ep.ADPSGD(),
             ep.Isolated(),
-            'topology.kind = "none" leaves algorithm.kind = "ad-psgd" nobody to exchange with',
+            'topology.kind = "none" leaves algorithm.kind = "ad-psgd" no peer to exchange with',
         ),
         (ep.ADPSGD(), ep.ELLocal(7), 'topology.s = 7 must be 1 for algorithm.kind = "ad-psgd"'),
     ],
@@ -138,7 +138,7 @@ def test_what_a_method_cannot_have_is_refused(method, topology, words):
     [
         ({"kind": "async-el", "order": "sendfirst"}, "algorithm.order = 'sendfirst' must be one of 'send-first', 'mix-first'"),
         ({"kind": "async-el", "wait": 1}, "algorithm.wait = 1 must be true or false"),
-        ({"kind": "async-el", "patience": 3}, "algorithm.patience = 3 has no meaning where nobody waits"),
+        ({"kind": "async-el", "patience": 3}, "algorithm.patience = 3 has no effect unless nodes wait"),
         ({"kind": "async-el", "patience": 0, "wait": True}, "algorithm.patience = 0.0 must be at least 1e-06"),
         ({"kind": "async-el", "fragments": 3}, "algorithm.fragments is not a known key"),
         ({"kind": "gossip-learning", "period": 0}, "algorithm.period = 0.0 must be at least 1e-06"),

@@ -173,7 +173,7 @@ def test_deployed_nodes_learn_the_simulators_models_from_the_bytes_of_messages(c
     [
         ({"topology": ep.ELLocal(3)}, r'"el-local" changes them; .* \[compression\] kind = "random-k"'),
         ({"topology": ep.OnePeerExponential()}, "needs the same neighbours in all rounds"),
-        ({"faults": ep.Faults(loss=0.1)}, "whoever misses one is wrong for ever"),
+        ({"faults": ep.Faults(loss=0.1)}, "a node that misses one stays out of sync"),
         ({"faults": ep.Faults(crashes=(ep.Crash(1, at=2, returns=3),))}, 'use algorithm.kind = "local-sgd" with'),
         ({"compression": Int8()}, "set algorithm.compressor and leave it out"),
         ({"topology": ep.Fragments(ep.Ring(), k=2)}, "use its inner topology alone"),

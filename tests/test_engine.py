@@ -880,7 +880,7 @@ def test_models_are_read_from_the_directory_as_it_was(tmp_path, monkeypatch):
     assert torch.equal(short.models.rows, ep.simulate(small(rounds=2)).models.rows)
     monkeypatch.chdir(tmp_path)
     ep.simulate(small(rounds=4), "other", resume=True)
-    with pytest.raises(BadInput, match="had 2 rounds: it has gone on"):
+    with pytest.raises(BadInput, match="had 2 rounds: it has continued"):
         kept.models  # noqa: B018
     lost = ep.simulate(small(rounds=2), "here", resume=True)
     shutil.rmtree("here")

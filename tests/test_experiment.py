@@ -422,4 +422,4 @@ def test_seeds_by_their_number(tmp_path, capsys):
         assert main(["run", str(file), *more]) == 2
         assert message in capsys.readouterr().err
     assert main(["run", str(out)]) == 2
-    assert f"go on with the run in it by --resume {out}" in capsys.readouterr().err
+    assert f"resume the run in it with --resume {out}" in capsys.readouterr().err

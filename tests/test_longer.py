@@ -156,7 +156,7 @@ def test_what_cannot_be_is_refused_with_the_numbers(tmp_path, capsys):
         assert err.count("\n") == 1
     (out / "seed-1" / "checkpoint.safetensors").unlink()
     assert main(["run", "--resume", str(out), "--set", "rounds=5"]) == 2
-    assert "cannot go on from 3 to 5 rounds: its checkpoint.safetensors was deleted" in capsys.readouterr().err
+    assert "cannot continue from 3 to 5 rounds: its checkpoint.safetensors was deleted" in capsys.readouterr().err
     assert ep.load(out / "experiment.toml").rounds == 3
     assert main(["run", "--resume", str(out), "--quiet"]) == 0
 

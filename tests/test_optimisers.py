@@ -163,7 +163,7 @@ def test_no_gradient_is_longer_than_the_bound_and_short_ones_stay(clip, k):
 
 def test_an_optimiser_without_its_memory_says_so(task):
     x = rows(task, 2)
-    with pytest.raises(ValueError, match=r"no velocity: hand over what step\.memory\(x\) gives"):
+    with pytest.raises(ValueError, match=r"no velocity: pass what step\.memory\(x\) returns"):
         PerNode(task, WORKERS).sgd(x, {}, batches(2, 1), SGDUpdate(0.1, 0.9), [0] * 2)
 
 

@@ -438,12 +438,12 @@ def test_a_node_that_returns_takes_a_model_in_a_round_in_which_it_takes_part():
         ),
         (
             lambda: experiment(12, ep.ELLocal(4), Uniform(6), clock=ep.Clock()),
-            "participation speaks of rounds that begin for all at once, and cannot be had under a [clock]; say who is there when by clock.churn",
+            "participation needs rounds that begin for all nodes at once, which a [clock] does not have; use clock.churn to say when nodes are online",
         ),
         (lambda: experiment(12, participation="all"), "participation = 'all' must be Participation(...)"),
         (
             lambda: check_deployable(experiment(12, ep.ELLocal(4), Uniform(6))),
-            "participation is drawn by the simulator only; on a network nodes come and go by themselves: leave it out",
+            "participation is drawn by the simulator only; on a real network nodes leave and return by themselves: remove it",
         ),
     ],
 )  # fmt: skip

@@ -559,7 +559,7 @@ def test_interrupted_it_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(reproducing, "run_jobs", stop)
     place = str(tmp_path / "o")
     assert main(["reproduce", "fig1", "--seeds", "3", "--out", place]) == 130
-    assert f"go on with: epidemic reproduce fig1 --scale smoke --out {place} --seeds 3" in capsys.readouterr().err
+    assert f"resume with: epidemic reproduce fig1 --scale smoke --out {place} --seeds 3" in capsys.readouterr().err
     assert not Path(place).exists()
 
 

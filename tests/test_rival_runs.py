@@ -172,9 +172,9 @@ def test_base_graphs_give_the_weight_of_what_is_lost_to_the_node_itself():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"topology": ep.Complete("all-reduce"), "faults": ep.Faults(loss=0.1)}, 'faults.loss takes single messages away, without which'),
+        ({"topology": ep.Complete("all-reduce"), "faults": ep.Faults(loss=0.1)}, 'faults.loss removes single messages'),
         ({"topology": ep.Complete("all-reduce"), "faults": ep.Faults(cap=3)}, 'leave it out, or use cost = "all-to-all"'),
-        ({"topology": ep.Periodic(ep.Ring(), period=3, cost="all-reduce"), "faults": ep.Faults(blocked=((0, 1),))}, "faults.blocked takes"),
+        ({"topology": ep.Periodic(ep.Ring(), period=3, cost="all-reduce"), "faults": ep.Faults(blocked=((0, 1),))}, "faults.blocked removes"),
         ({"topology": ep.Pull(3), "faults": ep.Faults(cap=2)}, "faults.cap = 2 has no meaning where nodes ask"),
         ({"topology": ep.Base(1), "faults": ep.Faults(cap=2)}, 'mixing = "native" has no weight for the messages that faults.cap redirects'),
         ({"nodes": 12, "topology": ep.Hypercube()}, 'use 8 or 16, or topology.kind = "base"'),
@@ -190,7 +190,7 @@ def test_what_cannot_be_had_together_is_refused(changes, says):
 @pytest.mark.parametrize(
     ("topology", "says"),
     [
-        (ep.Pull(3), 'topology.kind = "pull" asks for models, and nobody answers in a deployment; use topology.kind = "el-local"'),
+        (ep.Pull(3), 'topology.kind = "pull" asks for models, which is not implemented in deployments; use topology.kind = "el-local"'),
         (ep.Complete("all-reduce"), 'cost = "all-reduce" says what would be sent, and is not carried out in a deployment; use cost = "all-to-all"'),
         (ep.Every(ep.Periodic(ep.Ring(), period=2, cost="all-reduce"), period=2), 'use cost = "all-to-all"'),
     ],

@@ -143,7 +143,7 @@ class Began:
     ("most", "before", "said"),
     [
         (1000, None, "1437 training samples here are more than network.most_samples = 1000, which others would refuse"),
-        (2000, 1200, "1437 training samples here, but this node began with 1200 and told the others so"),
+        (2000, 1200, "1437 training samples here, but this node started with 1200 and told its peers"),
         (2000, 1437, None),
         (1437, None, None),
     ],

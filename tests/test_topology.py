@@ -550,7 +550,7 @@ def test_a_million_nodes_need_memory_proportional_to_the_messages(kind):
         (lambda: Matcha(Ring(), budget=0.5, probabilities="best"), 10, "topology.probabilities = 'best' is not known"),
         (lambda: Matcha(ELLocal(3)), 10, 'topology.inner.kind = "el-local" is drawn anew in every round'),
         (lambda: Matcha(OnePeerExponential()), 10, "changes in every round, but MATCHA is made of a fixed graph"),
-        (lambda: Matcha(Exponential()), 10, "links that go one way, but MATCHA needs pairs"),
+        (lambda: Matcha(Exponential()), 10, "directed links, but MATCHA needs pairs"),
         (lambda: Matcha(Isolated()), 10, "topology.inner is disconnected"),
         (lambda: Matcha(Ring()), 301, 'at most 300 nodes; use probabilities = "uniform"'),
         (lambda: Matcha(Torus()), 26, "both sides must be at least 3"),

@@ -26,7 +26,7 @@ from epidemic.core.settings import Settings
 Mask = NDArray[np.bool_]
 
 WHOLE_SUM = (
-    "faults.{fault} takes single messages away, without which an all-reduce gives nothing",
+    "faults.{fault} removes single messages, but an all-reduce needs all of them",
     'leave it out, or use cost = "all-to-all"',
 )
 CAP_OF_REQUESTS = (

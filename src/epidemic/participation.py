@@ -230,7 +230,7 @@ def _check_among(topology: GivesGraphs, m: int, instead: str) -> None:
     """That the topology exists among m nodes."""
     if peer_sampling(topology) is not None:
         raise BadInput(
-            'participation: views are those of all nodes, and cannot be drawn among some of them; use links = "blind", or leave topology.view out'
+            'participation: views are drawn among all nodes, not among some of them; use links = "blind", or leave topology.view out'
         )
     try:
         check_topology(topology, m)

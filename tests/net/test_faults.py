@@ -153,7 +153,7 @@ def test_on_return_keep_goes_on_with_its_own_model(deploy):
     there.cluster.restart(2)
     there.finish()
     assert any("with its own model" in line for line in there.log(2))
-    assert any("going on after round" in line for line in there.log(2))
+    assert any("resuming after round" in line for line in there.log(2))
     check_books(there, range(4))
 
 

@@ -335,7 +335,7 @@ def test_sigterm_saves_and_ends_with_130_and_one_process_goes_on(place):
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    stopped = re.search(r"after round (\d+) of 200; go on with: epidemic run --resume on", said)
+    stopped = re.search(r"after round (\d+) of 200; resume with: epidemic run --resume on", said)
     assert stopped, said
     assert f'"round":{stopped[1]}' in (place / "on/seed-1/checkpoint.safetensors").read_bytes()[:4000].decode(
         errors="replace"

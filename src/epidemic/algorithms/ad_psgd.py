@@ -55,7 +55,7 @@ class ADPSGD(AsynchronousMethod, frozen=True, tag="ad-psgd"):
             )
         if kind_of(topology) == "none":
             raise BadInput(
-                'topology.kind = "none" leaves algorithm.kind = "ad-psgd" nobody to exchange with; use complete'
+                'topology.kind = "none" leaves algorithm.kind = "ad-psgd" no peer to exchange with; use complete'
             )
 
     def check_run(self, topology: Any, nodes: int, streams: Streams) -> None:

@@ -44,14 +44,14 @@ class AsyncEL(AsynchronousMethod, frozen=True, tag="async-el"):
             require_real("algorithm.patience", self.patience, 1 / SECOND)
             if not self.wait:
                 raise BadInput(
-                    f"algorithm.patience = {self.patience:g} has no meaning where nobody waits; leave it out or use wait = true"
+                    f"algorithm.patience = {self.patience:g} has no effect unless nodes wait; leave it out or use wait = true"
                 )
 
     def check(self, topology: Any, mixing: str) -> None:
         """Raise BadInput if nodes wait for messages but nobody sends."""
         if self.wait and kind_of(topology) == "none":
             raise BadInput(
-                'algorithm.wait = true needs somebody to hear from, but topology.kind = "none"; use wait = false'
+                'algorithm.wait = true needs a node that sends, but topology.kind = "none"; use wait = false'
             )
 
     def node(self, context: NodeContext) -> AsyncELNode:

@@ -38,8 +38,8 @@ class Choco(LocalTraining, frozen=True, tag="choco"):
         require_real("algorithm.eta", self.eta, high=1, above=0)
         if isinstance(self.compressor, Partial) and self.compressor.fill != "count":
             raise BadInput(
-                f'algorithm.compressor.fill = "{self.compressor.fill}" has no meaning for algorithm.kind = "choco", where what a difference'
-                " leaves out comes later; leave fill out"
+                f'algorithm.compressor.fill = "{self.compressor.fill}" has no meaning for algorithm.kind = "choco", which sends later what'
+                " a difference leaves out; remove fill"
             )
 
     def columns(self, size: int, dtype: str) -> tuple[Column, ...]:

@@ -42,7 +42,7 @@ class PushSum(LocalTraining, frozen=True, tag="push-sum"):
             raise BadInput(
                 f'topology.s = {s} is too few for algorithm.kind = "push-sum" over el-local'
                 + (f" with graphs held for {held} rounds" if held > 1 else "")
-                + ": nodes that nobody sends to for a while lose their weight, and steps explode;"
+                + ": nodes that receive nothing for a while lose their weight, and steps explode;"
                 f" use s = {enough} or more, or local-sgd"
             )
 

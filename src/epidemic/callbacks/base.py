@@ -137,7 +137,7 @@ class Callbacks(Callback):
             with _blamed(one, "stop"):
                 reason = one.stop()
                 if not isinstance(reason, str | None):
-                    raise TypeError(f"it must give a reason in words, or None to go on, not {reason!r}")
+                    raise TypeError(f"it must return a reason as text, or None to continue, not {reason!r}")
                 reasons.append(reason)
         return next((" ".join(reason.split()) for reason in reasons if reason), None)
 

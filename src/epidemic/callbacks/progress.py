@@ -82,7 +82,7 @@ class Display(Callback):
             self._task = self._bar.add_task(self._name, total=1.0, count=self._aligned(), rate="", state="")
             self._bar.update(self._task, completed=self._share())
         elif not self._quiet:
-            again = f", going on after round {rounds_done}" if rounds_done else ""
+            again = f", resuming after round {rounds_done}" if rounds_done else ""
             where = "" if setup.experiment.runtime.device in ("cpu", "auto") else f" on {setup.task.device.type}"
             self._say(
                 f"{self._name}: {setup.experiment.nodes} nodes, {self._rounds} rounds, {learner.strategy}{where}{again}"

@@ -41,7 +41,7 @@ def remarks(setup: Setup, said: set[str]) -> list[tuple[Kind, str]]:
             (
                 "warning",
                 f"{said_of(experiment)}: about {percent(share)} of aggregates have fewer than {made(experiment.aggregation).fewest} models"
-                f" ({most} at most), and these nodes keep their own; let each hear more (topology.s), or leave fewer out",
+                f" ({most} at most), and these nodes keep their own; let nodes receive more models (topology.s), or trim fewer",
             )
         )
     if few is not None and "small shares" not in said:  # its numbers differ between seeds; once is enough

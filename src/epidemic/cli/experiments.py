@@ -57,7 +57,7 @@ def run_command(
         Path | None, typer.Argument(metavar="[FILE]", help="The experiment file.", show_default=False)
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where results go.", show_default="runs/NAME")] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run.", show_default=False)] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Resume a run.", show_default=False)] = None,
     overwrite: Overwrite = False,
     seeds: Seeds = None,
     settings: Settings = None,
@@ -87,9 +87,9 @@ def run_command(
     if (file is None) == (resume is None):
         raise BadInput("give either an experiment FILE or --resume DIR")
     if resume is not None and out is not None:
-        raise BadInput("--resume goes on with the experiment where it is; leave out --out")
+        raise BadInput("--resume continues in the run's own directory; leave out --out")
     if resume is not None and overwrite:
-        raise BadInput("--resume goes on with a run and --overwrite replaces it; leave one out")
+        raise BadInput("--resume continues a run and --overwrite replaces it; choose one")
 
     check_timeout(rank_timeout, ranks)
     if ranks is not None:
@@ -121,7 +121,7 @@ def run_command(
                 run = simulate(experiment, where, resume=resume is not None, callbacks=display)
         except Interrupted as stop:
             how_to_resume = _how_to_resume(experiment, file, where, settings or [])
-            raise Interrupted(f"{str(stop).partition(';')[0]}; go on with: {how_to_resume}") from None
+            raise Interrupted(f"{str(stop).partition(';')[0]}; resume with: {how_to_resume}") from None
     if silent():
         return None
     if as_json:

@@ -143,7 +143,7 @@ class ConstantCount(Churn, frozen=True, tag="constant-count"):
         """One process for all nodes."""
         if self.online > n - 1:
             raise BadInput(
-                f"clock.churn.online = {self.online} must be at most nodes - 1 = {n - 1}; leave churn out if nobody ever goes"
+                f"clock.churn.online = {self.online} must be at most nodes - 1 = {n - 1}; leave churn out if no node ever leaves"
             )
         first = streams("clock-churn").permutation(n)[: self.online].tolist()
         at_start = set(first)

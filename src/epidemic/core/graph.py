@@ -218,7 +218,7 @@ class Graph:
 
     def __repr__(self) -> str:
         kind = "complete, " if self.clique is not None and len(self.clique) == self.n else ""
-        return f"Graph({kind}{count(self.n, 'node')}, {count(self.messages, 'message')}, heard by each: {_span(self.in_degree)})"
+        return f"Graph({kind}{count(self.n, 'node')}, {count(self.messages, 'message')}, received by each: {_span(self.in_degree)})"
 
     def _repr_html_(self) -> str:
         return html_table(
@@ -227,7 +227,7 @@ class Graph:
                 ("nodes", f"{self.n:,}"),
                 ("messages", f"{self.messages:,}"),
                 ("sent by each node", _span(self.out_degree)),
-                ("heard by each node", _span(self.in_degree)),
+                ("received by each node", _span(self.in_degree)),
                 ("undirected", "yes" if self.undirected else "no"),
                 ("connected", "yes" if self.connected else "no"),
             ],

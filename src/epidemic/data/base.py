@@ -247,7 +247,7 @@ def find_directory(path: str | None, name: str, *usual: Path) -> Path:
     from epidemic.data.fetch import DOWNLOADS  # it uses this file
 
     how = f"run 'epidemic data fetch {name}' or " if name in DOWNLOADS else ""
-    raise BadInput(f"{name} is not in {' or '.join(map(str, places))}; {how}set data.path to where it is")
+    raise BadInput(f"{name} is not in {' or '.join(map(str, places))}; {how}set data.path to its location")
 
 
 def scaled_bytes() -> tuple[float, float]:

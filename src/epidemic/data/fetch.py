@@ -103,7 +103,7 @@ def _receive(download: Download, part: Path, progress: Progress) -> None:
                     progress(download.name, done, total)
         if total is not None and done < total:
             raise RunFailed(
-                f"{download.url} broke off after {done} of {total} bytes; run the same command again to go on"
+                f"{download.url} broke off after {done} of {total} bytes; run the same command again to continue"
             )
     except urllib.error.HTTPError as problem:
         if problem.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and start:
@@ -111,7 +111,9 @@ def _receive(download: Download, part: Path, progress: Progress) -> None:
         raise RunFailed(f"{download.url} answered {problem.code} {problem.reason}") from None
     except (OSError, http.client.HTTPException) as problem:
         reason = getattr(problem, "reason", problem)
-        raise RunFailed(f"{download.url} cannot be fetched ({reason}); run the same command again to go on") from None
+        raise RunFailed(
+            f"{download.url} cannot be fetched ({reason}); run the same command again to continue"
+        ) from None
 
 
 def _md5(path: Path) -> str:

@@ -58,7 +58,7 @@ class Addresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         found = self.reach if self.reach is not None else self.listen
         if found is None or is_anywhere(found):
             raise BadInput(
-                'node.toml: with topology.view nodes tell each other where they are; add reach = "HOST:PORT", which others can reach'
+                'node.toml: with topology.view nodes exchange their addresses; add reach = "HOST:PORT", which others can reach'
             )
         return found
 

@@ -221,7 +221,7 @@ def _connections(identity: Identity, addresses: Addresses, *, insecure: bool, pa
     yield from (finding for finding, _ in tried)
     if not any(answered for _, answered in tried):
         what = "the relay" if addresses.relay else "any of the others"
-        found = f"nobody of {len(tried)} answers" if len(tried) > 1 else "the only one does not answer"
+        found = f"none of {len(tried)} answers" if len(tried) > 1 else "the only one does not answer"
         remedy = f"start {what}, or check firewalls and node.toml; one that answers is enough"
         yield Finding("connections", "problem" if addresses.relay else "warning", found, remedy)
 
@@ -262,7 +262,9 @@ def _greet(identity: Identity, check: str, connection: socket.socket) -> tuple[F
         remedy = "is it of this cluster, and are both clocks right?"
         return Finding(check, "problem", f"its certificate is refused: {problem.verify_message}", remedy), False
     except TimeoutError:
-        return Finding(check, "problem", "somebody listens but does not answer", "is it a node of this cluster?"), False
+        return Finding(
+            check, "problem", "something listens but does not answer", "is it a node of this cluster?"
+        ), False
     except (ssl.SSLError, OSError) as problem:
         reason = getattr(problem, "reason", None) or str(problem)
         remedy = "is it a node of this cluster, and is the certificate here good there?"
@@ -387,7 +389,7 @@ def _memory(fits: bool) -> Finding:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration, ValueError):
-        return Finding("memory", "ok", "not told by this system")
+        return Finding("memory", "ok", "not reported by this system")
     if fits:
         return Finding("memory", "ok", f"{size(free)} available")
     return Finding("memory", "warning", f"{size(free)} available", "see the model")

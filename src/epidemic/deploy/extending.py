@@ -28,7 +28,7 @@ def check_rounds(folder: Path, before: Experiment, now: Experiment) -> None:
         )
     if now.rounds < before.rounds:
         raise BadInput(
-            f"rounds = {now.rounds} is fewer than the {before.rounds} of {folder / 'experiment.toml'}; go on with"
+            f"rounds = {now.rounds} is fewer than the {before.rounds} of {folder / 'experiment.toml'}; use"
             f" {before.rounds} or more"
         )
 
@@ -36,7 +36,7 @@ def check_rounds(folder: Path, before: Experiment, now: Experiment) -> None:
 def check_not_running(folder: Path, experiment: Experiment) -> None:
     """Refuse to change the folder of a node that is running on this machine."""
     if RunDirectory(folder / "run", experiment, experiment.seeds[0]).in_use:
-        raise BadInput(f"the node of {folder} is still running; wait for its end, or stop it (SIGTERM saves)")
+        raise BadInput(f"the node of {folder} is still running; wait until it ends, or stop it (SIGTERM saves)")
 
 
 def write_rounds(folder: Path, rounds: int) -> bool:

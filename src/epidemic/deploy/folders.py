@@ -53,7 +53,7 @@ def make_cluster(
         else:
             fill(folders[-1], *_first_addresses(own, hosts, first[node_id]))
     known = Addresses(None, (relay,) if relay else tuple(hosts), relay is not None, founders)
-    fill(authority.issue("observer", [], days), known, ["Whom to ask."])
+    fill(authority.issue("observer", [], days), known, ["Nodes to ask."])
     if relay is not None:
         fill(authority.issue("relay", [split_address(relay)[0]], days), *_relay_addresses(relay, experiment))
     return folders
@@ -74,7 +74,7 @@ def _check(experiment: Experiment, hosts: Sequence[str], root: Path, days: int, 
             f" --set nodes={len(hosts)}"
         )
     if len(hosts) < 1:
-        raise BadInput("--hosts names nobody; give host:port,host:port,...")
+        raise BadInput("--hosts is empty; give host:port,host:port,...")
     if len(set(hosts)) < len(hosts):
         raise BadInput("--hosts names an address twice; every node needs its own")
     for host in (*hosts, *((relay,) if relay else ())):
@@ -97,7 +97,7 @@ def _node_addresses(
 ) -> tuple[Addresses, list[str]]:
     """The addresses of a node, with comments for readers of node.toml."""
     comments = [
-        "Where this node listens and whom it looks for. One of them that answers is enough to find the others;",
+        "Where this node listens and which peers it looks for. One that answers is enough to find the others;",
         "those named here are also looked for again when a connection breaks.",
     ]
     others = tuple(host for i, host in enumerate(hosts) if i != node_id)
@@ -134,8 +134,8 @@ def first_known(experiment: Experiment, hosts: int) -> list[tuple[int, ...]] | N
 def _first_addresses(own: str | None, hosts: Sequence[str], known: tuple[int, ...]) -> tuple[Addresses, list[str]]:
     """The addresses of a node with a few initial peers, which meets others through them."""
     comments = [
-        "Where this node listens, and whom it knows at first; it meets others by them. One of them that answers is enough.",
-        "Others are told that it is at `reach`, or else where it listens.",
+        "Where this node listens, and its initial peers, through which it meets others. One that answers is enough.",
+        "Peers get the address `reach`, or else `listen`.",
     ]
     others = tuple(hosts[node_id] for node_id in known)
     if own is None:

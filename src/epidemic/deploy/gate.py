@@ -30,11 +30,11 @@ class Gate:
             return True
         if link not in self._told:
             self._told.add(link)
-            who = {OBSERVER: "an observer", ANYBODY: "somebody who was revoked"}.get(link, f"node {link}")
+            who = {OBSERVER: "an observer", ANYBODY: "a revoked node"}.get(link, f"node {link}")
             self._loop.tell(
                 self._say,
-                f"{who} sends more than any honest node: what comes over its connection is dropped (counted as flood), and the"
-                f" connection is closed for {CLOSED} s whenever that goes on",
+                f"{who} sends more than any honest node: its messages are dropped (counted as flood), and its"
+                f" connection is closed for {CLOSED} s if it continues",
             )
         if verdict is Verdict.CLOSE:
             self._loop.tell(self._transport.shut, link)

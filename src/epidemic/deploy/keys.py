@@ -166,7 +166,7 @@ class Authority:
         """Revoke a certificate. The new list is written to every folder here and must be copied to every node."""
         known = [i.name for i in self.issued]
         if name not in known:
-            raise BadInput(f"{name} was never given out; known: {', '.join(known)}")
+            raise BadInput(f"{name} was never issued; known: {', '.join(known)}")
         before = self.revoked
         if name in before.names:
             raise BadInput(f"{name} is revoked already")

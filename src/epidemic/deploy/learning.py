@@ -185,8 +185,8 @@ class Computation:
         if node.mended == 1:
             self._calls.say(
                 node,
-                f"{node.member.unit} {node.member.round}: what others sent made no sane model"
-                f" (network.largest = {self._largest:g}): going on with its own (further ones are counted only)",
+                f"{node.member.unit} {node.member.round}: received numbers gave an invalid model"
+                f" (network.largest = {self._largest:g}): continuing with its own (further ones are only counted)",
             )
 
     def _back_to_own(self, node: AsynchronousNode) -> Tensor:

@@ -71,7 +71,7 @@ def run_node(
     threads = experiment.runtime.threads or threads or available_threads()
     run_directories = [RunDirectory(folder / "run", experiment, seed) for folder in folders]
     given = [word for setting in settings or [] for word in ("--set", setting)]
-    how = f"go on with: {shlex.join(['epidemic', 'node', *map(str, folders), *(['--insecure'] if insecure else []), *given])}"
+    how = f"resume with: {shlex.join(['epidemic', 'node', *map(str, folders), *(['--insecure'] if insecure else []), *given])}"
     workers = Workers(1, inside=threads) if len(folders) == 1 else Workers(threads)
     try:
         for run_directory in run_directories:
@@ -83,7 +83,7 @@ def run_node(
         before = [run_directory.finished for run_directory in run_directories]
         for folder, run_directory in zip(folders, run_directories, strict=True):
             if run_directory.finished:
-                more = f"; if the others have more rounds, go on with: epidemic node {shlex.quote(str(folder))} --set rounds=N"
+                more = f"; if the others have more rounds, resume with: epidemic node {shlex.quote(str(folder))} --set rounds=N"
                 say(f"finished already: {run_directory.path}{more if experiment.free is None else ''}")
         data = None
         while left := [i for i, run_directory in enumerate(run_directories) if not run_directory.finished]:
@@ -150,8 +150,8 @@ def _check_samples(setup: Setup, run_directories: Sequence[RunDirectory]) -> Non
         before = (run_directory.run_info() or {}).get("samples", own)
         if before != own:
             raise BadInput(
-                f"{own} training samples here, but this node began with {before} and told the others so, who go by the first"
-                f' number (mixing = "samples"); put the data back, or begin anew without {run_directory.root}'
+                f"{own} training samples here, but this node started with {before} and told its peers, which use the first"
+                f' number (mixing = "samples"); restore the data, or start again without {run_directory.root}'
             )
 
 
@@ -181,11 +181,11 @@ def _check_node_ids(folders: Sequence[Path], identities: Sequence[Identity], exp
     for folder, node_id in zip(folders, node_ids, strict=True):
         if node_id >= experiment.nodes:
             raise BadInput(
-                f"{folder / 'node.pem'} is for place {node_id}, but the experiment has nodes 0 to {experiment.nodes - 1}"
+                f"{folder / 'node.pem'} is for node {node_id}, but the experiment has nodes 0 to {experiment.nodes - 1}"
             )
     check_hosting(experiment, len(node_ids))
     if len(set(node_ids)) < len(node_ids):
-        raise BadInput(f"two of these folders are of the same place: {', '.join(map(str, folders))}")
+        raise BadInput(f"two of these folders are of the same node: {', '.join(map(str, folders))}")
     if len({identity.cluster for identity in identities}) > 1:
         raise BadInput(f"these folders are of different authorities: {', '.join(map(str, folders))}")
 
@@ -256,7 +256,7 @@ def _run(
             assembly.join(node, extra, addresses, transport.token, meeting)
             node.recorder.extra = node.extra
             if extra is not None:
-                say(f"going on after {node.stands}")
+                say(f"resuming after {node.stands}")
         process = Process(host, hosted, transport, agreement, assembly, say, meeting)
         process.run()
     except KeyboardInterrupt:

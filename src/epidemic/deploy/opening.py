@@ -33,9 +33,7 @@ def worded(problem: zenoh.ZError, addresses: Addresses) -> BadInput | RunFailed:
     """A Zenoh error as one line for the user."""
     text = " ".join(str(problem).split()).split(" at /")[0]
     if "connect to any" in text:
-        return Unreachable(
-            f"nobody answers at {', '.join(addresses.connect)}, or not with a certificate of this authority"
-        )
+        return Unreachable(f"no answer at {', '.join(addresses.connect)}, or not with a certificate of this authority")
     if "already in use" in text:
         return BadInput(f"cannot listen on {addresses.listen}: the port is in use; choose another one in node.toml")
     return RunFailed(f"the network could not be opened: {text}")

@@ -375,7 +375,7 @@ class Process:
         unseen = self._transport.unseen()
         self._ask_whether_revoked(unseen)
         if self._link_monitor.lost(unseen, time.monotonic()):
-            self._say("a connection is there on which nothing comes: opening the network again")
+            self._say("a connection exists but carries nothing: reopening the network")
             self._renew()
 
     def _ask_whether_revoked(self, unseen: frozenset[int]) -> None:

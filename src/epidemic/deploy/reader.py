@@ -137,7 +137,7 @@ class Reader:
             first = reason not in self._refused
             self._refused[reason] += 1
         if first:
-            self._say(f"refused a message: {reason} (further ones are counted only)")
+            self._say(f"refused a message: {reason} (further ones are only counted)")
 
     @property
     def refused(self) -> Counter[str]:

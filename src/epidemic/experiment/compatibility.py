@@ -297,7 +297,7 @@ class Facts:
         """The setting that gives each input its own weight."""
         if self.mixing == "auto":
             return f'topology.kind = "{self.kind}" has weights of its own, {self.rule}'
-        return f'mixing = "{self.rule}" gives each a weight of its own'
+        return f'mixing = "{self.rule}" gives each its own weight'
 
     @property
     def clock_end(self) -> str:
@@ -392,12 +392,12 @@ ROUND_GRAPHS = Trait(
     "a graph for each round", lambda f: not isinstance(f.topology, ELLocal) and not is_static(f.topology)
 )
 NOT_EL_LOCAL = Trait("a topology that is not el-local", lambda f: not isinstance(f.topology, ELLocal))
-ONE_WAY = Trait("links that go one way", lambda f: f.one_way)
+ONE_WAY = Trait("directed links", lambda f: f.one_way)
 NO_NATIVE = Trait(
     "no weights of the topology's own",
     lambda f: natural_mixing(f.topology) != "native" and f.first_graph.native is None and f.first_graph.clique is None,
 )
-UNBALANCED = Trait("graphs in which some are heard more", lambda f: f.unbalanced)
+UNBALANCED = Trait("graphs in which some nodes count more", lambda f: f.unbalanced)
 ASYMMETRIC = Trait("weights that are not symmetric", lambda f: f.asymmetric)
 FRAGMENTS = Trait("fragments", lambda f: fragments_of(f.topology) > 1)
 INNER_FRAGMENTS = Trait("fragments inside", lambda f: any(isinstance(one, Fragments) for one in f.inner))
@@ -446,7 +446,7 @@ PLAIN_ADAPTIVE = Trait(
 CLOCK_UNDEPLOYED = Trait("a closing rule that cannot be deployed", lambda f: f.clock is not None and f.closing.deployed)
 CATCH_UP = Trait("catch_up", lambda f: isinstance(f.closing, LateMessages) and f.closing.catch_up)
 BLIND_BARRIER = Trait(
-    "a barrier of nodes that do not know whom to wait for",
+    "a barrier of nodes that do not know their in-neighbours",
     lambda f: f.clock is not None and f.closing.waits_for_all and (f.network.blind or f.capped),
 )
 CHURN = Trait("churn", lambda f: f.clock is not None and f.clock.churn is not None)
@@ -507,7 +507,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ASYNCHRONOUS,
         VIEWS,
-        'topology.view goes on round by round, but a node of algorithm.kind = "{f.method}" has no rounds',
+        'topology.view advances by rounds, but a node of algorithm.kind = "{f.method}" has no rounds',
         "leave out the view, and every node draws from all others, or use local-sgd",
     ),
     Rule(
@@ -553,7 +553,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         BLIND,
         NOT_MESSAGES,
-        'participation.links = "blind" sends messages to nodes that take no part, and this topology asks for models or adds them up on their way',
+        'participation.links = "blind" sends messages to nodes that take no part, but in this topology models are requested or summed on their way',
         'use links = "aware"',
     ),
     Rule(
@@ -598,8 +598,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         CLOCK,
         PARTIAL,
-        "participation speaks of rounds that begin for all at once, and cannot be had under a [clock]",
-        "say who is there when by clock.churn",
+        "participation needs rounds that begin for all nodes at once, which a [clock] does not have",
+        "use clock.churn to say when nodes are online",
     ),
     Rule(
         CLOSING,
@@ -610,7 +610,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         CHURN,
         rounds(VIEWS),
-        "topology.view goes on round by round and does not learn who is away by clock.churn",
+        "topology.view advances by rounds and ignores absences by clock.churn",
         "leave out the view or the churn, or use rounds without a [clock] and faults.random_crashes",
     ),
     Rule(
@@ -646,7 +646,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         DEPLOYED_PROTOCOL,
         rounds(BLIND_BARRIER),
-        'clock.close.kind = "barrier" needs to know whom to wait for',
+        'clock.close.kind = "barrier" needs known in-neighbours',
         'leave out faults.cap and use network.coin = "shared", or use "adaptive"',
     ),
     Rule(
@@ -677,7 +677,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         LATE,
         EXACT,
-        'clock.close.kind = "{f.close}" loses messages that come too late, which this algorithm cannot bear',
+        'clock.close.kind = "{f.close}" loses late messages, but this algorithm needs every message',
         'use "barrier" or "global"',
     ),
     # weights that must balance
@@ -701,7 +701,7 @@ RULES: tuple[Rule, ...] = (
         UNBALANCED,
         'topology.kind = "{f.kind}" with mixing = "{f.rule}": algorithm.kind = "{f.method}" needs weights that add up to 1 for every sender, too,'
         " and on graphs like these all would agree on a wrong point",
-        'use algorithm.kind = "push-pull", or el-oracle, ring, regular or another topology whose nodes are heard as much as they hear',
+        'use algorithm.kind = "push-pull", or el-oracle, ring, regular or another topology whose nodes send as many models as they receive',
     ),
     Rule(
         NEEDS_SYMMETRY,
@@ -714,19 +714,19 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ALL_REDUCE,
         ANY_LOSSY,
-        'topology.cost = "all-reduce" adds models up on their way, which compressed messages do not allow',
+        'topology.cost = "all-reduce" sums models on their way, which is impossible with compressed messages',
         'use cost = "all-to-all", or do not compress',
     ),
     Rule(
         DIFFERENCES,
         PARTIAL,
-        "participation: this algorithm's messages are differences, and whoever misses one is wrong for ever",
+        "participation: this algorithm's messages are differences, and a node that misses one stays out of sync",
         'leave it out, or use algorithm.kind = "local-sgd" with [compression]',
     ),
     Rule(
         DIFFERENCES,
         FAULTS,
-        "faults: this algorithm's messages are differences, and whoever misses one is wrong for ever",
+        "faults: this algorithm's messages are differences, and a node that misses one stays out of sync",
         'leave loss, crashes, blocked, partitions and cap out, or use algorithm.kind = "local-sgd" with [compression]',
     ),
     Rule(
@@ -848,7 +848,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         NOT_AVERAGE,
         ALL_REDUCE,
-        '{f.robust} needs the models themselves, and topology.cost = "all-reduce" adds them up on their way',
+        '{f.robust} needs single models, but topology.cost = "all-reduce" sums them on their way',
         'use cost = "all-to-all"',
     ),
     Rule(
@@ -922,7 +922,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         DEPLOYED,
         REQUESTS,
-        'topology.kind = "pull" asks for models, and nobody answers in a deployment',
+        'topology.kind = "pull" asks for models, which is not implemented in deployments',
         'use topology.kind = "el-local"',
     ),
     Rule(
@@ -940,7 +940,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         DEPLOYED,
         PARTIAL,
-        "participation is drawn by the simulator only; on a network nodes come and go by themselves: leave it out",
+        "participation is drawn by the simulator only; on a real network nodes leave and return by themselves: remove it",
         "",
     ),
     Rule(
@@ -970,7 +970,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         DEPLOYED,
         CHURN,
-        "clock.churn is drawn by the simulator only; on a network nodes come and go by themselves: leave it out",
+        "clock.churn is drawn by the simulator only; on a real network nodes leave and return by themselves: remove it",
         "",
     ),
     Rule(
@@ -1019,7 +1019,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         deployed(COIN),
         NOT_EL_LOCAL,
-        'network.coin = "{f.network.coin}" needs topology.kind = "el-local", where each node draws its targets by itself',
+        'network.coin = "{f.network.coin}" needs topology.kind = "el-local", where each node draws its own targets',
         'this one is "{f.kind}"',
     ),
     Rule(

@@ -21,20 +21,20 @@ BETWEEN_RUNS = {
     "checkpoint": "When the state is saved has no influence on it.",
     "runtime": "How it is computed has none either, but for strategy and device, which have one on the last digits; a directory has one.",
     "network": "The simulator has no network.",
-    "callbacks": "Who is told how it goes on has no influence on it.",
+    "callbacks": "Callbacks have no influence on results.",
     "data.path": "Where the data lies says nothing about what it is.",
     "data.*.path": "The same, handed to a function of a user's own as one of its options.",
 }
 """Settings that may differ between runs of the same experiment in one directory, and why."""
 
-GROWING = {"rounds": "A run may go on with more of them; what was done stays as it is."}
+GROWING = {"rounds": "A run may continue to more rounds; what was done stays as it is."}
 """Settings that may grow when a run continues."""
 
 BETWEEN_NODES = {
     "name": "What the experiment is called here.",
     "checkpoint": "When this node saves its state.",
     "runtime": "How this node computes.",
-    "callbacks": "Who is told how this node goes on.",
+    "callbacks": "Callbacks of this node.",
     "network.patience": "How long this node looks for the others.",
     "data.path": "Where the data lies on this machine.",
     "data.*.path": "The same, handed to a function of a user's own as one of its options.",
@@ -115,7 +115,7 @@ def check_run_setting(setting: str) -> None:
     for key in _keys(setting):
         if not among(key, {**BETWEEN_RUNS, **GROWING}) or among("runtime.strategy", [key]):
             raise BadInput(
-                f"--set {setting}: --resume goes on with the experiment as it is; only {_listed(BETWEEN_RUNS)} can be set"
+                f"--set {setting}: --resume continues the existing experiment; only {_listed(BETWEEN_RUNS)} can be set"
                 f" (but not runtime.strategy), and more {_listed(GROWING)}"
             )
 

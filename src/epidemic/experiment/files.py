@@ -96,7 +96,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         way = spoken(
             f"simulate({str(Path(path) / 'experiment.toml')!r}, {str(path)!r}, resume=True)", f"--resume {path}"
         )
-        held = f"; go on with the run in it by {way}" if (Path(path) / "experiment.toml").is_file() else ""
+        held = f"; resume the run in it with {way}" if (Path(path) / "experiment.toml").is_file() else ""
         raise BadInput(f"{path} cannot be read: {reason}{held}") from None
     return parse_toml(text, str(path))
 

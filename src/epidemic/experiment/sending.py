@@ -55,7 +55,7 @@ def sent(experiment: Experiment) -> bytes:
         )
     raw = pickle.dumps(experiment)
     if msgspec.json.encode(received(raw).table()) != msgspec.json.encode(experiment.table()):
-        raise BadInput("an object of your own is not the same in another process, where it is made anew; use jobs = 1")
+        raise BadInput("an object of your own is not the same in another process, which creates it again; use jobs = 1")
     return raw
 
 

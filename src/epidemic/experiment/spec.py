@@ -142,7 +142,7 @@ class Network(Settings, frozen=True, forbid_unknown_fields=True):
         require_int("network.witnesses", self.witnesses, 0, 10**6)
         if self.blind and self.close.waits_for_all:
             raise BadInput(
-                f'network.close.kind = "{self.close.kind}" needs coin = "shared": with "{self.coin}" nobody knows whom to wait for'
+                f'network.close.kind = "{self.close.kind}" needs coin = "shared": with "{self.coin}" in-neighbours are unknown'
             )
 
     @property

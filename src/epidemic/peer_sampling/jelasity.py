@@ -57,7 +57,7 @@ class Jelasity(FixedSize, frozen=True, tag="jelasity"):
         if self.discard not in ("blind", (0, 0)):
             return []
         return [
-            "el-local over blind views: some nodes are known to nobody for many rounds, and their models do not spread;"
+            "el-local over blind views: some nodes are in no view for many rounds, and their models do not spread;"
             ' topology.view.discard = "swapper" keeps views even'
         ]
 

@@ -130,7 +130,7 @@ class Asynchronous(Member):
             if self.count.taken:
                 self.end()
             else:
-                self.fail("the others were at their end before this node learnt anything")
+                self.fail("all peers finished before this node learnt anything")
             return
         self.enter("learning")
         self.round = memory.elapsed // SECOND
@@ -216,7 +216,7 @@ class Asynchronous(Member):
             self.count.refused["implausible"] += 1
             self.say_once(
                 f"implausible {event.sender}",
-                f"refused a message of node {event.sender}: ages that nobody can have (further ones are counted only)",
+                f"refused a message of node {event.sender}: implausible ages (further ones are only counted)",
             )
             return
         outcome = self._intake.put(event.sender, event.number, self.now)

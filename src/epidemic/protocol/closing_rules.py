@@ -93,9 +93,7 @@ class CloseGlobal(Close, frozen=True, tag="global"):
     """All nodes have trained and all messages have arrived; the next round opens for all nodes at once."""
 
     waits_for_all: ClassVar[bool] = True
-    deployed: ClassVar[str] = (
-        'needs somebody who sees when all nodes are done; deployed nodes use "barrier", which gives the same models'
-    )
+    deployed: ClassVar[str] = 'needs a view of all nodes; deployed nodes use "barrier", which gives the same models'
 
 
 class LateMessages(Close, frozen=True, kw_only=True):

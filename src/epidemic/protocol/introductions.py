@@ -43,19 +43,19 @@ class Introductions:
         node, node_id = self._node, handshake.node_id
         if node_id == node.rules.node_id:
             if handshake.token != node.token:
-                node.say_once("twin", "another process says that it is this node")
+                node.say_once("twin", "another process uses this node's id")
             return
         if not handshake.differs and not node.commits(handshake):
             node.count.refused["other-commitment"] += 1
             self._greeting.failed(node_id, node.now)
             node.say_once(
                 f"commitment {node_id}",
-                f"refused node {node_id}: it commits to another hash chain than at first; does it have its coin.secret?",
+                f"refused node {node_id}: its hash chain differs from the first one; does it have its coin.secret?",
             )
             return
         if not node.membership.introduced(handshake, node.round, node.now):
             node.count.refused["implausible-handshake"] += 1
-            node.say_once(f"implausible {node_id}", f"refused what node {node_id} says of itself")
+            node.say_once(f"implausible {node_id}", f"refused the handshake of node {node_id}: implausible")
             return
         if handshake.differs:
             what = "; ".join(handshake.differs[:4])
@@ -74,7 +74,7 @@ class Introductions:
     def found(self, alive: frozenset[int]) -> None:
         """Log the live peers found at the end of the search."""
         if self._node.rules.partial:
-            self._node.say(f"{len(alive)} others of {self._node.rules.nodes - 1} are there that this node knows")
+            self._node.say(f"{len(alive)} of {self._node.rules.nodes - 1} peers are known and alive")
         else:
             self._node.say(f"{1 + len(alive)} of {self._node.rules.nodes} nodes are there")
         self._told = alive

@@ -263,7 +263,7 @@ class PartialView:
             return
         self._look_back()
         if nobody:
-            node.say("knows nobody any more: looking for those that node.toml names")
+            node.say("knows no peers any more: looking for those in node.toml")
             for node_id in sorted(node.membership.alive(node.now)):
                 self.sampler.meet(node_id)
             self._connect()

@@ -201,9 +201,7 @@ class Rounds(Member):
         """Open the next round, or end after the last one."""
         if self.done >= self.rules.rounds:
             if not self.count.taken and self.rules.rounds:
-                self.fail(
-                    "the others were at their end before this node took part in a single round: it has learnt nothing"
-                )
+                self.fail("all peers finished before this node completed a round: it has learnt nothing")
             else:
                 self.end()
             return
@@ -242,7 +240,7 @@ class Rounds(Member):
 
     @property
     def _behind(self) -> int:
-        """The distance in rounds at which a node's messages come too late; one if nobody knows whom to wait for.
+        """The distance in rounds at which a node's messages come too late; one if in-neighbours are unknown.
 
         If two witnesses suffice, it is one more: one of them may lie, and the other may be a single honest node that is ahead for a moment.
         """
@@ -384,7 +382,7 @@ class Rounds(Member):
             if self.membership.away(node_id, self.now, self.began) > self.rules.patience:
                 self.fail(
                     f"round {self.round}: node {node_id} has been away for {self.rules.patience / SECOND:g} s (network.patience), and"
-                    ' with network.close.kind = "barrier" nobody goes on without it; start all nodes again to go on'
+                    ' with network.close.kind = "barrier" no node continues without it; start all nodes again to resume'
                 )
                 return True
         return False
@@ -398,7 +396,7 @@ class Rounds(Member):
             self._wait()
         elif node_id in self.mailbox.missing():
             self.fail(
-                f"round {self.round}: node {node_id} no longer has its message for this node, so that the barrier cannot be"
+                f"round {self.round}: node {node_id} no longer has its message for this node, so the barrier cannot be"
                 ' passed: a node was away for too long; start the run again, or use network.close.kind = "adaptive"'
             )
 
@@ -457,7 +455,7 @@ class Rounds(Member):
             if event.graph != view.graph:
                 self.count.refused["wrong-graph"] += 1
                 self.say_once(
-                    "wrong-graph", "refused a message: its sender drew another graph (further ones are counted only)"
+                    "wrong-graph", "refused a message: its sender drew another graph (further ones are only counted)"
                 )
                 return
             if rules.cap is None and view.expected is not None and event.sender not in view.expected:
@@ -483,7 +481,7 @@ class Rounds(Member):
     def _refuse(self, reason: str) -> None:
         """Count a message that its sender was not allowed to send."""
         self.count.refused[reason] += 1
-        self.say_once(reason, f"refused a message: {REFUSED[reason]} (further ones are counted only)")
+        self.say_once(reason, f"refused a message: {REFUSED[reason]} (further ones are only counted)")
 
     # -- questions ----------------------------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ class Search:
             return f"no other node was found {within}"
         if rules.barrier and not founders <= alive:
             missing = listed(sorted(founders - alive))
-            return f'{missing} did not come {within}; with network.close.kind = "barrier" everyone must be there'
+            return f'{missing} did not join {within}; network.close.kind = "barrier" needs all nodes'
         return None
 
     # -- catching up --------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Search:
             node.ask("model", self._donor, self._goal - 1, min(5 * SECOND, max(SECOND, node.rules.deadline)))
             return
         if node.wants_model:
-            node.say("nobody gave a model; going on with the own one")
+            node.say("no peer sent a model; continuing with this node's own")
         self._go_on("with its own model")
 
     def answered(self, event: Answered) -> None:

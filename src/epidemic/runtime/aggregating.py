@@ -108,7 +108,7 @@ def called(rule: Aggregator, heard: Heard) -> Tensor:
     if not isinstance(found, Tensor) or found.shape != own.shape or found.dtype != own.dtype:
         said = f"{_dtype(found)} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         raise RunFailed(
-            f"aggregation: {name} gave {said}; it must give {_dtype(own)} {tuple(own.shape)}, as heard.own is"
+            f"aggregation: {name} gave {said}; it must return {_dtype(own)} {tuple(own.shape)}, as heard.own is"
         )
     return found
 

@@ -19,14 +19,14 @@ def choose_device(wanted: str, begun_on: str | None = None) -> torch.device:
         there = ", ".join(_available())
         if wanted == AUTO:
             raise BadInput(
-                f'this run was begun on "{name}", which is not available here (there is: {there});'
-                " go on where it is, or choose another directory"
+                f'this run was started on "{name}", which is not available here (there is: {there});'
+                " resume on that machine, or choose another directory"
             ) from None
         raise BadInput(f'runtime.device = "{wanted}" is not available here; there is: {there}; or "auto"') from None
     if begun_on is not None and device.type != torch.device(begun_on).type:
         raise BadInput(
-            f'runtime.device = "{wanted}": this run was begun on "{begun_on}", and results differ between devices;'
-            f' go on with runtime.device = "{begun_on}", or choose another directory'
+            f'runtime.device = "{wanted}": this run was started on "{begun_on}", and results differ between devices;'
+            f' resume with runtime.device = "{begun_on}", or choose another directory'
         )
     return device
 

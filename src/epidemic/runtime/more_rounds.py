@@ -36,14 +36,14 @@ def check_longer(path: Path, begun: int, wanted: int) -> None:
     if wanted < begun:
         raise BadInput(
             f"rounds = {wanted} is fewer than the {begun} of the run in {path};"
-            f" go on with {begun} or more, or choose another directory"
+            f" continue to {begun} or more, or choose another directory"
         )
     info = read_json(path / "run.json") or {}
     table = info.get("experiment", {})
     deployed = "node" in info
     if deployed and without_rounds(table):
         raise BadInput(
-            f"{path} cannot go on to {wanted} rounds: its method has none and ends after clock.stop; {NEXT_RUN}"
+            f"{path} cannot continue to {wanted} rounds: its method is asynchronous and ends after clock.stop; {NEXT_RUN}"
         )
     if "clock" in table and not deployed:
         raise BadInput(
@@ -53,7 +53,7 @@ def check_longer(path: Path, begun: int, wanted: int) -> None:
     if begun and (path / SUMMARY).is_file() and not (path / CHECKPOINT).is_file() and not ended_early(path):
         fix = NEXT_RUN if deployed else "choose another directory to run all of them"
         raise BadInput(
-            f"{path} cannot go on from {begun} to {wanted} rounds: its {CHECKPOINT} was deleted, or never kept; {fix}"
+            f"{path} cannot continue from {begun} to {wanted} rounds: its {CHECKPOINT} was deleted, or never kept; {fix}"
         )
 
 

@@ -104,7 +104,7 @@ def _check_inputs(experiment: Experiment) -> None:
     if share == 1:
         raise BadInput(
             f"{said_of(experiment)} needs {made(experiment.aggregation).fewest} models, and no node has more than {most} here, its own included:"
-            " all would keep their own; let each hear more (topology.s), or leave fewer out"
+            " all would keep their own; let nodes receive more models (topology.s), or trim fewer"
         )
 
 

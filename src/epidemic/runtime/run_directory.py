@@ -126,7 +126,7 @@ class RunDirectory:
             state = "a finished" if self._ended else "an unfinished"
             raise BadInput(
                 f"{self.root} holds {state} run of this experiment;"
-                f" choose another directory, or go on with: {self.how_to_resume(changed=True)}"
+                f" choose another directory, or resume with: {self.how_to_resume(changed=True)}"
             )
 
     def _differences(self, path: Path) -> list[str]:
@@ -257,7 +257,7 @@ class RunDirectory:
     def lengthen(self, layout: Layout) -> None:
         """Make this run, finished or not, an unfinished one with as many rounds as are wanted now."""
         take_back_the_end(self.path, layout, self.experiment.eval.every)
-        self.mark("stopped", f"to go on to {self.experiment.rounds} rounds")
+        self.mark("stopped", f"to continue to {self.experiment.rounds} rounds")
         self._write_info({**(self.run_info() or {}), "experiment": self._table()})
 
     def _with_all_seeds(self) -> Experiment:

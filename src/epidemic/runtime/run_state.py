@@ -41,7 +41,7 @@ def read_state(path: Path) -> RunState:
     except UNREADABLE:
         return RunState("unknown")
     if found.state == "running" and not held(path / ".lock"):
-        return RunState("gone", "its process ended without a word; going on starts from its last checkpoint")
+        return RunState("gone", "its process ended without notice; resuming starts from its last checkpoint")
     return found
 
 

@@ -236,7 +236,7 @@ def _check_model(task: Task, data: Dataset, experiment: Experiment) -> tuple[Ten
     fits = tuple(outputs.shape) == expected or {tuple(outputs.shape), expected} == {(2,), (2, 1)}
     if task.loss in LOSSES.values() and not fits:
         what = f"{len(data.classes)} classes" if data.classes else f"targets of shape {expected[1:]}"
-        raise BadInput(f"the model gives outputs of shape {tuple(outputs.shape[1:])}, but the data has {what}")
+        raise BadInput(f"the model returns outputs of shape {tuple(outputs.shape[1:])}, but the data has {what}")
     called = (
         f"the loss {experiment.loss!r}" if isinstance(experiment.loss, str) and ":" in experiment.loss else "the loss"
     )

@@ -26,7 +26,7 @@ def last_models(run: Path) -> tuple[int, Layout, Tensor]:
     file = run.parent / "experiment.toml"
     if not file.is_file():
         raise BadInput(
-            f"{run} is not finished, and its experiment has objects of your own; go on with it in Python: simulate(..., resume=True)"
+            f"{run} is not finished, and its experiment has objects of your own; resume it in Python: simulate(..., resume=True)"
         )
     experiment = load(file)
     on_cpu = msgspec.structs.replace(

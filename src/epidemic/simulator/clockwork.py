@@ -343,4 +343,4 @@ class Clockwork:
         if self.when_off != "finish":
             for one in self.contexts:
                 if one.busy_for() > one.online_for():
-                    raise RunFailed(f"internal error: node {one.id} trained for longer than it was there")
+                    raise RunFailed(f"internal error: node {one.id} trained for longer than it was online")

@@ -84,7 +84,7 @@ def refuse(experiment: Experiment, callbacks: Callbacks, count: int) -> None:
         told = [name for name in ("planned", "advanced") if getattr(type(one), name) is not getattr(Callback, name)]
         if told and not type(one).__module__.startswith("epidemic."):
             raise BadInput(
-                f"callback {type(one).__name__} wants to be told of all nodes' models ({told[0]}), which no process has on {count} ranks;"
+                f"callback {type(one).__name__} needs all nodes' models ({told[0]}), which no process has on {count} ranks;"
                 " run it in one process, or use `recorded`"
             )
 
@@ -127,7 +127,7 @@ def in_turn(
             try:
                 ranks.heed(stop)
             except KeyboardInterrupt:
-                raise Interrupted(f"interrupted before {name} began; the same again, with resume, goes on") from None
+                raise Interrupted(f"interrupted before {name} began; repeat it with resume to continue") from None
 
         yield before
 
@@ -140,7 +140,7 @@ def _check_alike(ranks: ShardedRanks, experiments: Mapping[str, Experiment]) -> 
     with ranks.together():
         names = [[name for name, _ in one["experiments"]] for one in (theirs, mine)]
         if names[0] != names[1]:
-            raise BadInput("these are other methods than those of the first rank; give all ranks the same")
+            raise BadInput("these methods differ from those of the first rank; give all ranks the same")
         for (name, first), (_, own) in zip(theirs["experiments"], mine["experiments"], strict=True):
             different = same_experiment(first, own) + [
                 key for key in ("checkpoint",) if first.get(key) != own.get(key)

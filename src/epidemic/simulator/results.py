@@ -64,7 +64,7 @@ def models_in(path: Path, module: nn.Module, rounds: int) -> Callable[[], Models
         if found != rounds:
             raise BadInput(
                 f"{where} does not hold the models of this run any more, which had {count(rounds, 'round')}:"
-                " it has gone on; simulate(..., resume=True) reads what is there now"
+                " it has continued; simulate(..., resume=True) reads the current state"
             )
         return Models(*load_models(where, module))
 

@@ -26,7 +26,7 @@ def how_to_resume(run_directory: RunDirectory | None, deciding: bool) -> str:
     if run_directory is None:
         return "nothing was saved, because no directory was given"
     way = "simulate(..., resume=True) with the same callbacks" if deciding else run_directory.how_to_resume()
-    return f"go on with: {way}"
+    return f"resume with: {way}"
 
 
 class RoundLoop:

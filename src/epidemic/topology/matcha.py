@@ -127,7 +127,7 @@ def _design(fixed: _Fixed, budget: float, probabilities: str) -> Design:
     graph = fixed.graph.explicit()
     if not graph.undirected:
         raise BadInput(
-            "topology.inner has links that go one way, but MATCHA needs pairs; use a ring, torus, regular or geometric graph"
+            "topology.inner has directed links, but MATCHA needs pairs; use a ring, torus, regular or geometric graph"
         )
     if not graph.connected:
         raise BadInput("topology.inner is disconnected, so MATCHA never agrees on it; use another seed or more links")
