@@ -426,7 +426,13 @@ def test_what_makes_them_inexact_is_refused_with_the_alternative(kind, changes, 
     assert "\n" not in str(refusal.value)
 
 
-ONE_WAY = [ep.Exponential(), ep.OnePeerExponential(), ep.DEquiStatic(3), ep.ODEquiDyn(), ep.Every(ep.Exponential(), period=2)]
+ONE_WAY = [
+    ep.Exponential(),
+    ep.OnePeerExponential(),
+    ep.DEquiStatic(3),
+    ep.ODEquiDyn(),
+    ep.Every(ep.Exponential(), period=2),
+]
 
 
 @pytest.mark.parametrize("kind", BALANCED)
