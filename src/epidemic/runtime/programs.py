@@ -59,6 +59,9 @@ def module_of(run: Path, state: Mapping[str, Tensor]) -> tuple[nn.Module, tuple[
 class FromRaw(nn.Module):
     """A model that takes inputs as they are in the data: columns that were not scaled, pictures as numbers from 0 to 255."""
 
+    mean: Tensor
+    deviation: Tensor
+
     def __init__(self, module: nn.Module, data: Dataset) -> None:
         super().__init__()
         self.module = module
