@@ -27,7 +27,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from epidemic.core.reading import tell
+from epidemic.core.progress import tell
 
 try:
     import fcntl

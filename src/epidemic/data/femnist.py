@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from epidemic.core.errors import BadInput
-from epidemic.core.reading import tell
+from epidemic.core.progress import tell
 from epidemic.data.base import Dataset, Samples, Source, find_directory
 
 CLASSES = (*string.digits, *string.ascii_uppercase, *string.ascii_lowercase)

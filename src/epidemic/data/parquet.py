@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from epidemic.core.errors import BadInput, plain, suggestion
-from epidemic.core.reading import tell
+from epidemic.core.progress import tell
 from epidemic.data.base import Array
 from epidemic.data.images import decode_image, need, picture_size
 

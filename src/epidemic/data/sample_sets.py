@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from epidemic.core.errors import BadInput, plain
-from epidemic.core.reading import tell
+from epidemic.core.progress import tell
 from epidemic.data.base import Array, as_floats
 
 READ_AGAIN = 8
