@@ -13,6 +13,7 @@ import msgspec
 
 from epidemic.core.errors import BadInput, EpidemicError, RunFailed
 from epidemic.core.files import directory_name, write_bytes
+from epidemic.core.locks import taken
 from epidemic.runtime.run_directory import RunDirectory
 from epidemic.study.batch import Job
 from epidemic.study.batch_on_ranks import check_ranks
@@ -158,23 +159,19 @@ def _announced(jobs: Sequence[Job], where: Path) -> Iterator[None]:
 @contextmanager
 def _alone(where: Path) -> Iterator[None]:
     """Nobody else submits runs of this directory at the same time; a folder that stays empty is taken away again."""
-    import fcntl
-
     try:
         (where / FOLDER).mkdir(parents=True, exist_ok=True)
-        lock = (where / FOLDER / ".lock").open("wb")
+        lock = taken(where / FOLDER / ".lock")
     except OSError as problem:
         raise BadInput(f"{where} cannot be written: {problem.strerror}; choose another directory") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadInput(f"{where}: somebody else submits its runs at this moment; wait for it") from None
-        try:
-            yield
-        finally:
-            if [one.name for one in (where / FOLDER).iterdir()] == [".lock"]:
-                (where / FOLDER / ".lock").unlink()
-                for place in (where / FOLDER, where):
-                    with suppress(OSError):
-                        place.rmdir()
+    if lock is None:
+        raise BadInput(f"{where}: somebody else submits its runs at this moment; wait for it")
+    try:
+        yield
+    finally:
+        if [one.name for one in (where / FOLDER).iterdir()] == [".lock"]:
+            (where / FOLDER / ".lock").unlink()
+            for place in (where / FOLDER, where):
+                with suppress(OSError):
+                    place.rmdir()
+        lock.release()
