@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from epidemic.cli import main
+from epidemic.core.children import process_context
 from epidemic.core.errors import BadInput, Interrupted
-from epidemic.core.workers import process_context
 from epidemic.experiment import experiment_from, load
 from epidemic.report.results import read_results
 from epidemic.study.batch import BatchListener, Job, run_batch

@@ -20,9 +20,11 @@ from typing import Any
 import msgspec
 
 from epidemic.callbacks import Callback, Callbacks, all_of
+from epidemic.core import children
+from epidemic.core.children import process_context
 from epidemic.core.errors import BadInput, EpidemicError, Interrupted
 from epidemic.core.formatting import score, simulated
-from epidemic.core.workers import available_threads, process_context
+from epidemic.core.workers import available_threads
 from epidemic.data import Dataset
 from epidemic.experiment import Experiment, experiment_from
 from epidemic.experiment.sending import received, sent
@@ -294,11 +296,7 @@ class _Processes:
     def _start(self) -> None:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_worker, args=(theirs, self._threads, dict(os.environ)), daemon=False)
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it inherits this until it is in a session of its own
-        try:
-            process.start()
-        finally:
-            signal.signal(signal.SIGINT, before)
+        children.start(process)
         theirs.close()
         self._busy[ours] = process, self._waiting[0]
         self._hand_out(ours)
@@ -346,8 +344,7 @@ class _Processes:
 
     def _stop(self) -> None:
         """Ask whoever still runs to save and end."""
-        for process, _ in self._busy.values():
-            process.terminate()
+        children.ask_to_end([process for process, _ in self._busy.values()])
         for connection, (process, _) in self._busy.items():
             process.join()
             connection.close()
@@ -357,8 +354,7 @@ def _worker(connection: Any, threads: int, environment: Mapping[str, str]) -> No
     """The life of a process: one job after the other, until there is none or the parent is gone."""
     os.environ.clear()
     os.environ.update(environment)  # as the parent has it now: the process that this one is forked from may be older
-    with suppress(AttributeError, PermissionError):
-        os.setsid()
+    children.on_its_own()
     loaded = Loaded()
 
     def tell(rounds: int, found: str) -> None:
