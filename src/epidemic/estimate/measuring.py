@@ -17,14 +17,15 @@ from epidemic.algorithms.asynchronous import AsynchronousMethod
 from epidemic.core.rng import Streams
 from epidemic.core.workers import Workers
 from epidemic.data import Dataset
-from epidemic.estimate.footprint import Footprint, footprint_of
 from epidemic.estimate.standing_in import PROBE_TESTS, bytes_of
 from epidemic.experiment import Experiment
+from epidemic.learner import Learner
+from epidemic.learner.stacked import most_trained
 from epidemic.runtime.inbox import aggregate_by
 from epidemic.runtime.mixing_arithmetic import mix
 from epidemic.runtime.plan import plan_round
 from epidemic.runtime.population import Population
-from epidemic.runtime.setup import initial_module, make_learner, prepare
+from epidemic.runtime.setup import Setup, initial_module, make_learner, prepare
 from epidemic.sharding import routing
 
 PROBE_NODES = 16
@@ -32,6 +33,22 @@ SMALL_MODEL = 50_000  # parameters; the time of smaller ones depends on how many
 MOST_NODES = 1_000  # that are trained together to measure that
 PROBE_SECONDS = 2.0  # of training; at least two rounds
 PROBE_NUMBERS = 1 << 22  # of the models that are mixed to measure mixing
+
+
+class GpuCost(msgspec.Struct, frozen=True):
+    """What was measured on the GPU of this machine."""
+
+    capacity: int  # bytes that it has
+    context: int  # bytes that CUDA, its libraries and PyTorch's allocator keep beside all tensors
+    row: int  # bytes that training and evaluating take for a moment, for each row that is worked on at once
+    numbers: int  # of a row
+    stacked: bool  # many rows are worked on at once; otherwise one for each thread
+    convolved: bool
+
+    def working(self, rows: int, threads: int) -> int:
+        """Bytes that training and evaluating so many rows take for a moment."""
+        most = most_trained(rows, self.numbers, convolved=self.convolved) if self.stacked else 1
+        return self.row * min(rows, threads * most)
 
 
 class TrainingCost(msgspec.Struct, frozen=True):
@@ -46,7 +63,7 @@ class TrainingCost(msgspec.Struct, frozen=True):
     model_bytes: int  # of a model that a node is given
     program: int  # bytes of everything else: Python, PyTorch, and what training and evaluating take for a moment
     device: str = "cpu"  # the type of device that was measured
-    footprint: Footprint | None = None  # of the model on a GPU, if that was asked for
+    gpu: GpuCost | None = None  # if that device is a GPU
 
 
 class Exchanging(msgspec.Struct, frozen=True):
@@ -56,7 +73,7 @@ class Exchanging(msgspec.Struct, frozen=True):
     between_ranks: int = 0  # bytes that the busiest rank sends or receives in the first round
 
 
-def learning_of(experiment: Experiment, data: Dataset, *, for_gpus: bool = False) -> TrainingCost:
+def learning_of(experiment: Experiment, data: Dataset) -> TrainingCost:
     """Measure: some of the nodes are set up and trained, and their models evaluated."""
     probe = in_rounds(experiment)
     small = _parameters(probe, data) < SMALL_MODEL
@@ -67,10 +84,12 @@ def learning_of(experiment: Experiment, data: Dataset, *, for_gpus: bool = False
         learner, _ = make_learner(setup, workers)
         population = Population(setup, learner, workers)
         degree = np.ones(hosted, dtype=np.int64)
+        before = _tensors_on_gpu(setup.task.device)
         times: list[float] = []
         while len(times) < 3 or (sum(times) < PROBE_SECONDS and len(times) < 10):
             begin = time.perf_counter()
             population.local_update(len(times), degree)
+            _settle()
             times.append(time.perf_counter() - begin)
         rows = {rows.untyped_storage().data_ptr(): rows for rows in population.state.values()}  # one may have two names
         row_bytes = sum(one[0].numel() * one.element_size() for one in rows.values())
@@ -78,7 +97,7 @@ def learning_of(experiment: Experiment, data: Dataset, *, for_gpus: bool = False
         evaluation = _fastest(lambda: learner.evaluate(population.models, (inputs, targets)))
         device = setup.task.device.type
         taken = _peak() - bytes_of(data.train) - bytes_of(data.test) - (hosted * row_bytes if device == "cpu" else 0)
-        footprint = footprint_of(setup, workers) if for_gpus else None
+        gpu = None if before is None else _on_gpu(setup, learner, before, hosted, workers.threads)
     finally:
         workers.close()
     return TrainingCost(
@@ -91,7 +110,7 @@ def learning_of(experiment: Experiment, data: Dataset, *, for_gpus: bool = False
         model_bytes=population.model_bytes,
         program=max(0, taken),
         device=device,
-        footprint=footprint,
+        gpu=gpu,
     )
 
 
@@ -136,10 +155,34 @@ def _fastest(work: Callable[[], object]) -> float:
     for _ in range(3):
         begin = time.perf_counter()
         work()
-        if torch.cuda.is_available():  # which does not wait for what it was given
-            torch.cuda.synchronize()
+        _settle()
         times.append(time.perf_counter() - begin)
     return min(times[1:])
+
+
+def _settle() -> None:
+    """Wait for a GPU, which does not wait for what it was given."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _tensors_on_gpu(device: torch.device) -> int | None:
+    """Bytes of all tensors on a GPU, from which on the most is noted; None on another device."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
+
+
+def _on_gpu(setup: Setup, learner: Learner, before: int, rows: int, threads: int) -> GpuCost:
+    """What training and evaluating so many rows has taken, beside the bytes of tensors that were there before."""
+    device, nature = setup.task.device, setup.task.nature
+    free, capacity = torch.cuda.mem_get_info(device)
+    most = torch.cuda.max_memory_allocated(device)
+    unit = GpuCost(capacity, 0, 1, len(setup.initial), learner.strategy == "stacked", nature.products > 0)
+    at_once = unit.working(rows, threads)
+    taken = math.ceil((most - before) / at_once)
+    return msgspec.structs.replace(unit, context=max(0, capacity - free - most), row=taken)
 
 
 def _parameters(experiment: Experiment, data: Dataset) -> int:

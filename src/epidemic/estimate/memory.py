@@ -20,11 +20,6 @@ from epidemic.runtime.mixing_arithmetic import columns_for
 from epidemic.runtime.tensor_files import PIECE
 from epidemic.sharding.communicator import LIMIT
 
-ASSUMED_ON_GPU = 2 << 30
-"""Bytes of a GPU that nobody can count before: the CUDA context, cuDNN's and cuBLAS's workspaces, nccl's buffers, what the allocator holds back. Assumed; never measured here."""
-ASSUMED_ON_HOST = 2 << 30
-"""Bytes of the process that drives it, for the libraries of CUDA beyond what PyTorch takes without a GPU. Assumed; never measured here."""
-
 
 class MemoryEstimate(msgspec.Struct, frozen=True):
     """Bytes that a process needs: its share of the nodes, and what every process has.
@@ -59,18 +54,17 @@ class GpuMemory(msgspec.Struct, frozen=True):
     state: int
     mixtures: int
     data: int  # training samples of its own nodes, all test samples, and those that are evaluated while training once more
-    training: int  # inputs, what a pass leaves for the gradient, gradients
-    evaluating: int  # what a pass makes of test samples
+    working: int  # what training and evaluating take for a moment, measured
     evaluation: int  # some columns of all models in double precision, for their disagreement
     exchange: int
     saving: int
-    assumed: int  # CUDA, which cannot be counted
+    context: int  # CUDA and its libraries, measured
 
     @property
     def total(self) -> int:
         """The most of it that is there at once."""
-        in_turn = max(self.training, self.evaluating, self.evaluation, self.exchange, self.saving)
-        return self.assumed + self.state + self.mixtures + self.data + in_turn
+        in_turn = max(self.working, self.evaluation, self.exchange, self.saving)
+        return self.context + self.state + self.mixtures + self.data + in_turn
 
 
 class HostMemory(msgspec.Struct, frozen=True):
@@ -80,13 +74,26 @@ class HostMemory(msgspec.Struct, frozen=True):
     loading: int  # all others, while they are read and cut
     going_on: int  # the state of its nodes, when it is read from a checkpoint
     saving: int  # pieces of the models, when they are written
-    assumed: int  # libraries of CUDA, where they were not measured
     program: int
 
     @property
     def total(self) -> int:
         """The most of it that is there at once."""
-        return self.assumed + self.program + self.data + max(self.loading, self.going_on, self.saving)
+        return self.program + self.data + max(self.loading, self.going_on, self.saving)
+
+
+class Gpus(msgspec.Struct, frozen=True, kw_only=True):
+    """What an experiment would take on GPUs like the one that was measured, a rank on each."""
+
+    count: int  # for which the rest is said
+    memory_of_each: int  # that it has
+    memory: GpuMemory  # that a rank needs of it
+    memory_in_all: int
+    host: HostMemory  # that the process of a rank needs besides
+    host_in_all: int
+    fits: bool
+    to_fit: int | None  # the fewest that would; None: not with any number of them
+    least: int  # bytes of each that it takes with as many as may be
 
 
 def memory_of(experiment: Experiment, learning: TrainingCost, samples: SampleSizes, ranks: int) -> MemoryEstimate:
@@ -111,19 +118,18 @@ def memory_of(experiment: Experiment, learning: TrainingCost, samples: SampleSiz
 
 def gpu_memory_of(experiment: Experiment, learning: TrainingCost, samples: SampleSizes, ranks: int) -> GpuMemory:
     """Of each of so many GPUs with a rank each."""
-    assert learning.footprint is not None
+    assert learning.gpu is not None
     rows, threads = math.ceil(experiment.nodes / ranks), threads_of(experiment)
     process = memory_of(experiment, learning, samples, ranks)
     return GpuMemory(
         state=process.state,
         mixtures=process.mixtures,
         data=process.data + samples.evaluated,
-        training=learning.footprint.training(rows, threads),
-        evaluating=learning.footprint.evaluating(rows, threads),
+        working=learning.gpu.working(rows, threads),
         evaluation=process.evaluation,
         exchange=process.exchange,
         saving=0 if ranks == 1 else process.saving,  # a rank alone hands over rows as they are
-        assumed=ASSUMED_ON_GPU,
+        context=learning.gpu.context,
     )
 
 
@@ -136,7 +142,6 @@ def host_memory_of(experiment: Experiment, learning: TrainingCost, samples: Samp
         loading=process.loading,
         going_on=process.state + (min(every, PIECE) if ranks == 1 else 3 * min(every, LIMIT)),
         saving=min(every, PIECE if ranks == 1 else LIMIT),
-        assumed=ASSUMED_ON_HOST if learning.device == "cpu" else 0,
         program=learning.program,
     )
 

@@ -5,29 +5,24 @@ from __future__ import annotations
 from functools import partial
 
 import msgspec
+import torch
 
 from epidemic.core.errors import BadInput, argument, require_int
-from epidemic.core.formatting import size
 from epidemic.core.memory import machine_memory
 from epidemic.data import IID, Dataset
-from epidemic.estimate.footprint import GPU
-from epidemic.estimate.gpus import MOST, Gpus, Wanted, asked_for
 from epidemic.estimate.measuring import Exchanging, TrainingCost, exchange_of, in_rounds, learning_of
 from epidemic.estimate.memory import (
-    ASSUMED_ON_GPU,
-    ASSUMED_ON_HOST,
+    Gpus,
     MemoryEstimate,
     fewest_ranks,
     gpu_memory_of,
     host_memory_of,
     memory_of,
-    threads_of,
 )
 from epidemic.estimate.standing_in import SampleSizes, source_of, stand_in, watched_of
 from epidemic.estimate.workload import sent_in_rounds
 from epidemic.experiment import Experiment
 from epidemic.learner import Choice
-from epidemic.runtime.devices import choose_device
 from epidemic.runtime.setup import prepare
 from epidemic.simulator.on_ranks import refuse_prepared
 from epidemic.simulator.sharing import check_sharing, check_strategy
@@ -58,16 +53,15 @@ class RunEstimate(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-def plan(experiment: Experiment, ranks: int | None = None, gpus: Wanted | None = None) -> RunEstimate:
-    """What an experiment would take in so many processes, or on such GPUs; times are those of one process on this machine."""
+def plan(experiment: Experiment, ranks: int | None = None, *, gpus: bool = False) -> RunEstimate:
+    """What an experiment would take in so many processes, or on GPUs like that of this machine; times are those of one process here."""
     require_int(argument("ranks"), 1 if ranks is None else ranks, 1)
+    if gpus:
+        experiment = _on_the_gpu(experiment)
     n = experiment.nodes
-    asked = ranks if gpus is None else asked_for(gpus, ranks, n)
-    if asked is not None and asked > 1:
-        check_sharing(experiment, asked)
+    if ranks is not None and ranks > 1:
+        check_sharing(experiment, ranks)
     notes: list[str] = []
-    if gpus is not None:
-        experiment = _measurable(experiment, notes)
     source = source_of(experiment)
     data = source.data
     if data is None:
@@ -76,11 +70,11 @@ def plan(experiment: Experiment, ranks: int | None = None, gpus: Wanted | None =
         )
         data = stand_in(experiment)
         experiment = msgspec.structs.replace(experiment, data=data, partition=IID())
-    elif gpus is None and asked is not None and asked > 1:
+    elif not gpus and ranks is not None and ranks > 1:
         check_strategy(experiment, data)
-    learning = learning_of(experiment, data, for_gpus=gpus is not None)
-    found = None if gpus is None else _on_gpus(experiment, data, learning, source.sizes, gpus, asked, notes)
-    count = (asked or 1) if found is None else found.count
+    learning = learning_of(experiment, data)
+    found = _on_gpus(experiment, data, learning, source.sizes, ranks, notes) if gpus else None
+    count = (ranks or 1) if found is None else found.count
     exchange = exchange_of(experiment, learning, count)
     if exchange is None:
         notes.append("a method without rounds: messages, and models under way, are not counted; see epidemic timeline")
@@ -130,16 +124,12 @@ def _total(experiment: Experiment, learning: TrainingCost, samples: SampleSizes,
     return memory_of(experiment, learning, samples, ranks).total
 
 
-def _measurable(experiment: Experiment, notes: list[str]) -> Experiment:
-    """The same on a device that is here: that of the experiment, or the processor."""
-    device = experiment.runtime.device
-    if device == "cpu":
-        notes.append(f'runtime.device = "cpu" would leave the GPUs idle; set it to "{GPU}" or "auto"')
-    try:
-        choose_device(device)
-    except BadInput:
-        device = "cpu"
-    return msgspec.structs.replace(experiment, runtime=msgspec.structs.replace(experiment.runtime, device=device))
+def _on_the_gpu(experiment: Experiment) -> Experiment:
+    """The same on the GPU of this machine."""
+    if not torch.cuda.is_available():
+        raise BadInput("--gpus measures on a GPU, and there is none here; run this command where there is one")
+    runtime = msgspec.structs.replace(experiment.runtime, device="cuda")
+    return msgspec.structs.replace(experiment, runtime=runtime)
 
 
 def _on_gpus(
@@ -147,11 +137,12 @@ def _on_gpus(
     data: Dataset,
     learning: TrainingCost,
     samples: SampleSizes,
-    wanted: Wanted,
     asked: int | None,
     notes: list[str],
 ) -> Gpus:
-    """What it takes on so many GPUs, or on as many as it takes."""
+    """What it takes on so many GPUs like this one, or on as many as it takes."""
+    assert learning.gpu is not None
+    capacity = learning.gpu.capacity
 
     def takes(ranks: int) -> int:
         return gpu_memory_of(experiment, learning, samples, ranks).total
@@ -159,46 +150,30 @@ def _on_gpus(
     refused = _why_not_shared(experiment, data, learning)
     if refused is not None and asked is not None and asked > 1:
         raise refused
-    most = 1 if refused is not None else min(experiment.nodes, MOST)
-    to_fit = fewest_ranks(takes, most, wanted.memory)
+    most = 1 if refused is not None else experiment.nodes
+    to_fit = fewest_ranks(takes, most, capacity)
     count = asked or to_fit or 1
     memory = gpu_memory_of(experiment, learning, samples, count)
     host = host_memory_of(experiment, learning, samples, count)
     if refused is not None and to_fit is None:
         notes.append(f"one GPU is all that it can have: {refused}")
-    threads = threads_of(experiment)
-    assert learning.footprint is not None
-    if learning.footprint.hidden:
-        notes.append(
-            "the model has steps with several results (an LSTM, attention): what they make inside is not counted, so leave room for it"
-        )
-    notes += [
-        f"assumed, and never measured here: {size(ASSUMED_ON_GPU)} of each GPU for the CUDA context, workspaces of cuDNN and cuBLAS, buffers of nccl and what"
-        f" PyTorch's allocator holds back, and {size(ASSUMED_ON_HOST)} of its host process for their libraries",
-        f"what training and evaluating take of a GPU for a moment is counted from a forward pass, for {threads} threads a rank (runtime.threads)",
-        f"times were measured on {_called(learning.device)} of this machine; they are no times of those GPUs",
-    ]
     return Gpus(
         count=count,
-        memory_of_each=wanted.memory,
+        memory_of_each=capacity,
         memory=memory,
         memory_in_all=memory.total,
         host=host,
         host_in_all=host.total,
-        fits=memory.total <= wanted.memory,
+        fits=memory.total <= capacity,
         to_fit=to_fit,
         least=min(takes(1), takes(most)),
     )
 
 
-def _called(device: str) -> str:
-    return "the CPU" if device == "cpu" else "the GPU"
-
-
 def _why_not_shared(experiment: Experiment, data: Dataset, learning: TrainingCost) -> BadInput | None:
     """Why several GPUs could not share it; None if they could."""
-    assert learning.footprint is not None
-    strategy = "stacked" if learning.footprint.stacked else "per-node"
+    assert learning.gpu is not None
+    strategy = "stacked" if learning.gpu.stacked else "per-node"
     try:
         check_sharing(experiment, min(2, experiment.nodes))
         task = prepare(in_rounds(experiment), experiment.seeds[0], data, [0]).task
