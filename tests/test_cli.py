@@ -367,7 +367,10 @@ def test_an_interrupt_during_an_import_is_one_line(tmp_path, module, dies):
     with process:
         assert process.stdout.readline() == "importing\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert (process.returncode, out, err) == (130, "", "error: interrupted\n")
     assert not (tmp_path / "out").exists()
 
