@@ -70,7 +70,6 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid
     """Where data comes from; the fields are its configuration."""
 
     about: ClassVar[str] = ""
-    natural_partition: ClassVar[bool] = False
     common: ClassVar[tuple[str, ...]] = ()
     """Settings that deployed nodes must share even where each has data of its own."""
 

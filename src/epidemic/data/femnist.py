@@ -32,7 +32,6 @@ class FEMNIST(Source, frozen=True, tag="femnist"):
     about: ClassVar[str] = (
         "handwritten characters of 62 classes by writer, 28 x 28 pixels (LEAF JSON in train/ and test/)"
     )
-    natural_partition: ClassVar[bool] = True
 
     def files(self) -> list[Path]:
         root = find_directory(self.path, "femnist")

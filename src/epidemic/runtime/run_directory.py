@@ -261,7 +261,7 @@ class RunDirectory:
     def known_device(self) -> str | None:
         """The type of device that this seed was begun on, or any other seed of the same directory."""
         info = self._known()
-        device = None if info is None else info.get("device", info["experiment"]["runtime"]["device"])  # of older runs
+        device = None if info is None else info["device"]
         return None if device is None else str(device).partition(":")[0]
 
     def _known(self) -> dict[str, Any] | None:
