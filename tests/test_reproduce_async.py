@@ -194,7 +194,7 @@ class Made:
     """A standing of given seconds."""
 
     def __init__(self, *seconds, resolution=0.1):
-        from epidemic.report.targets import CostToTarget
+        from epidemic.report.statistics import CostToTarget
 
         self.costs = [
             CostToTarget(1, 1, s, 1.0) if math.isfinite(s) else CostToTarget(seconds=math.inf) for s in seconds

@@ -20,8 +20,7 @@ from epidemic.counting import of_planned, round_label, rounds_planned, without_r
 from epidemic.report.curves import learning_figure, lines_of
 from epidemic.report.page import page
 from epidemic.report.results import read_results, to_csv
-from epidemic.report.schemes import looks_of
-from epidemic.report.settings import ComparedSettings
+from epidemic.report.settings import ComparedSettings, looks_of
 from epidemic.study import comparison as comparing
 from epidemic.web.pages import group_page, index, run_page
 from epidemic.web.watch import Catalogue

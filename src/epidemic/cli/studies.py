@@ -131,8 +131,7 @@ def _print_sweep(jobs: list[Job], outcome: Outcome, where: Path, *, as_json: boo
 
     from epidemic.cli.show import interval, plain_table, print_json, show
     from epidemic.report.results import read_results
-    from epidemic.report.statistics import best
-    from epidemic.report.targets import seconds_in_all
+    from epidemic.report.statistics import best, seconds_in_all
 
     rows: list[dict[str, Any]] = []
     lines: list[list[str]] = []

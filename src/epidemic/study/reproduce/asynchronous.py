@@ -16,8 +16,18 @@ from epidemic.core.formatting import interval
 from epidemic.report.curves import MIB, MethodCurve, race_figure
 from epidemic.report.palette import LineStyle
 from epidemic.report.results import Result
-from epidemic.report.statistics import Interval, accuracy_of, curve
-from epidemic.report.targets import FIRST, MOST, CostToTarget, cost, node_seconds, over_seeds, until
+from epidemic.report.statistics import (
+    FIRST,
+    MOST,
+    CostToTarget,
+    Interval,
+    accuracy_of,
+    cost,
+    curve,
+    node_seconds,
+    over_seeds,
+    until,
+)
 from epidemic.study.reproduce.base import Check, Item, ItemResult, Request, Verdict, ahead
 from epidemic.study.reproduce.races import (
     AD_PSGD,

@@ -10,8 +10,7 @@ from epidemic.mixing import spectrum, weights
 from epidemic.record import Record
 from epidemic.report.curves import MethodCurve
 from epidemic.report.results import Result, read_results
-from epidemic.report.statistics import Interval, curve
-from epidemic.report.targets import mean_cost
+from epidemic.report.statistics import Interval, curve, mean_cost
 from epidemic.study.reproduce import studies
 from epidemic.study.reproduce.base import Check, Request, Verdict
 from epidemic.study.reproduce.studies import EQUISTATIC, Method
