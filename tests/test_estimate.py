@@ -14,14 +14,13 @@ import epidemic as ep
 from epidemic.cli import main
 from epidemic.core.errors import BadInput
 from epidemic.estimate import plan
-from epidemic.estimate.measuring import GpuCost, TrainingCost, learning_of
-from epidemic.estimate.memory import (
+from epidemic.estimate.measuring import GpuCost, SampleSizes, TrainingCost, learning_of
+from epidemic.estimate.planning import (
     fewest_ranks,
     gpu_memory_of,
     host_memory_of,
     memory_of,
 )
-from epidemic.estimate.standing_in import SampleSizes
 from epidemic.experiment import experiment_from
 from epidemic.record import HEADER_BYTES
 from epidemic.runtime.mixing_arithmetic import COLUMNS

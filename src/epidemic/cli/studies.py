@@ -87,8 +87,7 @@ def sweep_command(
         raise BadInput("give an experiment FILE to sweep over, or --status DIR")
     from epidemic.api.progress import BatchDisplay
     from epidemic.experiment import read_table
-    from epidemic.study.batch import Outcome, diverged, run_batch
-    from epidemic.study.batch_on_ranks import run_batch_on_ranks
+    from epidemic.study.batch import Outcome, diverged, run_batch, run_batch_on_ranks
     from epidemic.study.sweep import grid_jobs, parse_grid
 
     require_int("--jobs", jobs, 1, MAX_JOBS)

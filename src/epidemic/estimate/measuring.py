@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,19 +15,163 @@ import torch
 from epidemic.aggregation import made
 from epidemic.algorithms import LocalSGD
 from epidemic.algorithms.asynchronous import AsynchronousMethod
+from epidemic.core.errors import BadInput
 from epidemic.core.rng import Streams
 from epidemic.core.workers import Workers
-from epidemic.data import Dataset
-from epidemic.estimate.standing_in import PROBE_TESTS, bytes_of
+from epidemic.data import Dataset, Samples
 from epidemic.experiment import Experiment
 from epidemic.learner import Learner
 from epidemic.learner.stacked import most_trained
+from epidemic.runtime.counters import Counters
 from epidemic.runtime.inbox import aggregate_by
 from epidemic.runtime.mixing_arithmetic import mix
 from epidemic.runtime.plan import plan_round
 from epidemic.runtime.population import Population
 from epidemic.runtime.setup import Setup, initial_module, make_learner, prepare
 from epidemic.sharding import routing
+from epidemic.simulator.dry_run import dry_run
+
+# -- The data that an experiment would train on: its own where it is there, and otherwise random samples in the shape of what is known --
+
+
+PROBE_TESTS = 200
+PROBE_SAMPLES = 64  # that a node has where the data is not there, unless that were more than
+MOST_SAMPLES = 20_000  # in all
+
+SHAPES: dict[str, tuple[tuple[int, ...], int, int, int]] = {
+    "fashion": ((1, 14, 14), 10, 10_000, 2000),
+    "digits": ((1, 8, 8), 10, 1437, 360),
+    "cifar10": ((3, 32, 32), 10, 50_000, 10_000),
+    "femnist": ((1, 28, 28), 62, 720_000, 80_000),
+}
+"""Data that need not be there, by its kind: input shape, classes, and about how many samples for training and testing."""
+
+
+class SampleSizes(NamedTuple):
+    """How many bytes the training, test and evaluated samples take."""
+
+    train: int
+    test: int
+    evaluated: int = 0  # those that are evaluated while training
+
+
+class SampleSource(NamedTuple):
+    """The data of an experiment, or what stands in for it."""
+
+    data: Dataset | None  # None: it is not there, but known
+    sizes: SampleSizes
+    evaluated: int  # samples that may be evaluated while training
+    tests: int
+
+
+def source_of(experiment: Experiment) -> SampleSource:
+    """The data, and how much of it there is."""
+    try:
+        data = experiment.load_data()
+    except BadInput:
+        if kind_of(experiment) not in SHAPES:
+            raise
+        shape, _, train, tests = SHAPES[kind_of(experiment)]
+        each = math.prod(shape) + 8
+        watched = watched_of(experiment, tests)
+        return SampleSource(None, SampleSizes(train * each, tests * each, watched * each), tests, tests)
+    evaluated, tests = len(data.evaluated), len(data.test)
+    watched = math.ceil(bytes_of(data.evaluated) * watched_of(experiment, evaluated) / max(1, evaluated))
+    return SampleSource(data, SampleSizes(bytes_of(data.train), bytes_of(data.test), watched), evaluated, tests)
+
+
+def watched_of(experiment: Experiment, evaluated: int) -> int:
+    """How many samples are evaluated while training, of so many that could be."""
+    wanted = experiment.eval.samples
+    return evaluated if wanted == "all" else min(wanted, evaluated)
+
+
+def bytes_of(samples: Samples) -> int:
+    """Return how many bytes the inputs and targets take."""
+    return int(samples.inputs.nbytes + samples.targets.nbytes)
+
+
+def kind_of(experiment: Experiment) -> str:
+    """What its data is called; empty for arrays of a user's own."""
+    table = experiment.table()["data"]
+    return str(table.get("kind", "")) if isinstance(table, dict) else ""
+
+
+def stand_in(experiment: Experiment) -> Dataset:
+    """Random samples in the shape of data that is known."""
+    shape, classes, _, _ = SHAPES[kind_of(experiment)]
+    rng = np.random.default_rng(1)
+
+    def some(size: int) -> Samples:
+        return Samples(rng.integers(0, 256, (size, *shape), dtype=np.uint8), np.arange(size) % classes)
+
+    n = experiment.nodes
+    train = some(max(n, min(PROBE_SAMPLES * n, MOST_SAMPLES)))
+    return Dataset(train, some(PROBE_TESTS), tuple(map(str, range(classes))), 2 / 255, -1.0)
+
+
+# -- What a seed of an experiment does, counted without training: trainings, evaluations and bytes of a node ---------
+
+
+DRAWN = 48
+"""So many rounds are planned to count what is sent in them, at most ..."""
+DRAWING_SECONDS = 3.0
+"""... if that takes no longer."""
+DRY_EVALUATIONS = 2
+"""So many evaluations of a run under the clock lie in the part that is run without models."""
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """What one seed does, counted without training: trainings, evaluations and bytes sent."""
+
+    trainings: float  # of a node
+    evaluations: int
+    sent: float  # bytes, per node
+    overhead: float = 0.0  # seconds that deciding takes under a clock, besides learning
+
+
+def sent_in_rounds(experiment: Experiment, message_sizes: Sequence[int], model_bytes: int) -> float:
+    """Bytes that a node sends in all rounds, mean, as the run will count them: from the plans of the first rounds; the rest is like them.
+
+    `message_sizes`: of a message's numbers, or of one of each part of the models.
+    """
+    n, streams = experiment.nodes, Streams(experiment.seeds[0])
+    counters, samples = Counters.zero(n), np.ones(n, dtype=np.int64)
+    begun, drawn = time.perf_counter(), 0
+    while drawn < min(experiment.rounds, DRAWN) and (drawn < 2 or time.perf_counter() - begun < DRAWING_SECONDS):
+        counters.count(plan_round(experiment, streams, drawn, samples), message_sizes, model_bytes)
+        drawn += 1
+    return counters.traffic().total.mean * experiment.rounds / max(drawn, 1)
+
+
+def workload_in_rounds(experiment: Experiment, message_sizes: Sequence[int], model_bytes: int) -> Workload:
+    """Of an experiment without a clock."""
+    evaluations = experiment.rounds // experiment.eval.every
+    return Workload(experiment.rounds, evaluations, sent_in_rounds(experiment, message_sizes, model_bytes))
+
+
+def workload_in_time(experiment: Experiment, parameters: int) -> Workload:
+    """From the first part of its simulated time, run without models; the rest is like it."""
+    assert experiment.clock is not None
+    stop, evaluate = experiment.clock.stop, experiment.clock.evaluate
+    assert stop > 0  # those that are reproduced end by time
+    assert evaluate > 0
+    part = min(DRY_EVALUATIONS * evaluate, stop)
+    begun = time.perf_counter()
+    work = dry_run(experiment, experiment.seeds[0], 4 * parameters, seconds=part)
+    overhead = (time.perf_counter() - begun) * stop / part
+    trainings = work.tally.steps / experiment.nodes / experiment.algorithm.local_steps
+    sent = work.tally.bytes_sent / experiment.nodes
+    return Workload(trainings * stop / part, round(stop / evaluate), sent * stop / part, overhead)
+
+
+def what_decides_times(experiment: Experiment) -> bytes:
+    """Under a clock, what decides when things happen: neither rates of learning nor samples do."""
+    table = experiment.table()
+    algorithm = {name: value for name, value in table["algorithm"].items() if name != "lr"}
+    left = {name: value for name, value in table.items() if name not in ("name", "seeds", "data", "algorithm")}
+    return msgspec.json.encode([algorithm, left])
+
 
 PROBE_NODES = 16
 SMALL_MODEL = 50_000  # parameters; the time of smaller ones depends on how many nodes are trained together
