@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import epidemic as ep
-from epidemic.api import progress as showing
+from epidemic.api import views as showing
 from epidemic.cli import main
 from epidemic.core import progress
 from epidemic.core.errors import BadInput, RunFailed

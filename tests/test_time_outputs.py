@@ -8,10 +8,9 @@ import msgspec
 import pytest
 
 import epidemic as ep
-from epidemic.callbacks import scalars as named
+from epidemic.callbacks import trackers as named
 from epidemic.callbacks.progress import Display, share_done
-from epidemic.callbacks.tensorboard import TAGS
-from epidemic.callbacks.wandb import WandB
+from epidemic.callbacks.trackers import TAGS, WandB
 from epidemic.cli import main
 from epidemic.clock import Clock, Links, PerStepCompute
 from epidemic.core.errors import BadInput

@@ -28,9 +28,8 @@ def list_command(as_json: Json = False) -> None:
     from epidemic.cli.show import plain_table, print_json, show
     from epidemic.data import SOURCES
     from epidemic.data.base import data_home
-    from epidemic.data.embedded_sets import Digits, Fashion
     from epidemic.data.fetch import DOWNLOADS
-    from epidemic.data.idx import DEBIAN
+    from epidemic.data.idx import DEBIAN, Digits, Fashion
 
     kinds = []
     for kind, source in SOURCES.items():

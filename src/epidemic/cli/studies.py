@@ -85,7 +85,7 @@ def sweep_command(
         return print_status(status, as_json=as_json)
     if file is None:
         raise BadInput("give an experiment FILE to sweep over, or --status DIR")
-    from epidemic.api.progress import BatchDisplay
+    from epidemic.api.views import BatchDisplay
     from epidemic.experiment import read_table
     from epidemic.study.batch import Outcome, diverged, run_batch, run_batch_on_ranks
     from epidemic.study.sweep import grid_jobs, parse_grid
@@ -218,7 +218,7 @@ def reproduce_command(
 
       epidemic reproduce table2 --scale laptop --data ~/data/cifar10 --dry-run
     """
-    from epidemic.api.progress import BatchDisplay
+    from epidemic.api.views import BatchDisplay
     from epidemic.cli.show import print_json
     from epidemic.study import reproduce as reproducing
 

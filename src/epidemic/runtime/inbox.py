@@ -4,7 +4,7 @@ One noun, `InboxOfRows`, in three forms:
 
   Exchange   of a host of all (or many) nodes: a row for each sender, and a matrix of weights; `Sharded` (sharded.py) fetches rows of other ranks first
   Post       of a few nodes to whom messages came one by one
-  Mosaic     of parts of models that go separate ways (fragments.py)
+  Mosaic     of parts of models that go separate ways (topology/wrappers.py)
 
 All add up in the same order, the own row first and then by ascending sender, so they agree to the last bit. Over complete graphs
 they add up all rows by ascending node, in double precision.
