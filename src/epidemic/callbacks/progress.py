@@ -73,7 +73,7 @@ class Display(Callback):
         self._count = lambda done: str(done) if planned is None else f"{done}/{planned}"
         self._began = (time.monotonic(), rounds_done)
         self._done, self._time, self._sent, self._events = rounds_done, None, 0.0, []
-        again = f", going on after round {rounds_done}" if rounds_done else ""
+        again = f", resuming after round {rounds_done}" if rounds_done else ""
         where = "" if setup.experiment.runtime.device in ("cpu", "auto") else f" on {setup.task.device.type}"
         self._bar = self._bars.add(name, done=self._share(), count=self._aligned())
         self._bars.say(
@@ -103,11 +103,11 @@ class Display(Callback):
         self._bars.say(f"{self._bar.name}: round {self._count(record.round)}  {state}  {self._rate(record.round)}")
 
     def evaluating(self, what: str) -> None:
-        """Say that it takes a moment."""
+        """Show that a long step without rounds begins."""
         self._show(rate=what)
 
     def finished(self, summary: Summary) -> None:
-        """Say how long it took, and why it ended early."""
+        """Show the duration, and why a seed ended early."""
         if self._time is not None and not summary.ended_early:  # the clock stopped it, perhaps before the last round
             self._bars.update(self._bar, done=1.0)
         self._bars.update(self._bar, rate=duration(time.monotonic() - self._began[0]))
@@ -134,7 +134,7 @@ class Display(Callback):
 
 
 def remarks(setup: Setup, said: set[str]) -> list[tuple[Kind, str]]:
-    """The lines on a seed, each with its kind. What is in `said` is left out, and what is given is added to it."""
+    """The lines about a seed, each with its kind. Those in `said` are left out; the returned ones are added to it."""
     experiment = setup.experiment
     apart = disconnection(experiment, setup.seed)
     few = small_shares(setup.parts, experiment.algorithm.batch_size)
@@ -155,7 +155,7 @@ def remarks(setup: Setup, said: set[str]) -> list[tuple[Kind, str]]:
             (
                 "warning",
                 f"{said_of(experiment)}: about {percent(share)} of aggregates have fewer than {made(experiment.aggregation).fewest} models"
-                f" ({most} at most), and these nodes keep their own; let each hear more (topology.s), or leave fewer out",
+                f" ({most} at most), and these nodes keep their own; let nodes receive more models (topology.s), or trim fewer",
             )
         )
     if few is not None and "small shares" not in said:  # its numbers differ between seeds; once is enough

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from epidemic.runtime.setup import Setup
 
 
-# -- The numbers of a record by name, for whoever draws or compares them ---------------------------------------------
+# -- The numbers of a record by name, for plots and comparisons ------------------------------------------------------
 
 
 Better = Literal["max", "min"]
@@ -37,16 +37,17 @@ BUILT_IN: dict[str, Better | None] = {
     "bytes": None,
     "alive": None,
 }
-"""Every number that a record of rounds may have, and which of its values are the better ones; a user's own metrics come on top."""
+"""Every number that a record may have, and whether more or less is better; a user's own metrics come in addition."""
 
 
 SHARES = ("accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy")
-"""Those that are shares of the samples, from 0 to 1."""
+"""Numbers that are shares of the samples, from 0 to 1."""
 
 
 LATE = ("staleness", "staleness_95", "uplink")
-"""What a record under the clock may not know: before the first message is used, or where uplinks have no limit. Likewise nobody has
-trained before the first round."""
+"""Numbers that a record under the clock may lack: before the first message is used, or if uplinks have no limit. Nor is there a training
+loss before the first round.
+"""
 
 
 def scalars(record: Record) -> dict[str, float | None]:
@@ -77,7 +78,7 @@ def scalars(record: Record) -> dict[str, float | None]:
 
 
 def numbers(record: Record) -> dict[str, float]:
-    """Only those that are finite numbers."""
+    """The finite numbers of a record by name."""
     return {name: value for name, value in scalars(record).items() if value is not None}
 
 
@@ -121,11 +122,11 @@ TAGS = {
 
 
 class TensorBoard(Callback):
-    """Writes the numbers of every record as scalars that TensorBoard draws, each seed in a directory of its own.
+    """Writes the numbers of every record as scalars for TensorBoard, each seed in a directory of its own.
 
-    Accuracy, loss, training loss, disagreement, your own metrics, and the bytes sent, against rounds; under the simulated clock also
-    against simulated time, which is TensorBoard's "relative" axis then. Look at them with `tensorboard --logdir DIR`. A seed that goes on after an interrupt goes on in the curves: what had been drawn beyond its
-    checkpoint is drawn again, not twice.
+    Accuracy, loss, training loss, disagreement, your own metrics, and the bytes sent, against rounds; under the simulated clock also against simulated time,
+    which is then TensorBoard's "relative" axis. View them with `tensorboard --logdir DIR`. A resumed seed continues its curves: points beyond its checkpoint are
+    replaced.
 
     Needs the package tensorboard: pip install 'epidemic-learning[tensorboard]'.
 
@@ -145,12 +146,12 @@ class TensorBoard(Callback):
         self._open: Any = None
 
     def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
-        """Each seed has a directory of its own."""
+        """Open the directory of this seed."""
         self._close()
         self._seed = self.directory / f"seed-{setup.seed}"
 
     def resumed(self, records: Sequence[Record]) -> None:
-        """Go on after the last record; where nothing was drawn before, draw all of it."""
+        """Continue after the last record; write all of them if there are no curves yet."""
         assert self._seed is not None
         known = any(self._seed.glob("events.out.tfevents.*"))
         if known and records[-1].time is None:
@@ -173,7 +174,7 @@ class TensorBoard(Callback):
         self._close()
 
     def _writer(self, purge: int) -> Any:
-        """The open file; a new one takes the place of what earlier ones say of rounds from `purge` on."""
+        """The open file; a new one replaces what earlier ones hold of rounds from `purge` on."""
         if self._open is None:
             writer = need("torch.utils.tensorboard", "TensorBoard's curves", "tensorboard").SummaryWriter
             try:
@@ -194,18 +195,18 @@ class TensorBoard(Callback):
 
 
 class WandB(Callback):
-    """Logs the numbers of every record to Weights & Biases, each seed as a run of its own in a group named like the experiment.
+    """Logs the numbers of every record to Weights & Biases, each seed as a run in a group named like the experiment.
 
-    Curves are drawn against rounds, under the simulated clock against simulated seconds. The run's configuration is the experiment; its summary has the final values on the full test set. A seed that goes on after
-    an interrupt is logged from its beginning, as a new run or, with `id`, in the old one.
+    Curves are drawn against rounds, under the simulated clock against simulated seconds. The run's configuration is the experiment; its summary has the final
+    values on the full test set. A resumed seed is logged from its beginning, as a new run or, with `id`, in the old one.
 
     Needs the package wandb: pip install 'epidemic-learning[wandb]'. With `mode="offline"` nothing leaves the machine.
 
     Args:
         project: The project on Weights & Biases.
-        id: A name for this run of the experiment; seed 3 is then ID-3 and goes on as such.
-        module: The package to log with; wandb itself, if it is not given.
-        settings: Everything else that `wandb.init` takes, for example mode="offline", dir="logs", entity, tags.
+        id: A name for this run of the experiment; seed 3 is then ID-3 and resumes under this name.
+        module: The package to log with; wandb itself by default.
+        settings: Further arguments of `wandb.init`, for example mode="offline", dir="logs", entity, tags.
 
     Example:
         >>> ep.simulate(experiment, callbacks=[ep.callbacks.WandB("epidemic", mode="offline")])
@@ -236,7 +237,7 @@ class WandB(Callback):
 
     def resumed(self, records: Sequence[Record]) -> None:
         """Log what the run does not know yet."""
-        known = self._run.step  # a run that goes on counts from where it was; a new one from 0
+        known = self._run.step  # a resumed run continues its count; a new one starts at 0
         for record in records:
             if (record.round if record.time is None else self._count) >= known:
                 self.recorded(record)

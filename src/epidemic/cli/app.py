@@ -17,10 +17,12 @@ from epidemic.cli import (
     compatibility,
     datasets,
     devices,
+    doctor,
     experiments,
     keys,
     nodes,
     plan,
+    predict,
     reports,
     serve,
     studies,
@@ -50,6 +52,7 @@ compatibility.register(app)
 experiments.register(app)
 studies.register(app)
 plan.register(app)
+predict.register(app)
 reports.register(app)
 timeline.register(app)
 serve.register(app)
@@ -58,6 +61,7 @@ nodes.register(app)
 keys.register(app)
 datasets.register(app)
 devices.register(app)
+doctor.register(app)
 
 
 def _version(wanted: bool) -> None:

@@ -97,7 +97,7 @@ def cluster_up_command(
         Path | None, typer.Option(metavar="DIR", help="Where everything goes.", show_default="runs/cluster-NAME")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Go on with one that was stopped.", show_default=False)
+        Path | None, typer.Option(metavar="DIR", help="Resume a cluster that was stopped.", show_default=False)
     ] = None,
     processes: Annotated[
         int | None,
@@ -137,7 +137,7 @@ def cluster_up_command(
 
         if resume is not None:
             if file is not None or nodes is not None or out is not None:
-                raise BadInput("--resume goes on with the experiment as it is; leave out FILE, --nodes and --out")
+                raise BadInput("--resume continues the existing experiment; leave out FILE, --nodes and --out")
             where = resume
             experiment = later.with_more_rounds(where, settings or [])
         else:
@@ -168,7 +168,7 @@ def cluster_up_command(
                 print("stopping; every node saves", file=sys.stderr)
                 cluster.stop()
             raise Interrupted(
-                f"interrupted; go on with: {shlex.join(['epidemic', 'cluster', 'up', '--resume', str(where)])}"
+                f"interrupted; resume with: {shlex.join(['epidemic', 'cluster', 'up', '--resume', str(where)])}"
             ) from None
         except BaseException:
             if cluster is not None:
@@ -333,7 +333,7 @@ def cluster_status_command(
             metavar="DIR", help="The directory of the cluster, or a node's or observer's folder.", show_default=False
         ),
     ],
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing it, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep showing it, until Ctrl-C.")] = False,
     patience: Annotated[float, typer.Option(metavar="SECONDS", help="How long to look for nodes.")] = 5.0,
     insecure: Insecure = False,
     as_json: Json = False,

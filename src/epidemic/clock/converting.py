@@ -1,7 +1,7 @@
 """FedScale's public traces as device files, in their JSON forms.
 
-FedScale (github.com/SymbioticLab/FedScale) publishes pickles, which can run anything when they are read. They are refused, and the message
-says how to turn one into JSON where it is trusted.
+FedScale (github.com/SymbioticLab/FedScale) publishes pickles, which can execute arbitrary code when read. They are refused, and the message says how to
+convert a trusted one into JSON.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from epidemic.core.files import UNREADABLE, read_bounded
 
 
 def convert(path: Path, form: str, lender: list[Device] | None = None) -> list[Line]:
-    """The devices of a public trace.
+    """Convert a public trace to devices.
 
     Args:
         path: A JSON file.
         form: fedscale-capacity or fedscale-behave.
-        lender: Devices whose fields are added where the trace has none, one after the other, and from the first again.
+        lender: Devices that provide missing fields, in order and repeated from the first.
     """
     require_choice(spoken("form", "--from"), form, FORMS)
     lines: list[Line] = []
@@ -64,13 +64,13 @@ def _entries(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _capacity(name: str, entry: Any) -> Line:
-    """{"computation": ms per sample, "communication": kbit/s, the same in both directions}."""
+    """A device of {"computation": ms per sample, "communication": kbit/s, the same in both directions}."""
     ms, kbps = _number(entry, "computation"), _number(entry, "communication")
     return Line(id=name, ms_per_sample=ms, up_kbps=kbps, down_kbps=kbps)
 
 
 def _behave(name: str, entry: Any) -> Line:
-    """{"active": [s, ...], "inactive": [s, ...], "finish_time": s}: on from active[i] to inactive[i], repeated after finish_time."""
+    """A device of {"active": [s, ...], "inactive": [s, ...], "finish_time": s}: on from active[i] to inactive[i], repeated after finish_time."""
     period = _number(entry, "finish_time")
     begins, ends = _numbers(entry, "active"), _numbers(entry, "inactive")
     if len(begins) - len(ends) not in (0, 1):
@@ -80,7 +80,7 @@ def _behave(name: str, entry: Any) -> Line:
 
 
 def _merged(sessions: Any, period: float) -> tuple[tuple[float, float], ...]:
-    """Within the period, in order, without empty ones; those that overlap or touch become one."""
+    """Sessions within the period in order, without empty ones; those that overlap or touch are merged."""
     found: list[tuple[float, float]] = []
     for start, end in sorted(sessions):
         start, end = max(start, 0.0), min(end, period)
@@ -108,7 +108,7 @@ def _numbers(entry: Any, field: str) -> list[float]:
 
 
 def _completed(line: Line, other: Device) -> Line:
-    """A line with the fields that it lacks."""
+    """The line with missing fields taken from another device."""
     lent: dict[str, Any] = {
         field: getattr(other, field)
         for field in ("ms_per_sample", "up_kbps", "down_kbps")

@@ -13,20 +13,20 @@ from epidemic.compression.base import Codec, Said, as_bytes, as_numbers, sane, t
 from epidemic.core.errors import RunFailed
 from epidemic.core.rng import words_of
 
-# -- All numbers, in fewer bits or as they are: nothing is drawn, nothing is remembered ------------------------------
+# -- Codecs that send all numbers, in fewer bits or unchanged, without randomness or memory --------------------------
 
 
 class Cast(Codec, frozen=True):
-    """Base: every number rounded to the nearest of another type."""
+    """Base: rounds every number to the nearest of another type."""
 
-    sent_as: ClassVar[str | None] = None  # None: the type that they have
+    sent_as: ClassVar[str | None] = None  # None: the type is unchanged
 
     def bytes(self, size: int, dtype: str) -> int:
-        """The numbers, nothing else."""
+        """The size of the numbers, without overhead."""
         return size * torch_type(self.sent_as or dtype).itemsize
 
     def encode(self, rows: Tensor, keys: Sequence[int], before: Tensor | None = None) -> Tensor:
-        """Rounded to nearest, ties to even; a finite number that would become infinite is refused."""
+        """Round to nearest, ties to even; raises if a finite number would become infinite."""
         if self.sent_as is None:
             return as_bytes(rows)
         sent = rows.to(torch_type(self.sent_as))
@@ -40,16 +40,16 @@ class Cast(Codec, frozen=True):
         return as_bytes(sent)
 
     def decode(self, raw: Tensor, size: int, dtype: str) -> Said:
-        """The numbers, exactly as they were sent."""
+        """Return the numbers exactly as sent."""
         return Said(as_numbers(raw, torch_type(self.sent_as or dtype)).to(torch_type(dtype)))
 
     def problem(self, raw: memoryview, size: int, dtype: str, largest: float) -> str | None:
-        """Any bits are numbers; they may be insane ones."""
+        """Check the magnitude: any bits are numbers."""
         return None if sane(raw, self.sent_as or dtype, largest) else "insane"
 
 
 class Uncompressed(Cast, frozen=True, tag="none"):
-    """Every number as it is."""
+    """Sends every number unchanged."""
 
     exact: ClassVar[bool] = True
 
@@ -66,28 +66,28 @@ class BFloat16(Cast, frozen=True, tag="bfloat16"):
     sent_as: ClassVar[str | None] = "bfloat16"
 
 
-# -- A byte for each number: QSGD's stochastic rounding (Alistarh et al., 2017) with 127 levels of either sign, in buckets of 512 numbers --
-# A bucket is sent as the largest magnitude in it over 127, its step, and a whole number in -127..127 for each number: x / step, rounded up or down
-# at random so that its expectation is x. The variance of a number is at most step^2 / 4, so that of a bucket at most B / (4 L^2) times its squared
-# norm: with B = 512 and L = 127 that is 0.8 %. Over one bucket of all numbers it would be more than everything there is.
+# -- One byte per number: QSGD's stochastic rounding (Alistarh et al., 2017) with 127 levels of either sign, in buckets of 512 numbers --
+# A bucket is sent as its step, the largest magnitude in it over 127, and an integer in -127..127 for each number: x / step, rounded up or down at random so
+# that its expectation is x. The variance of a number is at most step^2 / 4, so that of a bucket is at most B / (4 L^2) times its squared norm: with B = 512
+# and L = 127 that is 0.8 %. With one bucket for all numbers it would exceed 100 %.
 #
 # Layout: for each bucket its step as float32, then a byte for each number.
 
 
 BUCKET, LEVELS = 512, 127
 GRID = 2.0**-16
-"""Rounding goes by 16 random bits, in the middle of their interval: its expectation is off by at most 2^-17 of a step."""
+"""Rounding uses 16 random bits, at the centre of their interval: the expectation is off by at most 2^-17 of a step."""
 
 
 class Int8(Codec, frozen=True, tag="int8"):
-    """A byte for each number and a step for each 512, rounded at random without bias."""
+    """One byte per number and a step per 512 numbers, rounded at random without bias."""
 
     def bytes(self, size: int, dtype: str) -> int:
-        """The steps, and a byte for each number."""
+        """The size of the steps, and a byte for each number."""
         return 4 * _buckets(size) + size
 
     def encode(self, rows: Tensor, keys: Sequence[int], before: Tensor | None = None) -> Tensor:
-        """Steps and whole numbers."""
+        """Encode as steps and integers.   # (k, d) -> (k, b) uint8"""
         k, size = rows.shape
         whole = _buckets(size) * BUCKET
         x = torch.nn.functional.pad(rows.float(), (0, whole - size)).reshape(k, -1, BUCKET)
@@ -98,7 +98,7 @@ class Int8(Codec, frozen=True, tag="int8"):
         return torch.cat([as_bytes(step), as_bytes(level.reshape(k, -1)[:, :size])], dim=1)
 
     def decode(self, raw: Tensor, size: int, dtype: str) -> Said:
-        """Step times whole number."""
+        """Multiply each integer by its step.   # (k, b) uint8 -> (k, d)"""
         k, buckets = len(raw), _buckets(size)
         step = as_numbers(raw[:, : 4 * buckets], torch.float32)
         level = raw[:, 4 * buckets :].contiguous().view(torch.int8).float()
@@ -106,7 +106,7 @@ class Int8(Codec, frozen=True, tag="int8"):
         return Said(level.mul_(step[:, :, None]).reshape(k, -1)[:, :size].to(torch_type(dtype)))
 
     def problem(self, raw: memoryview, size: int, dtype: str, largest: float) -> str | None:
-        """Steps must be finite, not negative and not too large; -128 is no level."""
+        """Check the steps: finite, not negative and not too large; -128 is no level."""
         steps = raw[: 4 * _buckets(size)]
         if (np.frombuffer(raw[len(steps) :], np.int8) == -128).any() or np.signbit(np.frombuffer(steps, "<f4")).any():
             return "malformed"

@@ -27,42 +27,42 @@ from epidemic.compression.base import (
 )
 from epidemic.core.rng import words_of
 
-# -- Random-k: a random share of the coordinates, drawn by each sender anew in each round, as they are ---------------
-# A receiver draws the same subset from the key that the message brings, so no index is sent. Each sender has a mask of its own: by the law of in-degrees a
-# coordinate is then heard by as many as if the message had been lost with probability 1 - share, and mixes far better than
-# with one mask for all (0.267 against 0.566 a round for half of the coordinates, n = 96, s = 7).
+# -- Random-k: a random share of the coordinates, drawn by each sender anew in each round, unchanged -----------------
+# A receiver draws the same subset from the key in the message, so no index is sent. Each sender has its own mask: a coordinate is then received by as many
+# nodes as if messages had been lost with probability 1 - share, and mixes far better than with one mask for all (0.267 against 0.566 a round for half of
+# the coordinates, n = 96, s = 7).
 #
 # Layout: the key, 8 bytes; then the values by ascending coordinate.
 
 
 KEY_BYTES = 8
 REMEMBERED_BYTES = 1 << 24
-"""How much of the subsets that were drawn last is remembered."""
+"""Size of the cache of recent subsets, in bytes."""
 
 
 class RandomK(Partial, frozen=True, tag="random-k"):
     """A random `share` of the coordinates, another one in each message."""
 
     def bytes(self, size: int, dtype: str) -> int:
-        """The key and the values."""
+        """The size of the key and the values."""
         return KEY_BYTES + self.kept(size) * torch_type(dtype).itemsize
 
     def encode(self, rows: Tensor, keys: Sequence[int], before: Tensor | None = None) -> Tensor:
-        """Keys and values."""
+        """Encode as key and values.   # (k, d) -> (k, b) uint8"""
         short = np.array([key % 2**64 for key in keys], dtype=np.uint64)
         values = rows.gather(1, self._coordinates(short, rows.shape[1]).to(rows.device))
         marks = torch.from_numpy(short.astype("<u8").view(np.uint8).reshape(len(short), KEY_BYTES))
         return torch.cat([marks.to(rows.device), as_bytes(values)], dim=1)
 
     def decode(self, raw: Tensor, size: int, dtype: str) -> Said:
-        """Values where the key says."""
+        """Put the values at the coordinates of the key.   # (k, b) uint8 -> (k, d)"""
         keys = raw[:, :KEY_BYTES].contiguous().cpu().numpy().view("<u8").ravel()
         return spread(
             as_numbers(raw[:, KEY_BYTES:], torch_type(dtype)), self._coordinates(keys, size).to(raw.device), size
         )
 
     def problem(self, raw: memoryview, size: int, dtype: str, largest: float) -> str | None:
-        """Every key is one; values may be insane."""
+        """Check the magnitude of the values; every key is valid."""
         return None if sane(raw[KEY_BYTES:], dtype, largest) else "insane"
 
     def _coordinates(self, keys: NDArray[np.uint64], size: int) -> Tensor:
@@ -71,7 +71,7 @@ class RandomK(Partial, frozen=True, tag="random-k"):
 
 
 class _Memory:
-    """The subsets that were asked for last, as many as fit: whoever encodes rows in this process mostly decodes them as well."""
+    """A cache of recent subsets: a process that encodes rows usually decodes them as well."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[bytes, int, int], NDArray[np.int32]] = OrderedDict()
@@ -79,7 +79,7 @@ class _Memory:
         self._lock = threading.Lock()
 
     def __call__(self, keys: bytes, size: int, kept: int) -> NDArray[np.int64]:
-        """Which coordinates belong to each key, ascending.   # (k, kept)"""
+        """The coordinates that belong to each key, ascending.   # (k, kept)"""
         asked = keys, size, kept
         with self._lock:
             known = self._known.get(asked)
@@ -100,26 +100,26 @@ _remembered = _Memory()
 
 
 def _subsets(keys: bytes, size: int, kept: int) -> NDArray[np.int64]:
-    """Those with the smallest of as many random words, the first of equal ones.   # (k, kept)"""
+    """The positions of the smallest of `size` random words, the first of equal ones.   # (k, kept)"""
     words = words_of(np.frombuffer(keys, np.uint64).tolist(), -(-size // 2)).astype("<u8", copy=False)
     return smallest(words.view("<u4")[:, :size], kept, _bounds(size, kept))
 
 
 def _bounds(size: int, kept: int) -> tuple[np.uint32, np.uint32]:
-    """Between which words the last of the `kept` smallest almost certainly is: they are uniform, so no sample has to say so."""
+    """Words that almost certainly enclose the largest of the `kept` smallest: they are uniform, so no sample is needed."""
     share = kept / size
     around = 5 * math.sqrt(share * (1 - share) / size)
     low, high = (min(max(int(bound * 2**32), 0), 2**32 - 1) for bound in (share - around, share + around))
     return np.uint32(low), np.uint32(high)
 
 
-# -- Top-k with error feedback: of each model the coordinates that have changed most since they were last sent, as they are now --
-# A sender remembers what it has last said of each coordinate, from the initial model on, which everybody has. What was not said is not lost: its change grows
-# until it is among the largest. Receivers take the values for what they are, a sample of the sender's model, and need to remember nothing,
-# so messages may get lost and neighbours may change. (Top-k of differences that receivers add up is CHOCO, which needs the same neighbours for ever.)
+# -- Top-k with error feedback: the coordinates of each model that have changed most since they were last sent, with their current values --
+# A sender remembers the last sent value of each coordinate, from the common initial model on. What was not sent is not lost: its change grows until it is
+# among the largest. Receivers treat the values as a sample of the sender's model and need no memory, so messages may get lost and neighbours may change.
+# (Top-k of differences that receivers add up is CHOCO, which needs the same neighbours for ever.)
 #
-# Layout, whichever is smaller: an int32 for each coordinate that is sent, ascending, then the values; or a bit for each coordinate (the lowest bit of
-# the first byte is coordinate 0), then the values by ascending coordinate.
+# Layout, whichever is smaller: an int32 for each coordinate that is sent, ascending, then the values; or a bit for each coordinate (the lowest bit of the
+# first byte is coordinate 0), then the values by ascending coordinate.
 
 
 class TopK(Partial, frozen=True, tag="top-k"):
@@ -128,11 +128,11 @@ class TopK(Partial, frozen=True, tag="top-k"):
     remembers: ClassVar[bool] = True
 
     def bytes(self, size: int, dtype: str) -> int:
-        """Which coordinates, and their values."""
+        """The size of the coordinates and their values."""
         return self._where_bytes(size) + self.kept(size) * torch_type(dtype).itemsize
 
     def encode(self, rows: Tensor, keys: Sequence[int], before: Tensor | None = None) -> Tensor:
-        """Coordinates and values; of equal changes the first coordinates."""
+        """Encode as coordinates and values; of equal changes the first coordinates.   # (k, d) -> (k, b) uint8"""
         size = rows.shape[1]
         columns = _largest(rows.clone() if before is None else rows - before, self.kept(size))
         where = torch.from_numpy(columns).to(rows.device)
@@ -146,7 +146,7 @@ class TopK(Partial, frozen=True, tag="top-k"):
         return torch.cat([told, as_bytes(values)], dim=1)
 
     def decode(self, raw: Tensor, size: int, dtype: str) -> Said:
-        """Values where the message says."""
+        """Put the values at their coordinates.   # (k, b) uint8 -> (k, d)"""
         front = self._where_bytes(size)
         values = as_numbers(raw[:, front:], torch_type(dtype))
         if self._bitmap(size):
@@ -157,7 +157,7 @@ class TopK(Partial, frozen=True, tag="top-k"):
         return spread(values, where, size)
 
     def problem(self, raw: memoryview, size: int, dtype: str, largest: float) -> str | None:
-        """As many coordinates as there are values, all of them in the model, in the one order that there is."""
+        """Check that the coordinates are distinct, valid and in canonical order, and the magnitude of the values."""
         front = self._where_bytes(size)
         if self._bitmap(size):
             bits = np.unpackbits(np.frombuffer(raw[:front], np.uint8), bitorder="little")
@@ -177,9 +177,9 @@ class TopK(Partial, frozen=True, tag="top-k"):
 
 
 def _largest(change: Tensor, kept: int) -> NDArray[np.int64]:
-    """Which columns have the largest magnitudes of each row, ascending; of equal ones the first; what is no number counts as infinite.   # (k, kept)
+    """The columns of the largest magnitudes of each row, ascending; the first of equal ones; NaN counts as infinite.   # (k, kept)
 
-    Magnitudes are compared as whole numbers, which have their order. `change` is overwritten.
+    Magnitudes are compared as integers, which have the same order. `change` is overwritten.
     """
     exact = (change if change.dtype == torch.float64 else change.float()).cpu()
     whole = torch.int64 if exact.dtype == torch.float64 else torch.int32

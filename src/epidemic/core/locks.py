@@ -29,7 +29,7 @@ def taken(path: Path) -> FileLock | None:
 
 
 def held(path: Path) -> bool:
-    """Whether a process holds the lock of a file; where that cannot be told, it is taken to.
+    """Whether a process holds the lock of a file; assumed if it cannot be determined.
 
     This only reads (filelock opens what it asks about for writing), so that it works for the runs of others, too.
     """

@@ -18,7 +18,7 @@ from html import escape
 from typing import Any, Self, TextIO
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with what is read, how much of it is done and how much there is in all (if known)."""
+"""Called with (what is read, amount done, total amount if known)."""
 AFTER = 2.0
 """Seconds of silence that nobody minds."""
 BETWEEN_LINES = 5.0
@@ -30,7 +30,7 @@ _listener: ContextVar[Progress | None] = ContextVar("listener", default=None)
 
 
 def tell(what: str, done: int, total: int | None) -> None:
-    """Say how far reading has come; cheap enough for every few hundred samples, and nothing without a listener."""
+    """Report how far reading has come; cheap enough for every few hundred samples, and nothing without a listener."""
     listener = _listener.get()
     if listener is not None:
         listener(what, done, total)
@@ -38,7 +38,7 @@ def tell(what: str, done: int, total: int | None) -> None:
 
 @contextmanager
 def told_to(listener: Progress) -> Iterator[None]:
-    """Let `listener` hear what is read inside this block, by this thread."""
+    """Inside this block, `listener` receives the reading progress of this thread."""
     before = _listener.set(listener)
     try:
         yield
@@ -222,7 +222,7 @@ class Bars:
 
 
 class NotebookCell:
-    """A piece of HTML in a notebook that later ones take the place of."""
+    """A piece of HTML in a notebook that is updated in place."""
 
     def __init__(self) -> None:
         self.shown = 0.0  # when, on the clock of time.monotonic
@@ -240,7 +240,7 @@ class NotebookCell:
 
 
 def in_notebook() -> bool:
-    """Whether this code runs in a kernel that somebody looks at through a notebook."""
+    """Whether this code runs in the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None

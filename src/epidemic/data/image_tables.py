@@ -34,7 +34,7 @@ class Pictures(NamedTuple):
 
 
 def opened(path: Path) -> Any:
-    """A Parquet file, of which nothing has been read but what it says of itself."""
+    """Open a Parquet file; only its metadata is read."""
     parquet = need("pyarrow.parquet", "Parquet files")
     try:
         return parquet.ParquetFile(path)
@@ -45,14 +45,14 @@ def opened(path: Path) -> Any:
 def read_pictures(
     paths: Sequence[Path], image: str, label: str, *, channels: int, size: tuple[int, int] | None = None
 ) -> Pictures:
-    """The pictures and labels of these files, one after the other.
+    """The images and labels of these files, in order.
 
     Args:
         paths: The files.
-        image: The column of the pictures: bytes, or a struct that has some.
+        image: The column of the images: bytes, or a struct that has some.
         label: The column of the labels.
-        channels: 3 for colour, 1 for grey.
-        size: Height and width of all pictures; those of the first one, if that is not known.
+        channels: 3 for colour, 1 for greyscale.
+        size: Height and width of all images; None: those of the first one.
     """
     files = [opened(path) for path in paths]
     total = sum(file.metadata.num_rows for file in files)
@@ -132,7 +132,7 @@ class ImageTable(Labelled, frozen=True, tag="image-table"):
     )
 
     channels: int = 3
-    """3 for colour, 1 for grey."""
+    """3 for colour, 1 for greyscale."""
     image: str | None = None
     """The column of the pictures; not set: the one that holds pictures."""
     label: str | None = None
@@ -167,7 +167,7 @@ class ImageTable(Labelled, frozen=True, tag="image-table"):
         return Dataset(Samples(train, train_y), Samples(test, test_y), found.classes, *scaled_bytes(), note=note)
 
     def _splits(self) -> dict[str, list[Path]]:
-        """The files of each split; what is used is what is returned."""
+        """The files of each split that is used."""
         place = find_directory(self.path, "image-table")
         if place.is_file():
             if place.suffix.lower() != ".parquet":
@@ -186,7 +186,7 @@ class ImageTable(Labelled, frozen=True, tag="image-table"):
         )
 
     def _columns(self, path: Path) -> _Columns:
-        """Which columns hold what, as the settings, the metadata and the types of the first file say."""
+        """The columns of inputs and labels, by the settings, the metadata and the types of the first file."""
         schema = opened(path).schema_arrow
         features = _features(schema.metadata or {})
         there = [str(name) for name in schema.names]
@@ -214,7 +214,7 @@ class _Columns(NamedTuple):
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict[str, Any]:
-    """What Hugging Face's metadata says of each column; empty if there is none."""
+    """Hugging Face's metadata for each column; empty if there is none."""
     try:
         found = msgspec.json.decode(metadata.get(b"huggingface", b"{}"))["info"]["features"]
     except (msgspec.MsgspecError, KeyError, TypeError, RecursionError):

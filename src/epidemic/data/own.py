@@ -1,4 +1,4 @@
-"""A user's own data: arrays in a file, a function of theirs, or whatever they hand over in Python."""
+"""A user's own data: arrays in a file, a function, or objects given in Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHER_KINDS = {
 
 
 class Arrays(Labelled, frozen=True, tag="arrays"):
-    """A NumPy .npz file with train_x, train_y, test_x, test_y, and optionally train_groups (whose sample it is)."""
+    """A NumPy .npz file with train_x, train_y, test_x, test_y, and optionally train_groups (the producer of each sample)."""
 
     about: ClassVar[str] = "a NumPy .npz file with train_x, train_y, test_x, test_y (and train_groups)"
 
@@ -74,7 +74,7 @@ class PythonData(Labelled, frozen=True, tag="python"):
 
 
 def as_dataset(made: Any, what: str, declared: Sequence[str] | None = None) -> Dataset:
-    """A Dataset from whatever a user hands over: one, a pair of sample sets, or arrays."""
+    """A Dataset from what a user gives: one, a pair of sample sets, or arrays."""
     if isinstance(made, Dataset):
         return made if declared is None else as_declared(made, declared)
     if is_sample_set(made):
@@ -185,12 +185,12 @@ def _targets(
     return [whole_numbers(y, name) for name, y in parts], (), note
 
 
-# -- Sample sets: what PyTorch calls a map-style data set. Anything with a length that gives (input, label) by number --
-# Every sample is read once, so that a random transformation is drawn once as well. A few are read again, to say so where it matters.
+# -- Sample sets, PyTorch's map-style data sets: anything with a length that returns (input, label) by number --------
+# Every sample is read once, so a random transformation is drawn once as well. A few are read again, to report that where it matters.
 
 
 READ_AGAIN = 8
-"""Samples that are read twice; a picture that is mirrored by the toss of a coin stays the same all those times once in 256."""
+"""Samples that are read twice; an image that is mirrored at random stays the same in all of them once in 256 cases."""
 
 
 class SampleSet(Protocol):
@@ -215,8 +215,8 @@ class Read:
 
 
 def is_sample_set(thing: Any) -> bool:
-    """Whether this gives samples one by one, and is not an array or a list of numbers."""
-    torch_data = sys.modules.get("torch.utils.data")  # who has such an object has imported it
+    """Whether an object returns samples by number, and is not an array or a list of numbers."""
+    torch_data = sys.modules.get("torch.utils.data")  # such an object implies that it was imported
     if torch_data is not None and isinstance(thing, torch_data.Dataset | torch_data.DataLoader):
         return True
     if isinstance(thing, tuple | list | dict | str | bytes) or hasattr(thing, "__array__"):
@@ -274,7 +274,7 @@ def read_samples(samples: Any, what: str) -> Read:
 
 
 def drawn_once(samples: Any, read: Read, what: str) -> str:
-    """A line that says so, if some of the first samples differ when they are read again: a random transformation is not repeated."""
+    """A warning if some of the first samples differ when read again: a random transformation is drawn only once."""
     for i in range(min(READ_AGAIN, len(read.labels))):
         x, y = _sample(samples, i, what)
         before = read.inputs[i]

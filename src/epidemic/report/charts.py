@@ -2,7 +2,7 @@
 
 Every function is pure: values go in, the text of one `<svg>` element comes out, to be put into a page whose style is `page.css`.
 `name` is the element's own in the page, `title` and `description` are for readers who do not see it; all texts are plain and
-escaped here. A `Look` says how a run is drawn; `settings.looks_of` gives one to each run.
+escaped here. A `Look` says how a run is drawn; `schemes.looks_of` gives one to each run.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import msgspec
 
 from epidemic.core.errors import plain
 from epidemic.report.palette import LineStyle, colour_name
+
+# -- What is around a chart: its box, its axes with round ticks, the grid and the labels -----------------------------
 
 
 class Box(msgspec.Struct, frozen=True):

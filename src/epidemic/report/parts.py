@@ -13,6 +13,9 @@ from epidemic.core.formatting import decimals as shown
 from epidemic.core.formatting import half_width, interval
 from epidemic.report.palette import LineStyle
 
+# -- Numbers as a page shows them: by the rules of `epidemic.core.formatting`, with room around the ± ----------------
+
+
 __all__ = ["half_width", "shown", "shown_interval"]
 
 shown_interval = partial(interval, between=" ± ")

@@ -196,6 +196,9 @@ def _unevenness(values: Sequence[float]) -> float:
     return pstdev(gaps) / fmean(gaps)
 
 
+# -- Which setting is told by which colours, dashes and panels, so that runs are drawn by what tells them apart ------
+
+
 PANELS = 12
 """A setting with more values than this has no panels."""
 

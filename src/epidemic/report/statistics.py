@@ -1,8 +1,4 @@
-"""Numbers over several seeds: means with Student-t intervals, curves of them, and what it takes to reach an accuracy (TTA, RTA, STA, BTA).
-
-An accuracy is reached at the first evaluation that has it: nothing is read between two evaluations, and what never has it takes infinitely
-long. The mean over nodes hides those that are left behind, so the nodes are looked at one by one too.
-"""
+"""Numbers over several seeds: means with Student-t intervals, and curves of them."""
 
 from __future__ import annotations
 
@@ -172,6 +168,11 @@ def best(by_seed: Sequence[Sequence[Record]]) -> tuple[Interval, Interval]:
     top = Interval.of([float(np.max([accuracy_of(r) for r in records])) for records in by_seed])
     low = Interval.of([min(r.loss.mean for r in records) for records in by_seed])
     return top, low
+
+
+# -- What it takes to reach an accuracy: simulated seconds, rounds, local steps and bytes (TTA, RTA, STA, BTA) -------
+# It is reached at the first evaluation that has it: nothing is read between two evaluations, and what never has it takes infinitely
+# long. The mean over nodes hides those that are left behind, so the nodes are looked at one by one too.
 
 
 FIRST, MOST = 0.1, 0.9

@@ -1,10 +1,7 @@
-"""Pictures of what happens in a run: what each node does when, and whose models know something of node 0's first one.
+"""A picture of what happens when: a lane for each node with training, sending and absence, and the ways of messages as thin lines.
 
-Lanes are a pure function of what a clock has written down (`simulator.trace`): seconds go in, a figure comes out. In a lane, the upper part is the
+A pure function of what a clock has written down (`engine.telling`): seconds go in, a figure comes out. In a lane, the upper part is the
 processor and the strip below it the uplink, because both may be busy at once. What is neither training nor offline is waiting.
-
-Nothing is trained for spreading. The share that node 0's first model has in every other model follows from the graphs of the rounds alone: it is
-column 0 of the product of their weights, W(t-1) ... W(1) W(0).
 """
 
 from __future__ import annotations
@@ -154,6 +151,11 @@ def _messages(axes: Any, line: TimelineChart) -> list[Any]:
         label = f"message{'' if count == 1 else 's'}{' lost' if fate == 'lost' else ''} ({count:,}{some})"
         keys.append(Line2D([], [], color=colour, linestyle=dashes, linewidth=0.9, label=label))
     return keys
+
+
+# -- How what one node knows spreads: whose model contains something of node 0's first model after 1, 2, 3, ... rounds --
+# Nothing is trained. The share that node 0's first model has in every other model follows from the graphs of the rounds alone: it is column 0 of the
+# product of their weights, W(t-1) ... W(1) W(0).
 
 
 DRAWN_NODES = 300

@@ -88,7 +88,7 @@ def _draw_graph(axes: Any, graph: Graph, kind: str) -> None:
     axes.set_axis_off()
     degree = graph.in_degree
     heard = f"{degree.min()}" if degree.min() == degree.max() else f"{degree.min()} to {degree.max()}"
-    axes.set_title(f"{kind}, {graph.n} nodes, round 0: everybody hears {heard}", fontsize=11, loc="left")
+    axes.set_title(f"{kind}, {graph.n} nodes, round 0: every node receives {heard}", fontsize=11, loc="left")
 
 
 def _draw_degrees(axes: Any, graph: Graph, kind: str) -> None:
@@ -100,6 +100,9 @@ def _draw_degrees(axes: Any, graph: Graph, kind: str) -> None:
 def _reference(reports: list[TopologyReport]) -> TopologyReport:
     """The topology whose cost sets the scale: EL-Local, which exists wherever any random one does."""
     return next((r for r in reports if r.kind == "el-local"), reports[0])
+
+
+# -- The picture of `epidemic theory hostile`: how the risk of a run falls with the number of models that a node receives --
 
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3)

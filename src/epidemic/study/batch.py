@@ -1,7 +1,7 @@
 """Many experiments, one after the other or side by side in processes of their own.
 
 What is finished is skipped, an interrupted batch goes on when it is run again, and a run that fails, even one whose process
-dies, does not stop the others. Below are those of which each is itself shared among several processes.
+dies, does not stop the others. Those of which each is itself shared among several processes follow at the end.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def run_batch(
             sent(job.experiment)  # says what cannot be
     told = all_of(callbacks)
     if workers > 1 and told.those:
-        raise BadInput("callbacks are told of runs in one process only; use one worker")
+        raise BadInput("callbacks work in one process only; use one worker")
     for job in jobs:
         job.check()
     skipped = [job for job in jobs if job.finished]

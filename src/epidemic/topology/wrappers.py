@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,10 @@ class Wrapper(Topology, frozen=True):
     """A topology made of another one, which a table may describe."""
 
     inner: Any
+
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {}
 
     def __post_init__(self) -> None:
         if isinstance(self.inner, dict):
@@ -121,7 +126,7 @@ class Every(Wrapper, frozen=True, tag="every"):
 
     @property
     def changes(self) -> str:
-        """How its graph changes, for people."""
+        """How its graph changes, in words."""
         return "never" if self.static else f"as its inner one does, every {self.period} rounds"
 
 
@@ -172,13 +177,13 @@ class Periodic(Wrapper, frozen=True, tag="periodic"):
 
     @property
     def changes(self) -> str:
-        """How its graph changes, for people."""
+        """How its graph changes, in words."""
         return "never" if self.static else f"as its inner one does, and is complete in one of {self.period} rounds"
 
 
 @dataclass(frozen=True)
 class _Held:
-    """Who can talk to whom when graphs are drawn that are held for some rounds."""
+    """Which nodes can talk when graphs are drawn that are held for some rounds."""
 
     reach: Reach
     period: int
@@ -198,7 +203,7 @@ def _held(reach: Reach | None, period: int) -> Reach | None:
 
 
 class Fragments(Wrapper, frozen=True, tag="fragments"):
-    """Another topology, of which each of `k` parts of the models has graphs of its own. One part is that topology itself."""
+    """Another topology, of which each of `k` parts of the models has its own graphs. One part is that topology itself."""
 
     k: int = 4
 
@@ -207,7 +212,7 @@ class Fragments(Wrapper, frozen=True, tag="fragments"):
         super().__post_init__()
 
     def draw(self, n: int, round: int, streams: Streams) -> Graph:
-        """That of the first part."""
+        """The graph of the first part."""
         return self.graph_among(n, round, streams, None)
 
     def graph_among(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Graph:
@@ -222,5 +227,5 @@ class Fragments(Wrapper, frozen=True, tag="fragments"):
 
 
 def fragments_of(topology: GivesGraphs) -> int:
-    """Into how many parts a topology cuts the models, each with graphs of its own."""
+    """The number of parts, with a graph each, that a topology cuts the models into."""
     return topology.k if isinstance(topology, Fragments) else 1

@@ -310,7 +310,7 @@ def _alone(where: Path) -> Iterator[None]:
     except OSError as problem:
         raise BadInput(f"{where} cannot be written: {problem.strerror}; choose another directory") from None
     if lock is None:
-        raise BadInput(f"{where}: somebody else submits its runs at this moment; wait for it")
+        raise BadInput(f"{where}: another process is submitting its runs; wait for it")
     try:
         yield
     finally:
