@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from epidemic.core.formatting import decimals as shown
-from epidemic.core.formatting import half_width, interval
+from epidemic.core.formatting import half_width, interval, mean_alone, mean_and_half
 
-__all__ = ["half_width", "shown", "shown_interval"]
+__all__ = ["half_width", "mean_alone", "mean_and_half", "shown", "shown_interval"]
 
 shown_interval = partial(interval, between=" ± ")

@@ -11,7 +11,7 @@ from epidemic.report import charts
 from epidemic.report.axes import PANEL
 from epidemic.report.charts import ChartPoint, Series
 from epidemic.report.contents import ACCURACY, LOSS, Quantity, ReportContents, design_words
-from epidemic.report.numbers import half_width, shown_interval
+from epidemic.report.numbers import half_width, mean_alone, shown_interval
 from epidemic.report.numbers import shown as number
 from epidemic.report.parts import Cell, count, figure, heat_table, legend, section, swatch, table, value_text
 from epidemic.report.results import Result
@@ -147,7 +147,7 @@ def _cell(run: Result | None, one: Interval | None, what: Quantity, means: Seque
     standing = _standing(run)
     said = f"{where}: {shown_interval(one, what.factor, what.digits)}, {count(one.seeds, 'seed')}{standing}"
     return Cell(
-        number(what.factor * one.mean, what.digits),
+        mean_alone(one, what.factor, what.digits),
         [line for line in (below, standing.strip(", ")) if line],
         said,
         1 - depth if what == LOSS else depth,
