@@ -76,7 +76,7 @@ def gather(folders: Sequence[Path], out: Path) -> Summary:
     models = join_models([(run.run_directory.path / MODELS, run.models) for run in runs])
     run_directory.open()
     try:
-        own = experiment.network.data == "own"
+        own = experiment.own_data
         return _write_own(run_directory, experiment, runs, models) if own else _write(run_directory, experiment, runs)
     finally:
         run_directory.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -229,6 +229,9 @@ class SynchronousNode(HostedNode):
     def forget(self, before: int) -> None:
         """Messages of rounds before this one are not asked for any more."""
         self.kept = {round: message for round, message in self.kept.items() if round >= before}
+
+    def mixed(self, round: int, heard: Sequence[int]) -> None:
+        """A round is over, with messages of these senders."""
 
     @property
     def tally(self) -> Mapping[str, int]:

@@ -311,6 +311,7 @@ class Computation:
                 node.before = None
                 node.settle_books()
                 node.recorder.counters.received(len(mix.messages))
+                node.mixed(mix.round, [sender for sender, _ in mix.messages])
                 node.recorder.advanced(mix.round, node.loss, 1 + len(node.member.membership.alive(node.member.now)))
                 events.append((node.node_id, e.Mixed(mix.round)))
         for node in nodes:
