@@ -163,7 +163,7 @@ def _final(runs: list[_Run]) -> Evaluation:
     final = Evaluation(
         torch.tensor([run.summary.final_loss.mean for run in runs], dtype=torch.float64),
         {"accuracy": torch.tensor([_mean(run.summary.final_accuracy) for run in runs], dtype=torch.float64)}
-        if runs[0].summary.final_accuracy is not None
+        if all(run.summary.final_accuracy is not None for run in runs)
         else {},
     )
     for name in runs[0].summary.final_metrics:

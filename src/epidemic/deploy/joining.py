@@ -172,21 +172,22 @@ class JoinedNode:
             attached.write(found[1][0])
         return heard
 
-    def report(self, *, loss: float, accuracy: float | None = None) -> None:
+    def report(self, *, loss: float | Tensor, accuracy: float | Tensor | None = None) -> None:
         """Numbers for records, status and the live page; those reported last count.
 
         Args:
             loss: Of this node's model, on whatever data the script chooses.
             accuracy: Between 0 and 1.
         """
-        value = float(loss)
+        value = _number(loss)
         if not math.isfinite(value):
             raise BadInput(
                 f"report(loss={value}) must be a finite number; lower the learning rate, or look at the data"
             )
-        if accuracy is not None:
-            require_real("report: accuracy", float(accuracy), 0, 1)
-        self._turns.report(evaluation_of(value, None if accuracy is None else float(accuracy)))
+        share = None if accuracy is None else _number(accuracy)
+        if share is not None:
+            require_real("report: accuracy", share, 0, 1)
+        self._turns.report(evaluation_of(value, share))
 
     @property
     def heard(self) -> tuple[int, ...]:
@@ -275,6 +276,10 @@ class JoinedNode:
         if not self._quiet:
             with suppress(OSError, ValueError):  # nobody reads it any more
                 print(f"node {self.node_id}: {plain(text, LONGEST_LINE)}", file=sys.stderr, flush=True)
+
+
+def _number(value: float | Tensor) -> float:
+    return float(value.detach() if isinstance(value, Tensor) else value)
 
 
 def _kept(name: str, tensor: Any) -> Tensor:

@@ -93,7 +93,7 @@ def _child(folders: list[str], insecure: bool, threads: int, here: int) -> None:
     """The life of a process: its words go to node.log, the reason of its end to the exit code."""
     with suppress(AttributeError, PermissionError):
         os.setsid()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node itself attends to it
     enough_threads(here, here)
     compute_in_stretches()
@@ -126,7 +126,7 @@ def _child(folders: list[str], insecure: bool, threads: int, here: int) -> None:
     os._exit(code)  # Zenoh's threads need no farewell
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Save and end when nobody is left to stop this process."""
     parent = multiprocessing.parent_process()
     if parent is not None:

@@ -71,8 +71,8 @@ class Turns:
 
     # -- the node's thread --------------------------------------------------------------------------------------------
 
-    def train(self, round: int, row: Tensor) -> Tensor:
-        """Let the script train on this row, in place; the loss that it reported.   # (1, d) -> (1,)"""
+    def train(self, round: int, row: Tensor, meanwhile: Callable[[], None] = lambda: None) -> Tensor:
+        """Let the script train on this row, in place; the loss that it reported. `meanwhile` is called now and then.   # (1, d) -> (1,)"""
         with self._change:
             self._commit()  # of a round that was left out
             self._round, self._row, self._handed = round, row, False
@@ -81,6 +81,7 @@ class Turns:
                 if self.stop.wanted:
                     self._round = self._row = None
                     raise KeyboardInterrupt
+                meanwhile()  # nobody touches the row then
                 self._change.wait(LOOK)
             self._round = self._row = None
             return torch.tensor([self._loss])

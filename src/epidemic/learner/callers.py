@@ -18,21 +18,28 @@ class CallersLearner(Learner):
     def __init__(
         self,
         layout: Layout,
-        update: Callable[[int, Tensor], Tensor],
+        update: Callable[[int, Tensor, Callable[[], None]], Tensor],
         found: Callable[[], Evaluation | None],
     ) -> None:
         """Prepare it.
 
         Args:
             layout: Where each tensor that travels lies in a row.
-            update: Waits until the caller has trained in a round, changes the row in place and returns the loss.   # (1, d) -> (1,)
+            update: Waits until the caller has trained in a round, changes the row in place and returns the loss; what it is given last it
+                calls now and then.   # (1, d) -> (1,)
             found: The numbers that the caller reported last; None before the first.
         """
         self.layout = layout
         self.strategy = "own-loop"
         self.draws_random_numbers = False
-        self.update = update
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What is done now and then while the caller trains; the row is as it was then."""
+        self._update = update
         self._found = found
+
+    def update(self, round: int, x: Tensor) -> Tensor:
+        """Let the caller train in a round, on this row in place; the loss.   # (1, d) -> (1,)"""
+        return self._update(round, x, self.meanwhile)
 
     @property
     def at_once(self) -> int | None:
