@@ -14,6 +14,7 @@ from epidemic.core.errors import BadInput, RunFailed
 from epidemic.deploy import agreement as agreements
 from epidemic.deploy.attached import MOST_TOLD, Attached
 from epidemic.deploy.joining import AVERAGE_OF_FACTORS
+from epidemic.deploy.optimiser_state import give_state, state_of
 from epidemic.deploy.own_loop import ScriptsTraining, evaluation_of
 from epidemic.deploy.turns import Turns
 from epidemic.experiment.compatibility import refusals
@@ -299,6 +300,28 @@ def test_an_error_of_the_node_is_raised_in_the_script():
     turns.end(RunFailed("the certificate has expired"))
     with pytest.raises(RunFailed, match="the certificate has expired"):
         turns.next_round()
+
+
+@pytest.mark.parametrize(
+    "make", [torch.optim.Adam, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), torch.optim.SGD]
+)
+def test_an_optimiser_that_is_given_its_saved_state_goes_on_as_if_nothing_had_been(make):
+    def steps(model, optimiser, count):
+        for step in range(count):
+            optimiser.zero_grad()
+            model(torch.full((1, 3), 0.1 * step)).sum().backward()
+            optimiser.step()
+
+    first = nn.Linear(3, 2)
+    optimiser = make(first.parameters())
+    steps(first, optimiser, 3)
+    again = nn.Linear(3, 2)
+    again.load_state_dict(first.state_dict())
+    other = make(again.parameters())
+    give_state(other, {name: tensor.clone() for name, tensor in state_of(optimiser).items()})
+    steps(first, optimiser, 2)
+    steps(again, other, 2)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------

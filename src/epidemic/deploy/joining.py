@@ -24,6 +24,7 @@ from epidemic.core.errors import BadInput, EpidemicError, Interrupted, RunFailed
 from epidemic.deploy.attached import Attached, Names
 from epidemic.deploy.keys import Identity
 from epidemic.deploy.node import run_node
+from epidemic.deploy.optimiser_state import give_state, state_of
 from epidemic.deploy.own_loop import ScriptsTraining, evaluation_of
 from epidemic.deploy.turns import Turns
 from epidemic.experiment import load
@@ -89,6 +90,7 @@ class JoinedNode:
         self.experiment = load(self.folder / "experiment.toml", self._settings)
         self.extra: dict[str, Tensor] = {}
         """Tensors of your own that are saved with the model at every exchange, for example the optimiser's state; those saved last after `attach`."""
+        self._optimisers: dict[str, torch.optim.Optimizer] = {}
         self._turns = Turns()
         self._attached: Attached | None = None
         self._thread: threading.Thread | None = None
@@ -161,6 +163,9 @@ class JoinedNode:
             )
         if (problem := attached.problem(self.experiment.network.largest)) is not None:
             raise RunFailed(f"round {self._round}: {problem}; lower the learning rate, or look at the data")
+        for prefix, optimiser in self._optimisers.items():
+            self.extra = {name: tensor for name, tensor in self.extra.items() if not name.startswith(prefix)}
+            self.extra |= {f"{prefix}{name}": tensor for name, tensor in state_of(optimiser).items()}
         kept = {name: _kept(name, tensor) for name, tensor in self.extra.items()}
         self._turns.hand_over(attached.read, kept)
         self._round, self._exchanged = None, self._exchanged + 1
@@ -188,6 +193,16 @@ class JoinedNode:
         if share is not None:
             require_real("report: accuracy", share, 0, 1)
         self._turns.report(evaluation_of(value, share))
+
+    def keep(self, optimiser: torch.optim.Optimizer) -> None:
+        """Keep an optimiser's state with the model, in `extra`; after a restart, the optimiser has the state that was saved last.
+
+        Call it after `attach`. Of several, the order of the calls must be the same after a restart.
+        """
+        self._started()
+        prefix = f"optimiser-{len(self._optimisers)}."
+        give_state(optimiser, {n.removeprefix(prefix): t for n, t in self.extra.items() if n.startswith(prefix)})
+        self._optimisers[prefix] = optimiser
 
     @property
     def heard(self) -> tuple[int, ...]:

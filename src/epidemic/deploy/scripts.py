@@ -60,17 +60,18 @@ class ScriptCluster(LocalCluster):
         super().__init__(folders, insecure=insecure)
 
     def _process(self, node_ids: range, folders: Sequence[Path]) -> Any:
-        arguments = (str(folders[0].resolve()), str(self._script), self._threads, self._here)
+        arguments = (str(folders[0].resolve()), str(self._script), dict(os.environ), self._threads, self._here)
         return self._context.Process(target=_child, args=arguments, daemon=False)
 
 
-def _child(folder: str, script: str, threads: int, here: int) -> None:
+def _child(folder: str, script: str, environment: dict[str, str], threads: int, here: int) -> None:
     """The life of a process: what the script prints goes to node.log, the reason of its end to the exit code."""
     with suppress(AttributeError, PermissionError):
         os.setsid()
     threading.Thread(target=end_with_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.update(environment)  # not those that the first process of all was started with
     enough_threads(here, here)
     compute_in_stretches()
     torch.set_num_threads(threads)
