@@ -416,3 +416,18 @@ def test_calls_in_the_wrong_order_are_told(folder, capsys):
     with pytest.raises(BadInput, match=r"exchange.. needs a round"):
         exchanged_outside(node)
     assert AVERAGE_OF_FACTORS in capsys.readouterr().err
+
+
+# -- adapters ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_average_of_both_factors_is_another_adapter_and_that_of_one_is_exact(monkeypatch):
+    """What the page says of adapters is measured by this example."""
+    from pathlib import Path
+    from runpy import run_path
+
+    example = run_path(str(Path(__file__).parents[1] / "examples/lora_average.py"))
+    play = example["play"]
+    monkeypatch.setitem(play.__globals__, "ROUNDS", 1)
+    assert play(4, 0.05, 0, freeze=False)[0] > 0.05
+    assert play(4, 0.05, 0, freeze=True)[0] < 1e-6

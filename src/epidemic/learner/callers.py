@@ -61,4 +61,6 @@ class CallersLearner(Learner):
         """Nothing is trained here."""
         raise NotImplementedError
 
-    gradients = sgd
+    def gradients(self, *_: Any) -> tuple[Tensor, Tensor]:
+        """Nothing is trained here."""
+        raise NotImplementedError
