@@ -204,7 +204,7 @@ def test_a_callback_that_raises_is_named_and_the_run_can_go_on(ended, tmp_path, 
         ep.simulate(EXPERIMENT, tmp_path / "run", callbacks=[stopping, Broken(where)])
     assert str(caught.value).startswith(f"callback Broken failed in {where}(): ValueError: not today; ")
     saved = (
-        "seed 1 itself is finished" if where == "finished" else "go on with: simulate(..., resume=True) with the same"
+        "seed 1 itself is finished" if where == "finished" else "resume with: simulate(..., resume=True) with the same"
     )
     assert saved in str(caught.value)
     state = json.loads((tmp_path / "run" / "seed-1" / "state.json").read_text())
@@ -235,7 +235,7 @@ def test_stop_must_give_words():
         def stop(self):
             return True
 
-    with pytest.raises(RunFailed, match=r"callback Yes failed in stop\(\): TypeError: it must give a reason in words"):
+    with pytest.raises(RunFailed, match=r"callback Yes failed in stop\(\): TypeError: it must return a reason as text"):
         ep.simulate(EXPERIMENT, callbacks=Yes())
 
 
@@ -423,5 +423,5 @@ def test_where_a_callback_decides_the_way_on_is_with_it(tmp_path):
             if rounds_done == 3:
                 raise KeyboardInterrupt
 
-    with pytest.raises(ep.Interrupted, match=r"go on with: simulate\(\.\.\., resume=True\) with the same callbacks"):
+    with pytest.raises(ep.Interrupted, match=r"resume with: simulate\(\.\.\., resume=True\) with the same callbacks"):
         ep.simulate(EXPERIMENT, tmp_path / "run", callbacks=[Stop(), ep.callbacks.EarlyStopping(patience=3)])

@@ -69,7 +69,7 @@ def test_python_and_commands_say_the_same_in_their_own_words(tmp_path, capsys):
     ep.compare({"a": experiment}, tmp_path / "methods")
     with pytest.raises(ep.BadInput) as problem:
         ep.compare({"a": experiment}, tmp_path / "methods")
-    assert "go on with resume=True or choose another out" in str(problem.value)
+    assert "resume with resume=True or choose another out" in str(problem.value)
     with pytest.raises(ep.BadInput) as problem:
         ep.sweep(experiment, {"nodes": [4]}, seeds=0)
     assert "--" not in str(problem.value)

@@ -302,21 +302,21 @@ def test_a_point_that_fails_does_not_stop_the_others():
     ("grid", "options", "message"),
     [
         ({}, {}, "at least one setting"),
-        ({"seeds": [1]}, {}, "grid: seeds makes no sense: .*; use seeds="),
-        ({"metrics": [{"f1": "auc"}]}, {}, "grid: metrics makes no sense"),
-        ({"callbacks": [(), ("EarlyStopping",)]}, {}, "grid: callbacks makes no sense"),
+        ({"seeds": [1]}, {}, "grid: seeds cannot be used in a grid: .*; use seeds="),
+        ({"metrics": [{"f1": "auc"}]}, {}, "grid: metrics cannot be used in a grid"),
+        ({"callbacks": [(), ("EarlyStopping",)]}, {}, "grid: callbacks cannot be used in a grid"),
         ({"nodes": 5}, {}, "grid: nodes = 5 must be a list of values"),
         ({"nodes": []}, {}, "grid: nodes has no value"),
         ({"topologie.s": [1]}, {}, "topologie.s is not a known key; did you mean 'topology'"),
         ({"topology.t": [1]}, {}, "topology.t is not a known key"),
         ({"topology.s": [9]}, {}, "grid point s=9: topology.s = 9 must be at most nodes - 1 = 5"),
         ({"topology": [ep.Ring()], "topology.s": [1]}, {}, "contradict each other"),
-        ({"nodes": [4, 4]}, {}, "is there twice"),
+        ({"nodes": [4, 4]}, {}, "is given twice"),
         ({"nodes": [4]}, {"seeds": 10_001}, "seeds = 10001 must be at most 10000"),
         ({"nodes": [4]}, {"seeds": 2.5}, "seeds = 2.5 must be a whole number, or a list of whole numbers"),
         ({"nodes": [4]}, {"seeds": [2.5]}, "seeds = 2.5 must be a whole number"),
         ({"nodes": [4]}, {"jobs": 0}, "jobs = 0 must be at least 1"),
-        ({"nodes": [4]}, {"jobs": 2, "callbacks": ep.Callback()}, "callbacks are told of runs in one process only"),
+        ({"nodes": [4]}, {"jobs": 2, "callbacks": ep.Callback()}, "callbacks work in one process only"),
     ],
 )
 def test_a_grid_that_makes_no_sense_is_refused(grid, options, message):
@@ -350,7 +350,7 @@ def test_everything_is_one_line_and_a_small_table(kept, comparison):
         graph,
         comparison,
         ep.Ring(),
-        ep.Every(ep.Ring(), 2),
+        ep.Every(ep.Ring(), period=2),
     ]
     for thing in things:
         assert "\n" not in repr(thing)
@@ -360,8 +360,10 @@ def test_everything_is_one_line_and_a_small_table(kept, comparison):
         assert html.count("<table>") == 1
         assert len(html) < 4000
     assert repr(run).startswith("Run('<b>': 6 nodes, 4 rounds, 2 seeds; accuracy ")
-    assert repr(graph) == "Graph(6 nodes, 12 messages, heard by each: 1 to 3)"
-    assert repr(ep.Complete().graph(4, 0, ep.Streams(1))) == "Graph(complete, 4 nodes, 12 messages, heard by each: 3)"
+    assert repr(graph) == "Graph(6 nodes, 12 messages, received by each: 1 to 3)"
+    assert (
+        repr(ep.Complete().graph(4, 0, ep.Streams(1))) == "Graph(complete, 4 nodes, 12 messages, received by each: 3)"
+    )
     assert (
         repr(EXPERIMENT)
         == "Experiment('<b>': 6 nodes, 4 rounds, 2 seeds; ELLocal(s=2), LocalSGD, Digits, IID, Logistic)"

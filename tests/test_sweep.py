@@ -112,12 +112,15 @@ def test_settings_hold_for_the_kinds_that_a_grid_brings(tmp_path):
             [f"{key}={','.join(map(str, range(1, 30)))}" for key in ("rounds", "eval.every", "algorithm.batch_size")],
             "the limit is 10,000",
         ),
-        (["name=a,b"], "makes no sense"),
+        (["name=a,b"], "cannot be used in a grid"),
         (
             ['callbacks=[],["EarlyStopping"]'],
-            "--grid callbacks makes no sense: who is told of a run is no setting of it",
+            "--grid callbacks cannot be used in a grid: callbacks are no setting",
         ),
-        (["metrics.f1=auc,macro-f1"], "--grid metrics.f1 makes no sense: what is measured is no setting of a run"),
+        (
+            ["metrics.f1=auc,macro-f1"],
+            "--grid metrics.f1 cannot be used in a grid: what is measured is no setting of a run",
+        ),
         ([], "needs at least one --grid"),
     ],
 )
@@ -289,7 +292,7 @@ def test_interrupted_it_saves_and_says_how_to_go_on(tmp_path, jobs):
     process.send_signal(signal.SIGTERM if jobs == 2 else signal.SIGINT)
     _, error = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "go on with: epidemic sweep" in error.splitlines()[-1]
+    assert "resume with: epidemic sweep" in error.splitlines()[-1]
     assert "--out" in error
     assert list((tmp_path / "out").rglob("checkpoint.safetensors"))
 

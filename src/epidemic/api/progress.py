@@ -44,7 +44,7 @@ def _wanted(progress: bool | None) -> bool:
     if progress is None:
         return in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
     if not isinstance(progress, bool):
-        raise BadInput(f"progress = {progress!r} must be True, False, or None for when somebody looks")
+        raise BadInput(f"progress = {progress!r} must be True, False, or None (a notebook or a terminal)")
     return progress
 
 

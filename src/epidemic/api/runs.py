@@ -70,7 +70,7 @@ def simulate(
 def overwriting(places: Sequence[Path], wanted: bool, resume: bool) -> AbstractContextManager[None]:
     """Replace the runs in these directories by those that begin inside, if that is wanted."""
     if wanted and resume:
-        raise BadInput("overwrite = True replaces what resume = True goes on with; leave one out")
+        raise BadInput("overwrite = True replaces what resume = True continues; choose one")
     if wanted and not places:
         raise BadInput("overwrite = True needs a directory `out` to overwrite")
     return replacing(places if wanted else [])

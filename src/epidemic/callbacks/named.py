@@ -19,7 +19,7 @@ def named_callbacks(experiment: Experiment) -> list[Callback]:
 
 
 def listeners(experiment: Experiment) -> list[Callback]:
-    """The same for a deployed node, which nobody but the network can end."""
+    """The callbacks of a deployed node, whose run they cannot end."""
     found = named_callbacks(experiment)
     for one, named in zip(found, experiment.callbacks, strict=True):
         if type(one).stop is not Callback.stop:
@@ -31,7 +31,7 @@ def listeners(experiment: Experiment) -> list[Callback]:
 
 
 def check_shipped(experiment: Experiment) -> None:
-    """Refuse those of our own that no deployed node can have; a user's modules may be where the nodes are, and not here."""
+    """Refuse built-in callbacks that deployed nodes cannot use; a user's modules may exist only where the nodes are."""
     shipped = [one for one in experiment.callbacks if ":" not in cast(CallbackName, one).use]
     listeners(msgspec.structs.replace(experiment, callbacks=shipped))
 

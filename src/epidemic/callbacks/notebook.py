@@ -1,6 +1,6 @@
-"""The progress of a run in a notebook: one small table, a row for each seed, that is rewritten in place.
+"""The progress of a run in a notebook: a small table with a row per seed, updated in place.
 
-It is plain HTML, because the bars of other libraries need widgets that not every notebook has; and it stays in the saved notebook.
+It is plain HTML, because progress bars of other libraries need widgets that not every notebook has; and it stays in the saved notebook.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PAUSE = 0.2
 
 
 def in_notebook() -> bool:
-    """Whether this code runs in a kernel that somebody looks at through a notebook."""
+    """Whether this code runs in the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
 
 
 class InPlace:
-    """A piece of HTML in a notebook that later ones take the place of."""
+    """A piece of HTML in a notebook that is updated in place."""
 
     def __init__(self) -> None:
         self.shown = 0.0  # when, on the clock of time.monotonic
@@ -48,7 +48,7 @@ class InPlace:
 
 
 class NotebookDisplay(Callback):
-    """Shows how far each seed has come."""
+    """Shows the progress of each seed in a notebook."""
 
     def __init__(self) -> None:
         self._rows: list[dict[str, Any]] = []
@@ -89,7 +89,7 @@ class NotebookDisplay(Callback):
             self._show()
 
     def finished(self, summary: Summary) -> None:
-        """Say how long it took, and why it ended early."""
+        """Show the duration, and why a seed ended early."""
         row = self._rows[-1]
         row["time"] = duration(time.monotonic() - self._began)
         if summary.ended_early:
@@ -100,7 +100,7 @@ class NotebookDisplay(Callback):
         self._place.show(self.html())
 
     def html(self) -> str:
-        """The table as it is now."""
+        """The current table as HTML."""
         rows = "".join(
             f"<tr><td>{escape(row['name'])}</td>"
             f'<td><progress value="{row["done"]}" max="{max(row["rounds"], 1)}"></progress></td>'

@@ -82,7 +82,7 @@ class Display(Callback):
             self._task = self._bar.add_task(self._name, total=1.0, count=self._aligned(), rate="", state="")
             self._bar.update(self._task, completed=self._share())
         elif not self._quiet:
-            again = f", going on after round {rounds_done}" if rounds_done else ""
+            again = f", resuming after round {rounds_done}" if rounds_done else ""
             where = "" if setup.experiment.runtime.device in ("cpu", "auto") else f" on {setup.task.device.type}"
             self._say(
                 f"{self._name}: {setup.experiment.nodes} nodes, {self._rounds} rounds, {learner.strategy}{where}{again}"
@@ -124,12 +124,12 @@ class Display(Callback):
             self._say(f"{self._name}: round {self._count(record.round)}  {found}  {state}  {self._rate(record.round)}")
 
     def evaluating(self, what: str) -> None:
-        """Say that it takes a moment."""
+        """Show that a long step without rounds begins."""
         if self._bar is not None:
             self._bar.update(self._task, rate=f"[dim]{what}[/dim]")
 
     def finished(self, summary: Summary) -> None:
-        """Say how long it took, and why it ended early."""
+        """Show the duration, and why a seed ended early."""
         if self._bar is not None:
             if (
                 self._time is not None and not summary.ended_early

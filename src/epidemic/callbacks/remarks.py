@@ -20,7 +20,7 @@ Kind = Literal["warning", "note"]
 
 
 def remarks(setup: Setup, said: set[str]) -> list[tuple[Kind, str]]:
-    """The lines on a seed, each with its kind. What is in `said` is left out, and what is given is added to it."""
+    """The lines about a seed, each with its kind. Those in `said` are left out; the returned ones are added to it."""
     experiment = setup.experiment
     apart = disconnection(experiment, setup.seed)
     few = small_shares(setup.parts, experiment.algorithm.batch_size)
@@ -41,7 +41,7 @@ def remarks(setup: Setup, said: set[str]) -> list[tuple[Kind, str]]:
             (
                 "warning",
                 f"{said_of(experiment)}: about {percent(share)} of aggregates have fewer than {made(experiment.aggregation).fewest} models"
-                f" ({most} at most), and these nodes keep their own; let each hear more (topology.s), or leave fewer out",
+                f" ({most} at most), and these nodes keep their own; let nodes receive more models (topology.s), or trim fewer",
             )
         )
     if few is not None and "small shares" not in said:  # its numbers differ between seeds; once is enough

@@ -1,4 +1,4 @@
-"""The numbers of a record by name, for whoever draws or compares them."""
+"""The numbers of a record by name, for plots and comparisons."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ BUILT_IN: dict[str, Better | None] = {
     "bytes": None,
     "alive": None,
 }
-"""Every number that a record of rounds may have, and which of its values are the better ones; a user's own metrics come on top."""
+"""Every number that a record may have, and whether more or less is better; a user's own metrics come in addition."""
 
 
 SHARES = ("accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy")
-"""Those that are shares of the samples, from 0 to 1."""
+"""Numbers that are shares of the samples, from 0 to 1."""
 
 
 LATE = ("staleness", "staleness_95", "uplink")
-"""What a record under the clock may not know: before the first message is used, or where uplinks have no limit. Likewise nobody has
-trained before the first round."""
+"""Numbers that a record under the clock may lack: before the first message is used, or if uplinks have no limit. Nor is there a training
+loss before the first round.
+"""
 
 
 def scalars(record: Record) -> dict[str, float | None]:
@@ -62,7 +63,7 @@ def scalars(record: Record) -> dict[str, float | None]:
 
 
 def numbers(record: Record) -> dict[str, float]:
-    """Only those that are finite numbers."""
+    """The finite numbers of a record by name."""
     return {name: value for name, value in scalars(record).items() if value is not None}
 
 

@@ -42,11 +42,11 @@ TAGS = {
 
 
 class TensorBoard(Callback):
-    """Writes the numbers of every record as scalars that TensorBoard draws, each seed in a directory of its own.
+    """Writes the numbers of every record as scalars for TensorBoard, each seed in a directory of its own.
 
-    Accuracy, loss, training loss, disagreement, your own metrics, and the bytes sent, against rounds; under the simulated clock also
-    against simulated time, which is TensorBoard's "relative" axis then. Look at them with `tensorboard --logdir DIR`. A seed that goes on after an interrupt goes on in the curves: what had been drawn beyond its
-    checkpoint is drawn again, not twice.
+    Accuracy, loss, training loss, disagreement, your own metrics, and the bytes sent, against rounds; under the simulated clock also against simulated time,
+    which is then TensorBoard's "relative" axis. View them with `tensorboard --logdir DIR`. A resumed seed continues its curves: points beyond its checkpoint are
+    replaced.
 
     Needs the package tensorboard: pip install 'epidemic-learning[tensorboard]'.
 
@@ -66,12 +66,12 @@ class TensorBoard(Callback):
         self._open: Any = None
 
     def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
-        """Each seed has a directory of its own."""
+        """Open the directory of this seed."""
         self._close()
         self._seed = self.directory / f"seed-{setup.seed}"
 
     def resumed(self, records: Sequence[Record]) -> None:
-        """Go on after the last record; where nothing was drawn before, draw all of it."""
+        """Continue after the last record; write all of them if there are no curves yet."""
         assert self._seed is not None
         known = any(self._seed.glob("events.out.tfevents.*"))
         if known and records[-1].time is None:
@@ -94,7 +94,7 @@ class TensorBoard(Callback):
         self._close()
 
     def _writer(self, purge: int) -> Any:
-        """The open file; a new one takes the place of what earlier ones say of rounds from `purge` on."""
+        """The open file; a new one replaces what earlier ones hold of rounds from `purge` on."""
         if self._open is None:
             writer = need("torch.utils.tensorboard", "TensorBoard's curves", "tensorboard").SummaryWriter
             try:

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 class WandB(Callback):
-    """Logs the numbers of every record to Weights & Biases, each seed as a run of its own in a group named like the experiment.
+    """Logs the numbers of every record to Weights & Biases, each seed as a run in a group named like the experiment.
 
-    Curves are drawn against rounds, under the simulated clock against simulated seconds. The run's configuration is the experiment; its summary has the final values on the full test set. A seed that goes on after
-    an interrupt is logged from its beginning, as a new run or, with `id`, in the old one.
+    Curves are drawn against rounds, under the simulated clock against simulated seconds. The run's configuration is the experiment; its summary has the final
+    values on the full test set. A resumed seed is logged from its beginning, as a new run or, with `id`, in the old one.
 
     Needs the package wandb: pip install 'epidemic-learning[wandb]'. With `mode="offline"` nothing leaves the machine.
 
     Args:
         project: The project on Weights & Biases.
-        id: A name for this run of the experiment; seed 3 is then ID-3 and goes on as such.
-        module: The package to log with; wandb itself, if it is not given.
-        settings: Everything else that `wandb.init` takes, for example mode="offline", dir="logs", entity, tags.
+        id: A name for this run of the experiment; seed 3 is then ID-3 and resumes under this name.
+        module: The package to log with; wandb itself by default.
+        settings: Further arguments of `wandb.init`, for example mode="offline", dir="logs", entity, tags.
 
     Example:
         >>> ep.simulate(experiment, callbacks=[ep.callbacks.WandB("epidemic", mode="offline")])
@@ -60,7 +60,7 @@ class WandB(Callback):
 
     def resumed(self, records: Sequence[Record]) -> None:
         """Log what the run does not know yet."""
-        known = self._run.step  # a run that goes on counts from where it was; a new one from 0
+        known = self._run.step  # a resumed run continues its count; a new one starts at 0
         for record in records:
             if (record.round if record.time is None else self._count) >= known:
                 self.recorded(record)

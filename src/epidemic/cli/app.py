@@ -17,10 +17,12 @@ from epidemic.cli import (
     compatibility,
     datasets,
     devices,
+    doctor,
     experiments,
     keys,
     nodes,
     plan,
+    predict,
     reports,
     serve,
     studies,
@@ -51,6 +53,7 @@ compatibility.register(app)
 experiments.register(app)
 studies.register(app)
 plan.register(app)
+predict.register(app)
 reports.register(app)
 timeline.register(app)
 serve.register(app)
@@ -59,6 +62,7 @@ nodes.register(app)
 keys.register(app)
 datasets.register(app)
 devices.register(app)
+doctor.register(app)
 
 
 def _version(wanted: bool) -> None:

@@ -97,7 +97,7 @@ def cluster_up_command(
         Path | None, typer.Option(metavar="DIR", help="Where everything goes.", show_default="runs/cluster-NAME")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Go on with one that was stopped.", show_default=False)
+        Path | None, typer.Option(metavar="DIR", help="Resume a cluster that was stopped.", show_default=False)
     ] = None,
     processes: Annotated[
         int | None,
@@ -144,7 +144,7 @@ def cluster_up_command(
 
         if resume is not None:
             if file is not None or nodes is not None or out is not None:
-                raise BadInput("--resume goes on with the experiment as it is; leave out FILE, --nodes and --out")
+                raise BadInput("--resume continues the existing experiment; leave out FILE, --nodes and --out")
             where = resume
             experiment = later.with_more_rounds(where, settings or [])
         else:
@@ -183,7 +183,7 @@ def cluster_up_command(
                 str(where),
                 *(["--script", str(script)] if script else []),
             ]
-            raise Interrupted(f"interrupted; go on with: {shlex.join(again)}") from None
+            raise Interrupted(f"interrupted; resume with: {shlex.join(again)}") from None
         except BaseException:
             if cluster is not None:
                 cluster.stop(5)
@@ -388,7 +388,7 @@ def cluster_status_command(
             metavar="DIR", help="The directory of the cluster, or a node's or observer's folder.", show_default=False
         ),
     ],
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing it, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep showing it, until Ctrl-C.")] = False,
     patience: Annotated[float, typer.Option(metavar="SECONDS", help="How long to look for nodes.")] = 5.0,
     insecure: Insecure = False,
     as_json: Json = False,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from epidemic.cli.completion import downloads
+from epidemic.cli.completion import downloads, naming
 from epidemic.cli.options import Json, NoCode
 from epidemic.core.errors import BadInput, RunFailed, plain, suggestion
 
@@ -27,13 +27,12 @@ def list_command(as_json: Json = False) -> None:
     from epidemic.cli.show import plain_table, print_json, show
     from epidemic.data import SOURCES
     from epidemic.data.base import data_home
-    from epidemic.data.embedded_sets import Digits, Fashion
     from epidemic.data.fetch import DOWNLOADS
     from epidemic.data.idx import DEBIAN
 
     kinds = []
     for kind, source in SOURCES.items():
-        if source in (Fashion, Digits) or kind == "synthetic":
+        if source.built_in:
             here = "built in"
         elif (data_home() / kind).is_dir() or (kind == "fashion-mnist" and DEBIAN.is_dir()):
             here = "yes"
@@ -53,10 +52,11 @@ def list_command(as_json: Json = False) -> None:
     )
 
 
-@data_app.command("fetch")
+@data_app.command("fetch", cls=naming(downloads))
 def fetch_command(
     name: Annotated[
-        str, typer.Argument(help="mnist, fashion-mnist or cifar10.", show_default=False, autocompletion=downloads)
+        str,
+        typer.Argument(help="A data set that can be fetched: {kinds}.", show_default=False, autocompletion=downloads),
     ],
     to: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to put it.", show_default="the user's data directory")
@@ -134,7 +134,7 @@ def check_command(
                 "note": data.note,
             }
         )
-    writers = "" if groups is None else f", {groups:,} {'writers' if name == 'femnist' else 'groups'}"
+    writers = "" if groups is None else f", {groups:,} groups"
     kinds = f"{len(data.classes)} classes" if data.classes else "quantities to predict"
     typer.echo(
         f"{name}: {len(data.train):,} training and {len(data.test):,} test samples of shape {data.input_shape}, {kinds}{writers}"

@@ -57,7 +57,7 @@ def run_command(
         Path | None, typer.Argument(metavar="[FILE]", help="The experiment file.", show_default=False)
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where results go.", show_default="runs/NAME")] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run.", show_default=False)] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Resume a run.", show_default=False)] = None,
     overwrite: Overwrite = False,
     seeds: Seeds = None,
     settings: Settings = None,
@@ -87,9 +87,9 @@ def run_command(
     if (file is None) == (resume is None):
         raise BadInput("give either an experiment FILE or --resume DIR")
     if resume is not None and out is not None:
-        raise BadInput("--resume goes on with the experiment where it is; leave out --out")
+        raise BadInput("--resume continues in the run's own directory; leave out --out")
     if resume is not None and overwrite:
-        raise BadInput("--resume goes on with a run and --overwrite replaces it; leave one out")
+        raise BadInput("--resume continues a run and --overwrite replaces it; choose one")
 
     check_timeout(rank_timeout, ranks)
     if ranks is not None:
@@ -121,7 +121,7 @@ def run_command(
                 run = simulate(experiment, where, resume=resume is not None, callbacks=display)
         except Interrupted as stop:
             how_to_resume = _how_to_resume(experiment, file, where, settings or [])
-            raise Interrupted(f"{str(stop).partition(';')[0]}; go on with: {how_to_resume}") from None
+            raise Interrupted(f"{str(stop).partition(';')[0]}; resume with: {how_to_resume}") from None
     if silent():
         return None
     if as_json:
@@ -142,7 +142,8 @@ def export_command(
 ) -> None:
     """Write one final model as a safetensors file that plain PyTorch loads.
 
-    Of an unfinished run, it is the model of the last checkpoint.
+    Of an unfinished run, it is the model of the last checkpoint. The file also says which run it is of, its classes, and the columns of a
+    table with their scales: 'epidemic predict' applies it to new rows.
 
     [bold]Example[/bold]
 
@@ -167,13 +168,16 @@ def export_command(
     import safetensors.torch
 
     from epidemic.cli.show import print_json
-    from epidemic.core.files import write_whole
+    from epidemic.core.files import read_json, write_whole
+    from epidemic.runtime.exported import describe
 
     seeds = sorted(path.parent for path in directory.glob("seed-*/run.json"))
     if len(seeds) > 1:
         raise BadInput(f"{directory} has {len(seeds)} seeds; name one, for example {seeds[0]}")
-    state, round, planned = _model_of(seeds[0] if seeds else directory, node)
-    write_whole(output, lambda part: safetensors.torch.save_file(state, part))
+    run = seeds[0] if seeds else directory
+    state, round, planned = _model_of(run, node)
+    about = describe(read_json(run / "run.json"), node, round)
+    write_whole(output, lambda part: safetensors.torch.save_file(state, part, metadata=about))
     count = sum(t.numel() for t in state.values())
     if as_json:
         return print_json(

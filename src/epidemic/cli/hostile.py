@@ -30,7 +30,7 @@ def hostile_command(
     ] = None,
     rounds: Annotated[int, typer.Option(help="Rounds of training, T.")] = 3000,
     risk: Annotated[
-        float, typer.Option(help="Accepted probability that any honest node hears too many of them in any round.")
+        float, typer.Option(help="Accepted probability that any honest node receives too many of them in any round.")
     ] = 0.01,
     f: Annotated[
         int | None,

@@ -75,7 +75,7 @@ def share(
     try:
         run_on_ranks(count, [*words, *given, *changed, *["--quiet"] * quiet, *["--json"] * as_json])
     except Interrupted as stop:
-        more = f" --ranks {count}" if "go on with: " in str(stop) else ""
+        more = f" --ranks {count}" if "resume with: " in str(stop) else ""
         raise Interrupted(f"{stop}{more}") from None
 
 
@@ -176,7 +176,7 @@ def _conclude(endings: Sequence[Ending | None], codes: Sequence[int], signalled:
     if silent:
         code = codes[silent[0]]
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        kept = kept or " --resume goes on from the last checkpoint, if there is one"
+        kept = kept or " --resume continues from the last checkpoint, if there is one"
         raise RunFailed(f"rank {silent[0]} ended without a word ({how});{kept}")
     raise RunFailed(next(text for _, (_, text, _) in known if text))
 

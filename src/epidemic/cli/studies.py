@@ -122,7 +122,7 @@ def sweep_command(
         with BatchDisplay(planned, quiet=quiet) as display:
             outcome = run_batch_on_ranks(planned, count, display) if count > 1 else run_batch(planned, jobs, display)
     except Interrupted as stop:
-        raise Interrupted(f"{stop}; go on with: {shlex.join(words)}") from None
+        raise Interrupted(f"{stop}; resume with: {shlex.join(words)}") from None
     return _print_sweep(planned, outcome, where, as_json=as_json)
 
 
@@ -266,7 +266,7 @@ def reproduce_command(
             with BatchDisplay(stage, quiet=quiet) as display:
                 failed |= reproducing.run_jobs(stage, data, display, count)
     except Interrupted as stop:
-        raise Interrupted(f"{stop}; go on with: {shlex.join(words)}") from None
+        raise Interrupted(f"{stop}; resume with: {shlex.join(words)}") from None
     found: dict[str, ItemResult] = {}
     problems: dict[str, str] = {}
     for one in items:

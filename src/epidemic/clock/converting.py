@@ -1,7 +1,7 @@
 """Public traces as device files: FedScale's two and FLASH's, in their JSON forms.
 
-FedScale (github.com/SymbioticLab/FedScale) publishes pickles, which can run anything when they are read. They are refused, and the message
-says how to turn one into JSON where it is trusted.
+FedScale (github.com/SymbioticLab/FedScale) publishes pickles, which can execute arbitrary code when read. They are refused, and the message says how to
+convert a trusted one into JSON.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ NOT_WIFI = frozenset({"unknown", "2g", "3g", "4g", "5g"})
 
 
 def convert(path: Path, form: str, lender: list[Device] | None = None) -> tuple[list[Line], list[str]]:
-    """The devices of a public trace, and what was left out of it, in words.
+    """Convert a public trace to devices.
 
     Args:
         path: A JSON file.
         form: fedscale-capacity, fedscale-behave or flash.
-        lender: Devices whose fields are added where the trace has none, one after the other, and from the first again.
+        lender: Devices that provide missing fields, in order and repeated from the first.
+
+    Returns:
+        The devices, and lines about what was left out.
     """
     require_choice(spoken("form", "--from"), form, FORMS)
     left_out: list[str] = []
@@ -39,7 +42,7 @@ def convert(path: Path, form: str, lender: list[Device] | None = None) -> tuple[
         try:
             lines.append(FORMS[form](name, entry))
         except _Broken as problem:
-            if form != "flash":  # the others are tables of numbers, in which nothing should be broken
+            if form != "flash":  # the others are tables of numbers, in which nothing should be invalid
                 raise BadInput(f"{path}: device {plain(name, 80)!r} {problem}") from None
             left_out.append(f"device {plain(name, 80)!r} {problem}")
     if not lines:
@@ -74,13 +77,13 @@ def _entries(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _capacity(name: str, entry: Any) -> Line:
-    """{"computation": ms per sample, "communication": kbit/s, the same in both directions}."""
+    """A device of {"computation": ms per sample, "communication": kbit/s, the same in both directions}."""
     ms, kbps = _number(entry, "computation"), _number(entry, "communication")
     return Line(id=name, ms_per_sample=ms, up_kbps=kbps, down_kbps=kbps)
 
 
 def _behave(name: str, entry: Any) -> Line:
-    """{"active": [s, ...], "inactive": [s, ...], "finish_time": s}: on from active[i] to inactive[i], repeated after finish_time."""
+    """A device of {"active": [s, ...], "inactive": [s, ...], "finish_time": s}: on from active[i] to inactive[i], repeated after finish_time."""
     period = _number(entry, "finish_time")
     begins, ends = _numbers(entry, "active"), _numbers(entry, "inactive")
     if len(begins) - len(ends) not in (0, 1):
@@ -90,7 +93,7 @@ def _behave(name: str, entry: Any) -> Line:
 
 
 def _flash(name: str, entry: Any) -> Line:
-    """{"guid": ..., "messages": lines of time, tab, state}: on while locked, charging and on WiFi; repeated after its length."""
+    """A device of {"guid": ..., "messages": lines of time, tab, state}: on while locked, charging and on WiFi; repeated after its length."""
     messages = entry.get("messages") if isinstance(entry, dict) else None
     if isinstance(messages, str):
         messages = messages.split("\n")
@@ -118,7 +121,7 @@ def _flash(name: str, entry: Any) -> Line:
 
 
 def _event(message: Any) -> tuple[float, str, bool] | None:
-    """A line of FLASH as (seconds, what, whether), where "what" is empty if it is none of these; None for an empty line."""
+    """Parse a line of FLASH as (seconds, name, value); the name is empty if the event is irrelevant. None for an empty line."""
     if not isinstance(message, str) or not message.strip():
         return None
     time, _, state = message.strip().partition("\t")
@@ -139,7 +142,7 @@ def _event(message: Any) -> tuple[float, str, bool] | None:
 
 
 def _wrapped(sessions: list[tuple[float, float]], period: float) -> Iterator[tuple[float, float]]:
-    """Sessions at absolute times by their place in the period; one over its end becomes two."""
+    """Sessions at absolute times, mapped into the period; one that crosses its end is split in two."""
     for start, end in sessions:
         place = start % period
         over = place + (end - start) - period
@@ -149,7 +152,7 @@ def _wrapped(sessions: list[tuple[float, float]], period: float) -> Iterator[tup
 
 
 def _merged(sessions: Any, period: float) -> tuple[tuple[float, float], ...]:
-    """Within the period, in order, without empty ones; those that overlap or touch become one."""
+    """Sessions within the period in order, without empty ones; those that overlap or touch are merged."""
     found: list[tuple[float, float]] = []
     for start, end in sorted(sessions):
         start, end = max(start, 0.0), min(end, period)
@@ -177,7 +180,7 @@ def _numbers(entry: Any, field: str) -> list[float]:
 
 
 def _completed(line: Line, other: Device) -> Line:
-    """A line with the fields that it lacks."""
+    """The line with missing fields taken from another device."""
     lent: dict[str, Any] = {
         field: getattr(other, field)
         for field in ("ms_per_sample", "up_kbps", "down_kbps")

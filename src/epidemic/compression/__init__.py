@@ -1,7 +1,7 @@
-"""How the models in messages are made smaller, by kind: one file each, listed here.
+"""Codecs: how the models in messages are compressed, one file per kind, listed here.
 
-May be imported by `algorithms/`, `runtime/` and everything above them. To add a codec: a frozen Struct derived from `Codec` in a file of its own
-(`bytes`, `encode`, `decode`, `problem`), and its row in `CODECS`.
+May be imported by `algorithms/`, `runtime/` and everything above them. To add a codec: a frozen Struct derived from `Codec` in a file of its own (`bytes`,
+`encode`, `decode`, `problem`), and its row in `CODECS`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ CODECS: dict[str, type[Codec]] = {
 
 
 def codec_from(table: object, where: str = "compression") -> Codec:
-    """The codec that a TOML table describes, for example {kind = "random-k", share = 0.25}."""
+    """Read the codec of a TOML table, for example {kind = "random-k", share = 0.25}.
+
+    Args:
+        table: The settings, with `kind`.
+        where: Its dotted path in the file, for messages.
+
+    Returns:
+        The codec as a frozen value.
+    """
     return build_kind(table, CODECS, where)
 
 

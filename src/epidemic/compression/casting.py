@@ -1,4 +1,4 @@
-"""All numbers, in fewer bits or as they are: nothing is drawn, nothing is remembered."""
+"""Codecs that send all numbers, in fewer bits or unchanged, without randomness or memory."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from epidemic.core.errors import RunFailed
 
 
 class Cast(Codec, frozen=True):
-    """Base: every number rounded to the nearest of another type."""
+    """Base: rounds every number to the nearest of another type."""
 
-    sent_as: ClassVar[str | None] = None  # None: the type that they have
+    sent_as: ClassVar[str | None] = None  # None: the type is unchanged
 
     def bytes(self, size: int, dtype: str) -> int:
-        """The numbers, nothing else."""
+        """The size of the numbers, without overhead."""
         return size * torch_type(self.sent_as or dtype).itemsize
 
     def encode(self, rows: Tensor, keys: Sequence[int], before: Tensor | None = None) -> Tensor:
-        """Rounded to nearest, ties to even; a finite number that would become infinite is refused."""
+        """Round to nearest, ties to even; raises if a finite number would become infinite."""
         if self.sent_as is None:
             return as_bytes(rows)
         sent = rows.to(torch_type(self.sent_as))
@@ -36,16 +36,16 @@ class Cast(Codec, frozen=True):
         return as_bytes(sent)
 
     def decode(self, raw: Tensor, size: int, dtype: str) -> Said:
-        """The numbers, exactly as they were sent."""
+        """Return the numbers exactly as sent."""
         return Said(as_numbers(raw, torch_type(self.sent_as or dtype)).to(torch_type(dtype)))
 
     def problem(self, raw: memoryview, size: int, dtype: str, largest: float) -> str | None:
-        """Any bits are numbers; they may be insane ones."""
+        """Check the magnitude: any bits are numbers."""
         return None if sane(raw, self.sent_as or dtype, largest) else "insane"
 
 
 class Uncompressed(Cast, frozen=True, tag="none"):
-    """Every number as it is."""
+    """Sends every number unchanged."""
 
     exact: ClassVar[bool] = True
 

@@ -1,8 +1,8 @@
-"""A byte for each number: QSGD's stochastic rounding (Alistarh et al., 2017) with 127 levels of either sign, in buckets of 512 numbers.
+"""One byte per number: QSGD's stochastic rounding (Alistarh et al., 2017) with 127 levels of either sign, in buckets of 512 numbers.
 
-A bucket is sent as the largest magnitude in it over 127, its step, and a whole number in -127..127 for each number: x / step, rounded up or down
-at random so that its expectation is x. The variance of a number is at most step^2 / 4, so that of a bucket at most B / (4 L^2) times its squared
-norm: with B = 512 and L = 127 that is 0.8 %. Over one bucket of all numbers it would be more than everything there is.
+A bucket is sent as its step, the largest magnitude in it over 127, and an integer in -127..127 for each number: x / step, rounded up or down at random so
+that its expectation is x. The variance of a number is at most step^2 / 4, so that of a bucket is at most B / (4 L^2) times its squared norm: with B = 512
+and L = 127 that is 0.8 %. With one bucket for all numbers it would exceed 100 %.
 
 Layout: for each bucket its step as float32, then a byte for each number.
 """
@@ -20,18 +20,18 @@ from epidemic.core.rng import words_of
 
 BUCKET, LEVELS = 512, 127
 GRID = 2.0**-16
-"""Rounding goes by 16 random bits, in the middle of their interval: its expectation is off by at most 2^-17 of a step."""
+"""Rounding uses 16 random bits, at the centre of their interval: the expectation is off by at most 2^-17 of a step."""
 
 
 class Int8(Codec, frozen=True, tag="int8"):
-    """A byte for each number and a step for each 512, rounded at random without bias."""
+    """One byte per number and a step per 512 numbers, rounded at random without bias."""
 
     def bytes(self, size: int, dtype: str) -> int:
-        """The steps, and a byte for each number."""
+        """The size of the steps, and a byte for each number."""
         return 4 * _buckets(size) + size
 
     def encode(self, rows: Tensor, keys: Sequence[int], before: Tensor | None = None) -> Tensor:
-        """Steps and whole numbers."""
+        """Encode as steps and integers.   # (k, d) -> (k, b) uint8"""
         k, size = rows.shape
         whole = _buckets(size) * BUCKET
         x = torch.nn.functional.pad(rows.float(), (0, whole - size)).reshape(k, -1, BUCKET)
@@ -42,7 +42,7 @@ class Int8(Codec, frozen=True, tag="int8"):
         return torch.cat([as_bytes(step), as_bytes(level.reshape(k, -1)[:, :size])], dim=1)
 
     def decode(self, raw: Tensor, size: int, dtype: str) -> Said:
-        """Step times whole number."""
+        """Multiply each integer by its step.   # (k, b) uint8 -> (k, d)"""
         k, buckets = len(raw), _buckets(size)
         step = as_numbers(raw[:, : 4 * buckets], torch.float32)
         level = raw[:, 4 * buckets :].contiguous().view(torch.int8).float()
@@ -50,7 +50,7 @@ class Int8(Codec, frozen=True, tag="int8"):
         return Said(level.mul_(step[:, :, None]).reshape(k, -1)[:, :size].to(torch_type(dtype)))
 
     def problem(self, raw: memoryview, size: int, dtype: str, largest: float) -> str | None:
-        """Steps must be finite, not negative and not too large; -128 is no level."""
+        """Check the steps: finite, not negative and not too large; -128 is no level."""
         steps = raw[: 4 * _buckets(size)]
         if (np.frombuffer(raw[len(steps) :], np.int8) == -128).any() or np.signbit(np.frombuffer(steps, "<f4")).any():
             return "malformed"

@@ -1,8 +1,8 @@
-"""Random-k: a random share of the coordinates, drawn by each sender anew in each round, as they are.
+"""Random-k: a random share of the coordinates, drawn by each sender anew in each round, unchanged.
 
-A receiver draws the same subset from the key that the message brings, so no index is sent. Each sender has a mask of its own: by the law of in-degrees a
-coordinate is then heard by as many as if the message had been lost with probability 1 - share, and mixes far better than
-with one mask for all (0.267 against 0.566 a round for half of the coordinates, n = 96, s = 7).
+A receiver draws the same subset from the key in the message, so no index is sent. Each sender has its own mask: a coordinate is then received by as many
+nodes as if messages had been lost with probability 1 - share, and mixes far better than with one mask for all (0.267 against 0.566 a round for half of
+the coordinates, n = 96, s = 7).
 
 Layout: the key, 8 bytes; then the values by ascending coordinate.
 """
@@ -33,32 +33,32 @@ from epidemic.core.rng import words_of
 
 KEY_BYTES = 8
 REMEMBERED_BYTES = 1 << 24
-"""How much of the subsets that were drawn last is remembered."""
+"""Size of the cache of recent subsets, in bytes."""
 
 
 class RandomK(Partial, frozen=True, tag="random-k"):
     """A random `share` of the coordinates, another one in each message."""
 
     def bytes(self, size: int, dtype: str) -> int:
-        """The key and the values."""
+        """The size of the key and the values."""
         return KEY_BYTES + self.kept(size) * torch_type(dtype).itemsize
 
     def encode(self, rows: Tensor, keys: Sequence[int], before: Tensor | None = None) -> Tensor:
-        """Keys and values."""
+        """Encode as key and values.   # (k, d) -> (k, b) uint8"""
         short = np.array([key % 2**64 for key in keys], dtype=np.uint64)
         values = rows.gather(1, self._coordinates(short, rows.shape[1]).to(rows.device))
         marks = torch.from_numpy(short.astype("<u8").view(np.uint8).reshape(len(short), KEY_BYTES))
         return torch.cat([marks.to(rows.device), as_bytes(values)], dim=1)
 
     def decode(self, raw: Tensor, size: int, dtype: str) -> Said:
-        """Values where the key says."""
+        """Put the values at the coordinates of the key.   # (k, b) uint8 -> (k, d)"""
         keys = raw[:, :KEY_BYTES].contiguous().cpu().numpy().view("<u8").ravel()
         return spread(
             as_numbers(raw[:, KEY_BYTES:], torch_type(dtype)), self._coordinates(keys, size).to(raw.device), size
         )
 
     def problem(self, raw: memoryview, size: int, dtype: str, largest: float) -> str | None:
-        """Every key is one; values may be insane."""
+        """Check the magnitude of the values; every key is valid."""
         return None if sane(raw[KEY_BYTES:], dtype, largest) else "insane"
 
     def _coordinates(self, keys: NDArray[np.uint64], size: int) -> Tensor:
@@ -67,7 +67,7 @@ class RandomK(Partial, frozen=True, tag="random-k"):
 
 
 class _Memory:
-    """The subsets that were asked for last, as many as fit: whoever encodes rows in this process mostly decodes them as well."""
+    """A cache of recent subsets: a process that encodes rows usually decodes them as well."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[bytes, int, int], NDArray[np.int32]] = OrderedDict()
@@ -75,7 +75,7 @@ class _Memory:
         self._lock = threading.Lock()
 
     def __call__(self, keys: bytes, size: int, kept: int) -> NDArray[np.int64]:
-        """Which coordinates belong to each key, ascending.   # (k, kept)"""
+        """The coordinates that belong to each key, ascending.   # (k, kept)"""
         asked = keys, size, kept
         with self._lock:
             known = self._known.get(asked)
@@ -96,13 +96,13 @@ _remembered = _Memory()
 
 
 def _subsets(keys: bytes, size: int, kept: int) -> NDArray[np.int64]:
-    """Those with the smallest of as many random words, the first of equal ones.   # (k, kept)"""
+    """The positions of the smallest of `size` random words, the first of equal ones.   # (k, kept)"""
     words = words_of(np.frombuffer(keys, np.uint64).tolist(), -(-size // 2)).astype("<u8", copy=False)
     return smallest(words.view("<u4")[:, :size], kept, _bounds(size, kept))
 
 
 def _bounds(size: int, kept: int) -> tuple[np.uint32, np.uint32]:
-    """Between which words the last of the `kept` smallest almost certainly is: they are uniform, so no sample has to say so."""
+    """Words that almost certainly enclose the largest of the `kept` smallest: they are uniform, so no sample is needed."""
     share = kept / size
     around = 5 * math.sqrt(share * (1 - share) / size)
     low, high = (min(max(int(bound * 2**32), 0), 2**32 - 1) for bound in (share - around, share + around))

@@ -1,11 +1,11 @@
-"""Top-k with error feedback: of each model the coordinates that have changed most since they were last sent, as they are now.
+"""Top-k with error feedback: the coordinates of each model that have changed most since they were last sent, with their current values.
 
-A sender remembers what it has last said of each coordinate, from the initial model on, which everybody has. What was not said is not lost: its change grows
-until it is among the largest. Receivers take the values for what they are, a sample of the sender's model, and need to remember nothing,
-so messages may get lost and neighbours may change. (Top-k of differences that receivers add up is CHOCO, which needs the same neighbours for ever.)
+A sender remembers the last sent value of each coordinate, from the common initial model on. What was not sent is not lost: its change grows until it is
+among the largest. Receivers treat the values as a sample of the sender's model and need no memory, so messages may get lost and neighbours may change.
+(Top-k of differences that receivers add up is CHOCO, which needs the same neighbours for ever.)
 
-Layout, whichever is smaller: an int32 for each coordinate that is sent, ascending, then the values; or a bit for each coordinate (the lowest bit of
-the first byte is coordinate 0), then the values by ascending coordinate.
+Layout, whichever is smaller: an int32 for each coordinate that is sent, ascending, then the values; or a bit for each coordinate (the lowest bit of the
+first byte is coordinate 0), then the values by ascending coordinate.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class TopK(Partial, frozen=True, tag="top-k"):
     remembers: ClassVar[bool] = True
 
     def bytes(self, size: int, dtype: str) -> int:
-        """Which coordinates, and their values."""
+        """The size of the coordinates and their values."""
         return self._where_bytes(size) + self.kept(size) * torch_type(dtype).itemsize
 
     def encode(self, rows: Tensor, keys: Sequence[int], before: Tensor | None = None) -> Tensor:
-        """Coordinates and values; of equal changes the first coordinates."""
+        """Encode as coordinates and values; of equal changes the first coordinates.   # (k, d) -> (k, b) uint8"""
         size = rows.shape[1]
         columns = _largest(rows.clone() if before is None else rows - before, self.kept(size))
         where = torch.from_numpy(columns).to(rows.device)
@@ -57,7 +57,7 @@ class TopK(Partial, frozen=True, tag="top-k"):
         return torch.cat([told, as_bytes(values)], dim=1)
 
     def decode(self, raw: Tensor, size: int, dtype: str) -> Said:
-        """Values where the message says."""
+        """Put the values at their coordinates.   # (k, b) uint8 -> (k, d)"""
         front = self._where_bytes(size)
         values = as_numbers(raw[:, front:], torch_type(dtype))
         if self._bitmap(size):
@@ -68,7 +68,7 @@ class TopK(Partial, frozen=True, tag="top-k"):
         return spread(values, where, size)
 
     def problem(self, raw: memoryview, size: int, dtype: str, largest: float) -> str | None:
-        """As many coordinates as there are values, all of them in the model, in the one order that there is."""
+        """Check that the coordinates are distinct, valid and in canonical order, and the magnitude of the values."""
         front = self._where_bytes(size)
         if self._bitmap(size):
             bits = np.unpackbits(np.frombuffer(raw[:front], np.uint8), bitorder="little")
@@ -88,9 +88,9 @@ class TopK(Partial, frozen=True, tag="top-k"):
 
 
 def _largest(change: Tensor, kept: int) -> NDArray[np.int64]:
-    """Which columns have the largest magnitudes of each row, ascending; of equal ones the first; what is no number counts as infinite.   # (k, kept)
+    """The columns of the largest magnitudes of each row, ascending; the first of equal ones; NaN counts as infinite.   # (k, kept)
 
-    Magnitudes are compared as whole numbers, which have their order. `change` is overwritten.
+    Magnitudes are compared as integers, which have the same order. `change` is overwritten.
     """
     exact = (change if change.dtype == torch.float64 else change.float()).cpu()
     whole = torch.int64 if exact.dtype == torch.float64 else torch.int32

@@ -1,4 +1,4 @@
-"""Data: where samples come from, by kind, and how they are divided among the nodes.
+"""Data: sources of samples, by kind, and partitions among the nodes.
 
 May be imported by: `experiment/`, `runtime/` and everything above them. Nothing here downloads anything unless `epidemic data fetch` asks for it.
 To add a source: a frozen Struct derived from `Source` with `read`, in a file of its own; list it in this file. A partition: a Struct derived from

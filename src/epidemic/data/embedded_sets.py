@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from epidemic.core.errors import BadInput
-from epidemic.data.base import Array, Dataset, Samples, Source, scaled_bytes, stratified
+from epidemic.data.base import Array, Dataset, KnownSize, Samples, Source, scaled_bytes, stratified
 from epidemic.data.idx import FASHION
 
 
@@ -18,6 +18,8 @@ def _embedded(name: str) -> dict[str, Array]:
 
 
 class _Embedded(Source, frozen=True):
+    built_in: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.path is not None:
@@ -28,6 +30,7 @@ class Fashion(_Embedded, frozen=True, tag="fashion"):
     """Embedded: 8,000 + 2,000 images of Fashion-MNIST, reduced to 14 x 14."""
 
     about: ClassVar[str] = "embedded: Fashion-MNIST reduced to 14 x 14 pixels, 8,000 training and 2,000 test images"
+    size: ClassVar[KnownSize | None] = (1, 14, 14), 10, 10_000, 2000
 
     def read(self) -> Dataset:
         stored = _embedded("fashion.npz")
@@ -40,6 +43,7 @@ class Digits(_Embedded, frozen=True, tag="digits"):
     """Embedded: the 1,797 real handwritten digits of 8 x 8 pixels; every fifth (stratified) is for testing."""
 
     about: ClassVar[str] = "embedded: 1,797 handwritten digits of 8 x 8 pixels, 360 of them for testing"
+    size: ClassVar[KnownSize | None] = (1, 8, 8), 10, 1437, 360
 
     def read(self) -> Dataset:
         stored = _embedded("digits.npz")

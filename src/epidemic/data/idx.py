@@ -15,7 +15,7 @@ from epidemic.data.base import Array, Dataset, Samples, Source, find_directory, 
 
 FASHION = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
-"""Where Debian's package dataset-fashion-mnist puts it."""
+"""Where Debian's package dataset-fashion-mnist installs it."""
 
 
 class MNIST(Source, frozen=True, tag="mnist"):

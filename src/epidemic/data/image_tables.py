@@ -28,7 +28,7 @@ class ImageTable(Labelled, frozen=True, tag="image-table"):
     )
 
     channels: int = 3
-    """3 for colour, 1 for grey."""
+    """3 for colour, 1 for greyscale."""
     image: str | None = None
     """The column of the pictures; not set: the one that holds pictures."""
     label: str | None = None
@@ -63,7 +63,7 @@ class ImageTable(Labelled, frozen=True, tag="image-table"):
         return Dataset(Samples(train, train_y), Samples(test, test_y), found.classes, *scaled_bytes(), note=note)
 
     def _splits(self) -> dict[str, list[Path]]:
-        """The files of each split; what is used is what is returned."""
+        """The files of each split that is used."""
         place = find_directory(self.path, "image-table")
         if place.is_file():
             if place.suffix.lower() != ".parquet":
@@ -82,7 +82,7 @@ class ImageTable(Labelled, frozen=True, tag="image-table"):
         )
 
     def _columns(self, path: Path) -> _Columns:
-        """Which columns hold what, as the settings, the metadata and the types of the first file say."""
+        """The columns of inputs and labels, by the settings, the metadata and the types of the first file."""
         schema = opened(path).schema_arrow
         features = _features(schema.metadata or {})
         there = [str(name) for name in schema.names]
@@ -110,7 +110,7 @@ class _Columns(NamedTuple):
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict[str, Any]:
-    """What Hugging Face's metadata says of each column; empty if there is none."""
+    """Hugging Face's metadata for each column; empty if there is none."""
     try:
         found = msgspec.json.decode(metadata.get(b"huggingface", b"{}"))["info"]["features"]
     except (msgspec.MsgspecError, KeyError, TypeError, RecursionError):

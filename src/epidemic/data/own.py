@@ -1,4 +1,4 @@
-"""A user's own data: arrays in a file, a function of theirs, or whatever they hand over in Python."""
+"""A user's own data: arrays in a file, a function, or objects given in Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHER_KINDS = {
 
 
 class Arrays(Labelled, frozen=True, tag="arrays"):
-    """A NumPy .npz file with train_x, train_y, test_x, test_y, and optionally train_groups (whose sample it is)."""
+    """A NumPy .npz file with train_x, train_y, test_x, test_y, and optionally train_groups (the producer of each sample)."""
 
     about: ClassVar[str] = "a NumPy .npz file with train_x, train_y, test_x, test_y (and train_groups)"
 
@@ -73,7 +73,7 @@ class PythonData(Labelled, frozen=True, tag="python"):
 
 
 def as_dataset(made: Any, what: str, declared: Sequence[str] | None = None) -> Dataset:
-    """A Dataset from whatever a user hands over: one, a pair of sample sets, or arrays."""
+    """A Dataset from what a user gives: one, a pair of sample sets, or arrays."""
     if isinstance(made, Dataset):
         return made if declared is None else as_declared(made, declared)
     if is_sample_set(made):

@@ -29,7 +29,7 @@ class Pictures(NamedTuple):
 
 
 def opened(path: Path) -> Any:
-    """A Parquet file, of which nothing has been read but what it says of itself."""
+    """Open a Parquet file; only its metadata is read."""
     parquet = need("pyarrow.parquet", "Parquet files")
     try:
         return parquet.ParquetFile(path)
@@ -40,14 +40,14 @@ def opened(path: Path) -> Any:
 def read_pictures(
     paths: Sequence[Path], image: str, label: str, *, channels: int, size: tuple[int, int] | None = None
 ) -> Pictures:
-    """The pictures and labels of these files, one after the other.
+    """The images and labels of these files, in order.
 
     Args:
         paths: The files.
-        image: The column of the pictures: bytes, or a struct that has some.
+        image: The column of the images: bytes, or a struct that has some.
         label: The column of the labels.
-        channels: 3 for colour, 1 for grey.
-        size: Height and width of all pictures; those of the first one, if that is not known.
+        channels: 3 for colour, 1 for greyscale.
+        size: Height and width of all images; None: those of the first one.
     """
     files = [opened(path) for path in paths]
     total = sum(file.metadata.num_rows for file in files)

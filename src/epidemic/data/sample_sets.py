@@ -1,6 +1,6 @@
-"""Sample sets: what PyTorch calls a map-style data set. Anything with a length that gives (input, label) by number.
+"""Sample sets, PyTorch's map-style data sets: anything with a length that returns (input, label) by number.
 
-Every sample is read once, so that a random transformation is drawn once as well. A few are read again, to say so where it matters.
+Every sample is read once, so a random transformation is drawn once as well. A few are read again, to report that where it matters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from epidemic.core.reading import tell
 from epidemic.data.base import Array, as_floats
 
 READ_AGAIN = 8
-"""Samples that are read twice; a picture that is mirrored by the toss of a coin stays the same all those times once in 256."""
+"""Samples that are read twice; an image that is mirrored at random stays the same in all of them once in 256 cases."""
 
 
 class SampleSet(Protocol):
@@ -41,8 +41,8 @@ class Read:
 
 
 def is_sample_set(thing: Any) -> bool:
-    """Whether this gives samples one by one, and is not an array or a list of numbers."""
-    torch_data = sys.modules.get("torch.utils.data")  # who has such an object has imported it
+    """Whether an object returns samples by number, and is not an array or a list of numbers."""
+    torch_data = sys.modules.get("torch.utils.data")  # such an object implies that it was imported
     if torch_data is not None and isinstance(thing, torch_data.Dataset | torch_data.DataLoader):
         return True
     if isinstance(thing, tuple | list | dict | str | bytes) or hasattr(thing, "__array__"):
@@ -100,7 +100,7 @@ def read_samples(samples: Any, what: str) -> Read:
 
 
 def drawn_once(samples: Any, read: Read, what: str) -> str:
-    """A line that says so, if some of the first samples differ when they are read again: a random transformation is not repeated."""
+    """A warning if some of the first samples differ when read again: a random transformation is drawn only once."""
     for i in range(min(READ_AGAIN, len(read.labels))):
         x, y = _sample(samples, i, what)
         before = read.inputs[i]

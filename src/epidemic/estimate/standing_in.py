@@ -8,20 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from epidemic.core.errors import BadInput
-from epidemic.data import Dataset, Samples
+from epidemic.data import Dataset, Samples, Source
+from epidemic.data.base import KnownSize
 from epidemic.experiment import Experiment
 
 PROBE_TESTS = 200
 PROBE_SAMPLES = 64  # that a node has where the data is not there, unless that were more than
 MOST_SAMPLES = 20_000  # in all
-
-SHAPES: dict[str, tuple[tuple[int, ...], int, int, int]] = {
-    "fashion": ((1, 14, 14), 10, 10_000, 2000),
-    "digits": ((1, 8, 8), 10, 1437, 360),
-    "cifar10": ((3, 32, 32), 10, 50_000, 10_000),
-    "femnist": ((1, 28, 28), 62, 720_000, 80_000),
-}
-"""Data that need not be there, by its kind: input shape, classes, and about how many samples for training and testing."""
 
 
 class SampleSizes(NamedTuple):
@@ -46,9 +39,10 @@ def source_of(experiment: Experiment) -> SampleSource:
     try:
         data = experiment.load_data()
     except BadInput:
-        if kind_of(experiment) not in SHAPES:
+        known = size_of(experiment)
+        if known is None:
             raise
-        shape, _, train, tests = SHAPES[kind_of(experiment)]
+        shape, _, train, tests = known
         each = math.prod(shape) + 8
         watched = watched_of(experiment, tests)
         return SampleSource(None, SampleSizes(train * each, tests * each, watched * each), tests, tests)
@@ -68,6 +62,11 @@ def bytes_of(samples: Samples) -> int:
     return int(samples.inputs.nbytes + samples.targets.nbytes)
 
 
+def size_of(experiment: Experiment) -> KnownSize | None:
+    """Input shape, classes, and how many samples for training and testing its data is known to have; None if nobody knows."""
+    return experiment.data.size if isinstance(experiment.data, Source) else None
+
+
 def kind_of(experiment: Experiment) -> str:
     """What its data is called; empty for arrays of a user's own."""
     table = experiment.table()["data"]
@@ -76,7 +75,9 @@ def kind_of(experiment: Experiment) -> str:
 
 def stand_in(experiment: Experiment) -> Dataset:
     """Random samples in the shape of data that is known."""
-    shape, classes, _, _ = SHAPES[kind_of(experiment)]
+    known = size_of(experiment)
+    assert known is not None
+    shape, classes, _, _ = known
     rng = np.random.default_rng(1)
 
     def some(size: int) -> Samples:

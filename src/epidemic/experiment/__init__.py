@@ -1,7 +1,7 @@
 """The whole specification of a run.
 
-`spec.py` is the value, `files.py` its TOML file, `differences.py` what may differ between two of them, `fingerprint.py` how a
-user's own objects are told apart, `modules.py` which modules of a user's own it names, `locations.py` where a run has found what it names.
+`spec.py` is the value, `files.py` its TOML file, `differences.py` what may differ between two of them, `fingerprint.py` identifies a user's own objects,
+`modules.py` finds the user's own modules that it names, `locations.py` records where a run has found what it names.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Experiments as TOML files.
 
-The file is strict: an unknown key or kind is an error with the nearest valid one.
+Reading is strict: an unknown key or kind is an error that names the nearest valid one.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from epidemic.participation import participation_from
 from epidemic.topology import topology_from
 
 MAX_SEEDS = 10_000
-"""More seeds than anybody has time for are a slip."""
+"""Most seeds of an experiment; more are a mistake."""
 LARGEST_TOML = 2**26
-"""Bytes of a file of settings; explicit graphs are the largest part of one."""
+"""Most bytes of a file of settings; explicit graphs are the largest part of one."""
 
 
 def experiment_from(table: Mapping[str, Any]) -> Experiment:
-    """The experiment that the tables of a file describe."""
+    """Build the experiment that the tables of a file describe."""
     known = [f.name for f in msgspec.structs.fields(Experiment)]
     for key in table:
         if key not in known:
@@ -70,7 +70,7 @@ def _partition(table: Any) -> Partition:
 
 
 def read_table(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file. Modules that they name are found beside it; what the file of a run names, where that run has found it."""
+    """Read the tables of a TOML file. Modules that it names are found beside it, or where the run of that directory found them."""
     table = read_toml(path)
     if not table:
         raise BadInput(
@@ -82,31 +82,31 @@ def read_table(path: str | Path) -> dict[str, Any]:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file that is only looked at: nothing beside it is ever imported."""
+    """Read the tables of a TOML file without importing anything."""
     try:
         with Path(path).open("rb") as file:
-            raw = file.read(LARGEST_TOML + 1)  # a device has no end
+            raw = file.read(LARGEST_TOML + 1)  # a device never ends
         if len(raw) > LARGEST_TOML:
             raise BadInput(
                 f"{path} has more than {LARGEST_TOML >> 20} MiB, more than any file of settings; give another one"
             )
-        text = raw.decode("utf-8-sig")  # some editors begin a file with a byte order mark
+        text = raw.decode("utf-8-sig")  # some editors write a byte order mark
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
         way = spoken(
             f"simulate({str(Path(path) / 'experiment.toml')!r}, {str(path)!r}, resume=True)", f"--resume {path}"
         )
-        held = f"; go on with the run in it by {way}" if (Path(path) / "experiment.toml").is_file() else ""
+        held = f"; resume the run in it with {way}" if (Path(path) / "experiment.toml").is_file() else ""
         raise BadInput(f"{path} cannot be read: {reason}{held}") from None
     return parse_toml(text, str(path))
 
 
 def load(path: str | Path, settings: list[str] | None = None) -> Experiment:
-    """An experiment from a TOML file.
+    """Read an experiment from a TOML file.
 
     Args:
         path: The file; `epidemic init FILE` writes one with every default in it.
-        settings: Changes on top, as on the command line: ["topology.s=4", "rounds=50"].
+        settings: Changes, as on the command line: ["topology.s=4", "rounds=50"].
 
     Returns:
         The experiment, checked. Modules that the file names are found beside it.
@@ -121,10 +121,10 @@ def load(path: str | Path, settings: list[str] | None = None) -> Experiment:
 
 
 def as_experiment(given: Any) -> Experiment:
-    """An experiment as it is, or from the path of its TOML file, or from such a file's tables as a dict.
+    """An experiment from any accepted form: itself, the path of its TOML file, or such a file's tables as a dict.
 
     Raises:
-        BadInput: It is something else, or the file or the tables are wrong.
+        BadInput: It is something else, or the file or the tables are invalid.
     """
     if isinstance(given, Experiment):
         return given
@@ -138,13 +138,13 @@ def as_experiment(given: Any) -> Experiment:
 
 
 def first_seeds(count: int, name: str = "seeds") -> list[int]:
-    """The seeds 1 to `count`; `name` is what the user calls that number."""
+    """The seeds 1 to `count`; `name` is the name of that number in messages."""
     require_int(name, count, 1, MAX_SEEDS)
     return list(range(1, count + 1))
 
 
 def numbered_seeds(count: int, settings: list[str]) -> list[str]:
-    """The settings with the seeds 1 to `count`, as the option --seeds asks for them."""
+    """The settings with the seeds 1 to `count` added, as for the option --seeds."""
     seeds = first_seeds(count, argument("seeds"))
     if any(parse_setting(text)[0] == "seeds" for text in settings):
         raise BadInput("--set seeds and --seeds contradict each other; leave one out")
@@ -152,7 +152,7 @@ def numbered_seeds(count: int, settings: list[str]) -> list[str]:
 
 
 def with_settings(table: Mapping[str, Any], settings: list[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """The tables with `topology.s=4` and the like applied; a new kind takes nothing over from the old one."""
+    """The tables with settings such as `topology.s=4` applied; a new kind keeps nothing of the old one."""
     pairs = settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings)
     changes: dict[str, Any] = {}
     for key, value in pairs:
@@ -167,7 +167,7 @@ def with_settings(table: Mapping[str, Any], settings: list[str] | Mapping[str, A
 
 
 def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables with changes on top; a table that changes its kind is replaced."""
+    """The tables with changes applied; a table that changes its kind is replaced."""
     result = dict(table)
     for key, value in changes.items():
         old = result.get(key)
@@ -180,7 +180,7 @@ def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def to_toml(experiment: Experiment) -> str:
-    """The file that holds this experiment, every value written out."""
+    """The TOML file of an experiment, every value written out."""
     if not experiment.portable:
         raise BadInput("an experiment with objects of your own cannot be written to a file")
     table = experiment.table()
@@ -196,7 +196,7 @@ def _key(key: str) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """A value as a TOML file writes it, on one line."""
+    """A value in TOML, on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -1,6 +1,6 @@
-"""Where things are that the experiment file of a run names without saying it: modules of a user's own, data by a relative path, files of its clock.
+"""Locations that an experiment file does not contain: the user's own modules, the base of a relative data path, files of its clock.
 
-Written down beside the file, so that the run goes on from any other directory.
+They are stored beside the file, so that the run can be resumed from any other directory.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ PLACES = "places.json"
 
 
 class Places(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a run remembers of where it was started."""
+    """The locations found when a run was started."""
 
-    modules: list[str] = []  # directories in which its own modules were found
-    paths_from: str = ""  # the directory that a relative data.path begins in
-    clock: str = ""  # the directory in which files of its clock were found
+    modules: list[str] = []  # directories of its own modules
+    paths_from: str = ""  # base of a relative data.path
+    clock: str = ""  # directory of the files of its clock
 
 
 def note_places(directory: Path, table: Mapping[str, Any]) -> None:
-    """Write down where this process has found what an experiment's table names; nothing, if all is where anybody finds it."""
+    """Write the locations that this process has found for an experiment's table; nothing if the defaults find everything."""
     modules = modules_found_in(reference.partition(":")[0] for reference in references(table).values())
     files = _clock_files(table)
     places = Places(modules, str(Path.cwd()) if _relative(table) else "", str(found_in(files)) if files else "")
@@ -39,7 +39,7 @@ def note_places(directory: Path, table: Mapping[str, Any]) -> None:
 
 
 def as_remembered(table: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """The tables of a file as they were meant by the run in the same directory: its modules are found, its data is where it was."""
+    """The tables of a file with the locations stored in its directory: modules are found, and data paths are absolute."""
     try:
         places = msgspec.json.decode(read_bounded(directory / PLACES), type=Places)
     except UNREADABLE:
@@ -54,7 +54,7 @@ def as_remembered(table: dict[str, Any], directory: Path) -> dict[str, Any]:
 
 
 def found_in(files: Sequence[str]) -> Path:
-    """The directory in which all these files are: the current one, or one beside a file that was read; the current one if none is."""
+    """The directory that has all these files: the current one, or that of a file that was read; the current one if none has."""
     places = [Path.cwd(), *own_places()]
     return next((place for place in places if all((place / file).is_file() for file in files)), Path.cwd())
 
@@ -64,7 +64,7 @@ def _clock_files(table: Mapping[str, Any]) -> list[str]:
 
 
 def _relative(table: Mapping[str, Any]) -> str:
-    """data.path, if it depends on the current directory."""
+    """data.path if it depends on the current directory; otherwise empty."""
     data = table.get("data")
     path = data.get("path") if isinstance(data, Mapping) else None
     return path if isinstance(path, str) and not Path(path).is_absolute() else ""

@@ -35,9 +35,7 @@ def clock_section(shown: ReportContents) -> str:
         figures.append(lines_figure("staleness", "Staleness: how old messages were when they were used", shown.by_time("staleness"), x,
                                     "seconds between sending and use, mean", from_zero=True))  # fmt: skip
     if any(min(found.mean, default=0.0) != max(found.mean, default=0.0) for found in shown.curves("online")):
-        figures.append(
-            lines_figure("online", "Nodes that are there", shown.by_time("online"), x, "nodes", from_zero=True)
-        )
+        figures.append(lines_figure("online", "Nodes online", shown.by_time("online"), x, "nodes", from_zero=True))
     note = (
         "Busy is the share of the nodes' online time since the start in which they trained, or their uplinks sent; a dash where uplinks have"
         " no limit. Messages are those of all nodes: used ones went into a model, wasted ones came and were of no use (late, replaced, over a"

@@ -84,7 +84,7 @@ def _draw_graph(axes: Any, graph: Graph, kind: str) -> None:
     axes.set_axis_off()
     degree = graph.in_degree
     heard = f"{degree.min()}" if degree.min() == degree.max() else f"{degree.min()} to {degree.max()}"
-    axes.set_title(f"{kind}, {graph.n} nodes, round 0: everybody hears {heard}", fontsize=11, loc="left")
+    axes.set_title(f"{kind}, {graph.n} nodes, round 0: every node receives {heard}", fontsize=11, loc="left")
 
 
 def _draw_degrees(axes: Any, graph: Graph, kind: str) -> None:

@@ -109,7 +109,7 @@ def run_batch(
             sent(job.experiment)  # says what cannot be
     told = all_of(callbacks)
     if workers > 1 and told.those:
-        raise BadInput("callbacks are told of runs in one process only; use one worker")
+        raise BadInput("callbacks work in one process only; use one worker")
     for job in jobs:
         job.check()
     skipped = [job for job in jobs if job.finished]

@@ -169,7 +169,7 @@ def _check_directories(methods: Mapping[str, Experiment], out: Path, resume: boo
             if run_directory.run_info() is not None and not resume:
                 way = spoken("resume=True", "--resume")
                 raise BadInput(
-                    f"{out} holds an earlier comparison; go on with {way} or choose another {argument('out')}"
+                    f"{out} holds an earlier comparison; resume with {way} or choose another {argument('out')}"
                 )
             run_directory.check(resume=resume)
 

@@ -1,11 +1,11 @@
-"""What the theory of Epidemic Learning says, as functions that simulation is checked against.
+"""The theory of Epidemic Learning, as functions that simulations are checked against.
 
-Source: de Vos et al., NeurIPS 2023 (theorem 1, lemmas 1-3 and the appendix's constants), with exact values where the
-paper has bounds. Notation: n nodes, s messages a node and round, D(X) the mean squared distance of the models to their mean,
-A the number of models that a node receives, b how many nodes are malicious, f how many malicious models a node tolerates, T rounds. Division by zero
-means infinity, as in the paper's minima. What is said of malicious nodes is this project's, but for `rpel`.
+Source: de Vos et al., NeurIPS 2023 (theorem 1, lemmas 1-3 and the appendix's constants), with exact values where the paper has bounds. Notation: n nodes, s
+messages per node and round, D(X) the mean squared distance of the models to their mean, A the number of models that a node receives, b malicious nodes, f
+malicious models that a node tolerates, T rounds. Division by zero means infinity, as in the paper's minima. The results on malicious nodes are this
+project's own, except `rpel`.
 
-May be imported by: everything below it in the list of ARCHITECTURE.md. It needs no PyTorch.
+May be imported by everything below it in the list of ARCHITECTURE.md. It needs no PyTorch.
 To add a result: a function with its source (paper, theorem) in the file of its subject, listed here, and a test against exact or published values.
 """
 

@@ -1,14 +1,14 @@
-"""Malicious nodes chosen by somebody who has seen all graphs of the run: how many node-rounds can be bad then.
+"""Malicious nodes chosen by an adversary that has seen all graphs of the run: the number of bad node-rounds.
 
-Such an adversary can give a node-round whatever in-neighbours it has, so that "no bad node-round at all" can be promised only if f >= b. But it has only
-C(n, b) choices for all rounds together: if for a fixed choice there are k bad node-rounds or more with probability P_k, then for the worst choice
-with at most C(n, b) P_k. The number of bad node-rounds of a fixed choice is
+Such an adversary can give a node-round any in-neighbours that it has, so "no bad node-round at all" can be promised only if f >= b. But it has only C(n, b)
+choices for all rounds together: if for a fixed choice there are k bad node-rounds or more with probability P_k, then for the worst choice with probability
+at most C(n, b) P_k. The number of bad node-rounds of a fixed choice is
 
     pull        binomial: all h T node-rounds are independent
     elsewhere   a sum over independent rounds of numbers between 0 and M with mean h p, M the most nodes that b nodes can reach f + 1 times each
                 with s messages each; Hoeffding's inequality for bounded variables, with the relative entropy
 
-On a graph that does not change there is no such limit: M nodes may be bad in every round.
+On a static graph there is no such limit: M nodes may be bad in every round.
 """
 
 from __future__ import annotations

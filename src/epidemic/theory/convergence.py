@@ -40,7 +40,7 @@ def _over(a: float, b: float) -> float:
 
 
 def lr_oracle(n: int, s: int, rounds: int, problem: Problem) -> float:
-    """The theorem's step size for EL-Oracle."""
+    """The step size of the theorem for EL-Oracle."""
     require_int("rounds", rounds, 1)
     smooth, gap, noise, het = problem.constants
     return min(
@@ -51,7 +51,7 @@ def lr_oracle(n: int, s: int, rounds: int, problem: Problem) -> float:
 
 
 def lr_local(n: int, s: int, rounds: int, problem: Problem) -> float:
-    """The theorem's step size for EL-Local."""
+    """The step size of the theorem for EL-Local."""
     require_int("rounds", rounds, 1)
     smooth, gap, noise, het = problem.constants
     b = beta(n, s)

@@ -1,8 +1,8 @@
-"""The contraction of a round in which not everybody takes part, or messages carry a part of the model only: exact factors.
+"""Exact contraction factors of rounds in which not all nodes take part, or messages carry only a part of the model.
 
-All are around the old mean: the expected mean squared distance to it after a round, in units of D(X). They follow from one
-identity: if a node's new model has weights w over itself and others who are a uniformly random choice, its factor is
-E[(n sum(w^2) - 1) / (n - 1)]; for uniform weights over A others and itself that is E[(1 - A/(n-1)) / (A + 1)].
+All are around the old mean: the expected mean squared distance to it after a round, in units of D(X). They follow from one identity: if a node's new model
+has weights w over itself and a uniformly random choice of others, its factor is E[(n sum(w^2) - 1) / (n - 1)]; for uniform weights over A others and itself
+that is E[(1 - A/(n-1)) / (A + 1)].
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ def beta_aware(n: int, s: int, m: int) -> float:
 
 
 def alpha_blind(n: int, s: int, p: float) -> float:
-    """EL-Oracle among all nodes, each of whom takes part with probability p; messages to the others are lost."""
+    """EL-Oracle among all nodes, each taking part with probability p; messages to the others are lost."""
     require_real("p", p, 0, 1)
     return 1 - p * (1 - alpha_with_loss(n, s, 1 - p))
 
 
 def beta_blind(n: int, s: int, p: float) -> float:
-    """EL-Local among all nodes, each of whom takes part with probability p; messages to the others, a share 1 - p, are lost."""
+    """EL-Local among all nodes, each taking part with probability p; messages to the others, a share 1 - p, are lost."""
     require_real("p", p, 0, 1)
     return 1 - p * (1 - beta_with_loss(n, s, 1 - p))
 
 
 def alpha_blind_of(n: int, s: int, m: int) -> float:
-    """EL-Oracle among all nodes, exactly m of whom take part; messages to the others are lost."""
+    """EL-Oracle among all nodes, of which exactly m take part; messages to the others are lost."""
     check_size(n, s)
     require_int("m", m, 1, n)
     heard = range(max(0, s - (n - m)), min(s, m - 1) + 1)  # of the s neighbours of an active node, those who are active
@@ -66,7 +66,7 @@ def alpha_blind_of(n: int, s: int, m: int) -> float:
 
 
 def beta_blind_of(n: int, s: int, m: int) -> float:
-    """EL-Local among all nodes, exactly m of whom take part; of their messages (n - m) / (n - 1) are lost."""
+    """EL-Local among all nodes, of which exactly m take part; of their messages (n - m) / (n - 1) are lost."""
     check_size(n, s)
     require_int("m", m, 1, n)
     return 1 - m / n * (1 - contraction_from_indegree(*binomial(m - 1, s, n - 1 - s), n))

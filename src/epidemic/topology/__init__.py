@@ -1,4 +1,4 @@
-"""Who talks to whom: every topology of the paper's Table 1 and experiments, and those it is compared with since, by kind."""
+"""Topologies: every one of the paper's Table 1 and experiments, and later ones it is compared with, by kind."""
 
 from __future__ import annotations
 

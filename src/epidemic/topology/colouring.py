@@ -1,4 +1,4 @@
-"""Edge colourings: the links of a graph as few matchings, in each of which everybody has one partner at most."""
+"""Edge colourings: the links of a graph as a few matchings, in each of which a node has at most one partner."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Colouring:
         self._colours = colours
 
     def add(self, u: int, v: int) -> bool:
-        """Colour one more link, changing others if need be; False if that is not possible with so few colours."""
+        """Colour one more link, recolouring others if necessary; False if so few colours do not suffice."""
         both = self._spare[u] & self._spare[v]
         if both:
             self._set(u, v, _lowest(both))

@@ -16,7 +16,7 @@ from epidemic.topology.wrappers import Wrapper
 
 
 class Fragments(Wrapper, frozen=True, tag="fragments"):
-    """Another topology, of which each of `k` parts of the models has graphs of its own. One part is that topology itself."""
+    """Another topology, of which each of `k` parts of the models has its own graphs. One part is that topology itself."""
 
     k: int = 4
 
@@ -25,7 +25,7 @@ class Fragments(Wrapper, frozen=True, tag="fragments"):
         super().__post_init__()
 
     def draw(self, n: int, round: int, streams: Streams) -> Graph:
-        """That of the first part."""
+        """The graph of the first part."""
         return self.graph_among(n, round, streams, None)
 
     def graph_among(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Graph:
@@ -40,5 +40,5 @@ class Fragments(Wrapper, frozen=True, tag="fragments"):
 
 
 def fragments_of(topology: GivesGraphs) -> int:
-    """Into how many parts a topology cuts the models, each with graphs of its own."""
+    """The number of parts, with a graph each, that a topology cuts the models into."""
     return topology.k if isinstance(topology, Fragments) else 1

@@ -1,22 +1,23 @@
-"""MATCHA (Wang et al. 2019): of the matchings that a fixed graph consists of, each round has some.
+"""MATCHA (Wang et al. 2019): a fixed graph is cut into matchings, and each round uses some of them.
 
-The links of the inner graph are cut into m matchings. Matching j is there with probability p_j, independently and anew each round; the p_j add up
-to at most budget * m and make lambda_2, the second smallest eigenvalue of the mean Laplacian, as large as possible. A round's weights are W = I - alpha L,
-with the alpha for which the spectral norm rho of E[W^T W] - J is smallest:
+The links of the inner graph are cut into m matchings. Matching j is used with probability p_j, independently in each round; the p_j sum to at most
+budget * m and maximise lambda_2, the second smallest eigenvalue of the mean Laplacian. A round's weights are W = I - alpha L, with the alpha that minimises
+the spectral norm rho of E[W^T W] - J:
 
   E[W^T W] = I - 2 alpha Lbar + alpha^2 (Lbar^2 + 2 Ltilde),   Lbar = sum p_j L_j,   Ltilde = sum p_j (1 - p_j) L_j
 
 A node's weight of its own model may be negative: 1 - alpha times the number of its links.
 
-lambda_2 is concave in p, and so is the soft minimum of all eigenvalues but the first, which is smooth as well: that one is maximised, harder and harder.
-rho is convex in alpha: its slope is bisected.
+lambda_2 is concave in p, and so is the smooth soft minimum of all eigenvalues but the first: that one is maximised, with increasing sharpness. rho is convex
+in alpha: its slope is bisected.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import scipy.sparse
@@ -36,15 +37,15 @@ OPTIMAL_LIMIT = 300
 SHARPNESS = (1e-1, 1e-2, 1e-3, 1e-4)
 """Temperatures of the soft minimum, in units of lambda_2."""
 BETTER = 1e-6
-"""Equal probabilities are kept unless others raise lambda_2 by more than this part."""
+"""Equal probabilities are kept unless others increase lambda_2 by more than this fraction."""
 PROBABILITY_DIGITS, STEP_DIGITS = 5, 9
 """To so many digits machines which round differently agree."""
 
 
 class Matcha(Wrapper, frozen=True, tag="matcha"):
-    """A static graph whose links are cut into matchings; each round has a random choice of these, by `budget` of them on average.
+    """A static graph whose links are cut into matchings; each round uses a random choice of these, a share `budget` of them on average.
 
-    `inner` must be static and connected, with links that go both ways. `probabilities = "uniform"` gives all matchings the same one, which serves any number
+    `inner` must be static and connected, with links that go both ways. `probabilities = "uniform"` gives all matchings the same one, which works for any number
     of nodes and is often as good.
     """
 
@@ -59,6 +60,10 @@ class Matcha(Wrapper, frozen=True, tag="matcha"):
 
     budget: float = 0.5
     probabilities: Literal["optimal", "uniform"] = "optimal"
+
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {"": {"inner": {"kind": "regular", "s": s}, "probabilities": "uniform"}}
 
     def __post_init__(self) -> None:
         require_real("topology.budget", self.budget, above=0, high=1)
@@ -84,7 +89,7 @@ class Matcha(Wrapper, frozen=True, tag="matcha"):
             )
 
     def design(self, n: int, streams: Streams) -> Design:
-        """What is decided for the whole run."""
+        """The decisions for the whole run: matchings, probabilities and alpha."""
         self.check(n)
         graph = self.inner.graph(n, 0, streams)
         return _design(_Fixed(graph.digest(), graph), self.budget, self.probabilities)
@@ -111,7 +116,7 @@ class Design:
 
 @dataclass(frozen=True)
 class _Fixed:
-    """A graph that is told apart by what it is."""
+    """A graph that is identified by its content."""
 
     digest: str
     graph: Graph = field(compare=False)
@@ -122,7 +127,7 @@ def _design(fixed: _Fixed, budget: float, probabilities: str) -> Design:
     graph = fixed.graph.explicit()
     if not graph.undirected:
         raise BadInput(
-            "topology.inner has links that go one way, but MATCHA needs pairs; use a ring, torus, regular or geometric graph"
+            "topology.inner has directed links, but MATCHA needs pairs; use a ring, torus, regular or geometric graph"
         )
     if not graph.connected:
         raise BadInput("topology.inner is disconnected, so MATCHA never agrees on it; use another seed or more links")
@@ -157,7 +162,7 @@ class Matchings:
 
     @property
     def count(self) -> int:
-        """How many matchings."""
+        """The number of matchings."""
         return int(self.colour.max()) + 1
 
     def laplacian(self, weight: FloatArray) -> scipy.sparse.csr_array:
@@ -187,7 +192,7 @@ class Matchings:
 
 
 def best_probabilities(links: Matchings, budget: float) -> FloatArray:
-    """The probabilities, `budget` on average, for which lambda_2 of the mean Laplacian is largest; equal ones where those are as good.   # (m,)"""
+    """The probabilities, `budget` on average, that maximise lambda_2 of the mean Laplacian; equal ones if those are as good.   # (m,)"""
     from scipy.optimize import LinearConstraint, minimize  # takes a while to import, and few need it
 
     m = links.count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,10 @@ class Wrapper(Topology, frozen=True):
     """A topology made of another one, which a table may describe."""
 
     inner: Any
+
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {}
 
     def __post_init__(self) -> None:
         if isinstance(self.inner, dict):
@@ -121,7 +126,7 @@ class Every(Wrapper, frozen=True, tag="every"):
 
     @property
     def changes(self) -> str:
-        """How its graph changes, for people."""
+        """How its graph changes, in words."""
         return "never" if self.static else f"as its inner one does, every {self.period} rounds"
 
 
@@ -172,13 +177,13 @@ class Periodic(Wrapper, frozen=True, tag="periodic"):
 
     @property
     def changes(self) -> str:
-        """How its graph changes, for people."""
+        """How its graph changes, in words."""
         return "never" if self.static else f"as its inner one does, and is complete in one of {self.period} rounds"
 
 
 @dataclass(frozen=True)
 class _Held:
-    """Who can talk to whom when graphs are drawn that are held for some rounds."""
+    """Which nodes can talk when graphs are drawn that are held for some rounds."""
 
     reach: Reach
     period: int

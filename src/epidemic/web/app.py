@@ -184,7 +184,7 @@ class Live:
                 if view is None:
                     view = LivePage(
                         "gone - epidemic",
-                        [(None, "<h1>It is no longer there</h1><p><a href='/'>What is there</a></p>")],
+                        [(None, "<h1>It no longer exists</h1><p><a href='/'>Overview</a></p>")],
                     )
                 changed = [] if shown is None and view.digest == have else view.since(shown)
                 if changed or (shown is not None and shown.title != view.title):
@@ -308,9 +308,7 @@ def _asked(request: Request) -> tuple[str, str]:
 
 
 def _missing() -> Response:
-    view = LivePage(
-        "not found - epidemic", [(None, '<h1>There is no such page</h1><p><a href="/">What is there</a></p>')]
-    )
+    view = LivePage("not found - epidemic", [(None, '<h1>There is no such page</h1><p><a href="/">Overview</a></p>')])
     return HTMLResponse(view.document("/events/"), 404, headers=HEADERS)
 
 

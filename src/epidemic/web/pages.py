@@ -286,7 +286,7 @@ def group_page(catalogue: Catalogue, path: Path, runs: list[WatchedRun]) -> Live
     series = [(name, look, run.by_seed) for run, name, look in zip(drawn, labels(drawn), looks, strict=True)]
     counts = Counter(run.state.state for run in runs)
     few = (
-        f"{len(drawn)} of {len(begun)} runs are drawn: those that run, then the best."
+        f"{len(drawn)} of {len(begun)} runs are drawn: the running ones, then the best."
         if len(drawn) < len(begun)
         else ""
     )

@@ -116,7 +116,7 @@ def check_data(jobs: list[Job], place: Path | None) -> None:
             try:
                 find_directory(real_data(kind, place).path, kind)
             except BadInput as problem:
-                raise BadInput(str(problem).replace("set data.path to where it is", "give --data DIR")) from None
+                raise BadInput(str(problem).replace("set data.path to its location", "give --data DIR")) from None
 
 
 def data_settings(jobs: list[Job], place: Path | None) -> dict[Path, list[str]]:

@@ -169,7 +169,7 @@ def _alone(where: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BadInput(f"{where}: somebody else submits its runs at this moment; wait for it") from None
+            raise BadInput(f"{where}: another process is submitting its runs; wait for it") from None
         try:
             yield
         finally:
