@@ -255,7 +255,7 @@ class Member:
             "node_id": self.node_id, "carrier": self.node_id, "token": self.transport.token, "certificate": self.identity.encoded,
             "run": self.agreement.run, "round": 0, "start": self.what.rounds, "finished": False, "gone": False, **changed,
         }  # fmt: skip
-        agreement = values.pop("terms", self.agreement)
+        agreement = values.pop("agreement", self.agreement)
         return seal_handshakes([(Handshake(**values), self.identity)], agreement)
 
     def introduce(self, node_ids=range(3), **changed):
