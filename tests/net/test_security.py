@@ -395,7 +395,7 @@ def test_endless_and_ugly_words_in_terms_leave_the_log_short_and_plain(running, 
 def test_answers_that_are_too_long_or_too_many_do_no_harm(running, member):
     """Nodes greet whoever appears; this one answers with megabytes, a hundred times, and with rubbish."""
     asked = []
-    prefix = f"epidemic/{member.identity.cluster}/ask/hello/3"
+    prefix = f"epidemic/{member.identity.cluster}/ask/handshake/3"
 
     def reply(query):
         asked.append(1)
