@@ -17,6 +17,7 @@ from epidemic.cli.nodes import Insecure, stop_by_signal
 from epidemic.cli.options import Json, NoCode, Overwrite, Quiet, Settings
 from epidemic.core.errors import BadInput, Interrupted, RunFailed, require_int, require_real
 from epidemic.core.files import own_directory
+from epidemic.core.formatting import count
 from epidemic.core.progress import Waiting
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def cluster_init_command(
     names = hosts_in(hosts)
     folders = make_cluster(load(file, settings), names, own_directory(out), days=days, relay=relay, say=typer.echo)
     spare = len(folders) - len(names)
-    typer.echo(f"made {out}: {len(names)} nodes" + (f" and {spare} spare places" if spare else ""))
+    typer.echo(f"made {out}: {count(len(names), 'node')}" + (f" and {spare} spare places" if spare else ""))
     if spare:
         typer.echo(
             f"nodes = {len(folders)}, but --hosts names {len(names)}: {out}/node-{len(names)} and further ones are for nodes that come later"
@@ -167,8 +168,8 @@ def cluster_up_command(
         cluster: LocalCluster | None = None
         try:
             if not quiet and not as_json:
-                many = f"{len(shares)} process{'es' * (len(shares) > 1)}"
-                print(f"starting {len(folders)} nodes in {many}", file=sys.stderr, flush=True)
+                many = count(len(shares), "process")
+                print(f"starting {count(len(folders), 'node')} in {many}", file=sys.stderr, flush=True)
             cluster = _started(folders, len(shares), script, insecure=insecure)
             _attend(cluster, where, quiet=quiet or as_json, insecure=insecure)
         except KeyboardInterrupt:
@@ -351,10 +352,10 @@ def _report(cluster: LocalCluster, where: Path, deadline: float, on: str, *, as_
         )
     else:
         a = summary.final_accuracy
-        lasted = f"{summary.rounds} rounds"
+        lasted = count(summary.rounds, "round")
         if summary.seconds is not None:
             lasted = f"{summary.rounds} trainings of a node in {summary.seconds:g} s"
-        title = f"{summary.name}: {len(finished)} nodes, {lasted}, {on}"
+        title = f"{summary.name}: {count(len(finished), 'node')}, {lasted}, {on}"
         table = plain_table(title, "seed", "accuracy", "sd", "min", "max", "averaged", "loss", "D(X)", "sent")
         spread = [percent(v) for v in (a.mean, a.sd, a.min, a.max)] if a is not None else ["-"] * 4
         apart = "-" if summary.final_disagreement is None else f"{summary.final_disagreement:.3g}"
@@ -437,7 +438,7 @@ def _statuses(found: list[Status], directory: Path) -> Table:
     from epidemic.cli.statuses import status_table
 
     return status_table(
-        {s.node_id: s for s in found}, {s.node_id for s in found}, f"{directory}: {len(found)} nodes answer"
+        {s.node_id: s for s in found}, {s.node_id for s in found}, f"{directory}: {count(len(found), 'node')}"
     )
 
 
@@ -467,7 +468,7 @@ def cluster_gather_command(
 
     with replacing([own_directory(out)] if overwrite else []):
         summary = gather(directories, own_directory(out))
-    typer.echo(f"wrote {out}: {summary.rounds} rounds of {len(directories)} nodes")
+    typer.echo(f"wrote {out}: {count(summary.rounds, 'round')} of {count(len(directories), 'node')}")
     if summary.final_mean_model_loss is None:
         typer.echo(
             f"{OWN_DATA}; write it with: {shlex.join(['epidemic', 'export', str(out), '--mean', '-o'])} FILE.safetensors"

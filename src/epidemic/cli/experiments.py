@@ -14,6 +14,7 @@ from epidemic.cli.options import Json, NoCode, Overwrite, Quiet, RankCount, Rank
 from epidemic.cli.ranks import check_timeout, share, silent
 from epidemic.core.errors import BadInput, Interrupted
 from epidemic.core.files import directory_name, own_directory
+from epidemic.core.formatting import count
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -271,7 +272,7 @@ def _print_run(run: SimulationResult, where: Path) -> None:
     planned = rounds_planned(experiment.table())
     rounds += "" if planned is None or ends == [planned] else f" of {planned}"
     unit = TRAININGS if without_rounds(experiment.table()) else "rounds"
-    title = f"{experiment.name}: {experiment.nodes} nodes, {rounds} {unit}, on the full test set"
+    title = f"{experiment.name}: {count(experiment.nodes, 'node')}, {rounds} {unit}, on the full test set"
     differ = len(ends) > 1
     timed = all(seed.summary.seconds is not None for seed in run.seeds)
     partial = any(seed.summary.final_living_accuracy is not None for seed in run.seeds)

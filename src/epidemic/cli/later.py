@@ -10,6 +10,7 @@ import typer
 from epidemic.cli.options import Settings
 from epidemic.core.errors import BadInput
 from epidemic.core.files import own_directory
+from epidemic.core.formatting import count
 
 if TYPE_CHECKING:
     from epidemic.experiment import Experiment
@@ -65,7 +66,7 @@ def cluster_next_command(
     from epidemic.deploy.next_run import make_next
 
     made = make_next(directory, own_directory(out), settings or [], weights, say=typer.echo)
-    nodes = f"{len(made.folders)} nodes" if len(made.folders) > 1 else f"node {next(iter(made.folders))}"
+    nodes = count(len(made.folders), "node") if len(made.folders) > 1 else f"node {next(iter(made.folders))}"
     drawn = f"starting from {weights} (SHA-256 {made.start.weights[:16]})" if weights else "starting from new weights"
     typer.echo(f"made {out}: run {made.start.run} of {nodes}, {drawn}")
     if made.local:
