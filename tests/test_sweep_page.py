@@ -215,7 +215,7 @@ def test_one_setting_is_a_curve_of_what_came_out_with_intervals(tmp_path):
     assert part.count('<circle class="dot"') == 5
     assert part.count('<line class="line"') == 5, "an interval each"
     assert "algorithm.lr, log" in part
-    assert "lr=0.003: 32 ± 2.5" in part
+    assert "lr=0.003: 32.0 ± 2.5" in part
     assert [t for t in re.findall(r'text-anchor="middle">([^<]*)<', part) if t in ("0.003", "0.01", "0.03", "0.1", "0.3")] == ["0.003", "0.01", "0.03", "0.1", "0.3"]  # fmt: skip
     drawn = lines(figure(text, "Loss against rounds"))
     assert len(set(drawn)) == 5

@@ -119,6 +119,8 @@ class Defaults:
     """Whether it needs the same neighbours in all rounds."""
     natural_mixing: ClassVar[str | None] = None
     """The mixing rule that it needs on every topology; None: that of the topology."""
+    own_training: ClassVar[bool] = False
+    """Whether somebody's own script trains, so that an experiment has neither data nor a model."""
     sampling: str = "replacement"
     compressor: Codec | None = None
     """The codec of an algorithm that sends compressed differences, which the sender applies to itself as well."""

@@ -76,7 +76,7 @@ def gather(folders: Sequence[Path], out: Path) -> Summary:
     models = join_models([(run.run_directory.path / MODELS, run.models) for run in runs])
     run_directory.open()
     try:
-        own = experiment.network.data == "own"
+        own = experiment.own_data
         return _write_own(run_directory, experiment, runs, models) if own else _write(run_directory, experiment, runs)
     finally:
         run_directory.close()
@@ -163,7 +163,7 @@ def _final(runs: list[_Run]) -> Evaluation:
     final = Evaluation(
         torch.tensor([run.summary.final_loss.mean for run in runs], dtype=torch.float64),
         {"accuracy": torch.tensor([_mean(run.summary.final_accuracy) for run in runs], dtype=torch.float64)}
-        if runs[0].summary.final_accuracy is not None
+        if all(run.summary.final_accuracy is not None for run in runs)
         else {},
     )
     for name in runs[0].summary.final_metrics:

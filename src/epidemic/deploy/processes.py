@@ -91,7 +91,7 @@ def blocks(count: int, processes: int) -> list[range]:
 def _child(folders: list[str], insecure: bool, threads: int, here: int) -> None:
     """The main function of a process: output goes to node.log, the outcome to the exit code."""
     children.on_its_own(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node itself attends to it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node itself handles it
     enough_threads(here, here)
     compute_in_stretches()
     paths = [Path(folder) for folder in folders]

@@ -8,7 +8,8 @@ without a change here. Limits of single values (s against nodes, shares between 
     require_compatible(experiment)         raises the first
 
 Hosts: "simulation" (rounds, or the simulated clock if there is a [clock]), "ranks" (a simulation on several processes), "deployment". Rules of a host
-apply on that host only; all others always.
+apply on that host only; all others always. An experiment that is made is
+judged for the host "any": by the rules of no host.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from epidemic.aggregation import Aggregator, made
@@ -162,6 +164,19 @@ class Facts:
     def deployed(self) -> str:
         """The closing rule of the network, as a file states it."""
         return _as_in_a_file(self.network.close)
+
+    @cached_property
+    def training_settings(self) -> list[str]:
+        """Settings of what is trained that are not the defaults."""
+        defaults = {field.name: field for field in msgspec.structs.fields(type(self.experiment))}
+        usual = {name: defaults[name].default for name in ("loss",)}
+        usual |= {name: defaults[name].default_factory() for name in ("partition", "model", "data", "metrics")}
+        return [name for name, value in usual.items() if getattr(self.experiment, name) != value]
+
+    @property
+    def training_setting(self) -> str:
+        """The first of them."""
+        return self.training_settings[0]
 
     @property
     def cap_hint(self) -> str:
@@ -362,6 +377,7 @@ LEAVES_WEIGHTS = Trait(
 UNEVEN_MIXING = Trait("a mixing rule that is not uniform", lambda f: f.mixing not in ("auto", "uniform"))
 # -- hosts
 RANKS = Trait("ranks", lambda f: f.host == "ranks")
+SIMULATED = Trait("a simulation", lambda f: f.host in ("simulation", "ranks"))
 DEPLOYED = Trait("deployment", lambda f: f.host == "deployment")
 PROCESS = Trait("several nodes in a process", lambda f: f.host == "deployment" and f.hosted > 1)
 CLOCK = Trait("the simulated clock", lambda f: f.clock is not None)
@@ -379,6 +395,7 @@ OWN_WEIGHTS = Trait("an algorithm with weights of its own", lambda f: f.wants is
 STRICT_WEIGHTS = Trait("an algorithm that ignores mixing", lambda f: f.free is not None or f.has("own_weights"))
 DIFFERENCES = Trait("an algorithm of compressed differences", lambda f: f.has("compressor"))
 NOT_MODELS = Trait("messages that are not just a model", lambda f: not f.averages_models)
+OWN_LOOP = Trait("a script of the user's own", lambda f: f.experiment.own_training)
 SAME_NEIGHBOURS = Trait("an algorithm that needs the same neighbours", lambda f: f.has("same_neighbours"))
 TRAINS_ON_RECEIPT = Trait("an algorithm that trains what it receives", lambda f: f.has("trains_on_receipt"))
 # -- topologies
@@ -409,6 +426,8 @@ COMPRESSION = Trait("[compression]", lambda f: f.compression is not None)
 LOSSY = Trait("[compression] that loses digits", lambda f: f.compression is not None and not f.compression.exact)
 ANY_LOSSY = Trait("compressed messages", lambda f: f.used_codec is not None and not f.used_codec.exact)
 COUNTED_FILL = Trait('fill = "count"', lambda f: isinstance(f.compression, Partial) and f.compression.fill == "count")
+# -- what is trained
+TRAINED_HERE = Trait("settings of training", lambda f: f.training_settings)
 # -- weights
 MIXING = Trait("a mixing rule", lambda f: f.mixing != "auto")
 SAMPLES = Trait('mixing = "samples"', lambda f: f.mixing == "samples")
@@ -540,6 +559,37 @@ RULES: tuple[Rule, ...] = (
         MIXING,
         'mixing = "{f.mixing}" has no meaning for algorithm.kind = "{f.method}", which has weights of its own',
         "leave it out",
+    ),
+    # scripts of the users' own
+    Rule(
+        OWN_LOOP,
+        SIMULATED,
+        'algorithm.kind = "own-loop" is trained by a script of your own, which a simulation has not',
+        'start it with: epidemic cluster up FILE --script train.py; or use algorithm.kind = "local-sgd"',
+    ),
+    Rule(
+        OWN_LOOP,
+        CLOCK,
+        '[clock]: nobody knows how long a script of your own (algorithm.kind = "own-loop") computes',
+        "leave it out; network.close says how long deployed nodes wait",
+    ),
+    Rule(
+        OWN_LOOP,
+        TRAINED_HERE,
+        '{f.training_setting} has no meaning for algorithm.kind = "own-loop", whose data and model are in your script',
+        "leave it out",
+    ),
+    Rule(
+        OWN_LOOP,
+        BY_SAMPLES,
+        'mixing = "samples": nobody counts the samples of a script of your own (algorithm.kind = "own-loop")',
+        'use mixing = "uniform"',
+    ),
+    Rule(
+        PROCESS,
+        OWN_LOOP,
+        'algorithm.kind = "own-loop": a script is one node, so that {f.hosted} nodes cannot share a process',
+        "give each its own",
     ),
     # how models travel, and what can happen to them
     Rule(ALL_REDUCE, SINGLE_FAULTS, WHOLE_SUM[0].replace("{fault}", "{f.single_fault}"), WHOLE_SUM[1]),

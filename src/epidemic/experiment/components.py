@@ -173,7 +173,8 @@ def _algorithm(kind: str, cls: Any) -> Component:
         needs = {"topology": {"kind": "ring"}}
     if cls.exact_exchange:
         needs["network"] = {"close": {"kind": "barrier"}}
-    return _of("algorithm", kind, cls, lambda t: {"algorithm": t}, needs)
+    found = _of("algorithm", kind, cls, lambda t: {"algorithm": t}, needs)
+    return replace(found, host="deployment") if cls.own_training else found
 
 
 def find(word: str) -> Component:
@@ -208,7 +209,7 @@ def verdict(one: Component, other: Component) -> Judgement:
     if one.axis == "view" and other.axis == "topology":
         only = 'views are had by topology.kind = "el-local" alone, whose nodes draw their targets by themselves'
         return Judgement(other.kind == "el-local", "" if other.kind == "el-local" else only)
-    if one.axis == "host" and other.host and one.host != other.host:
+    if one.axis == "host" and other.host and one.host != other.host and other.axis != "algorithm":
         return Judgement(None, f"{other.name} is asked by deployed nodes alone")
     if one.name == "host.rounds" and any("clock" in form for form in other.forms):
         return Judgement(False, f"{other.name} is a part of [clock], and rounds without a clock have none")
@@ -229,6 +230,8 @@ def _refusal(one: Component, host: str, layers: list[Tables]) -> BadInput | None
         table = merged(table, layer)
     if one.name == "host.rounds":
         table.pop("clock", None)
+    if getattr(ALGORITHMS.get(table.get("algorithm", {}).get("kind", "")), "own_training", False):
+        del table["data"]
     if host == "deployment":
         table = merged({**table}, {"seeds": [1]})
         close = table.get("clock", {}).get("close")

@@ -58,6 +58,9 @@ FORMAT = 1
 """The version of the file format; files of another version are refused."""
 
 
+TRAINED = ("data", "partition", "model", "loss")
+"""Settings that say what is trained and on what; an experiment whose nodes are scripts of the users' own has none of them."""
+
 OwnData = Dataset | tuple[tuple[ArrayLike, ArrayLike], tuple[ArrayLike, ArrayLike]] | tuple[SampleSet, SampleSet]
 """Data of a user's own: a Dataset, ((x, y), (test_x, test_y)), or two torch.utils.data.Dataset, (train, test)."""
 
@@ -300,7 +303,7 @@ class Experiment(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise BadInput(f"compression = {self.compression!r} must be a codec, for example Float16()")
         if not isinstance(self.aggregation, Aggregator):
             raise BadInput(f"aggregation = {self.aggregation!r} is not an aggregator: {NO_AGGREGATOR}")
-        require_compatible(self)
+        require_compatible(self, "any")
         if self.free is not None:
             for seed in self.seeds:
                 self.free.check_run(self.topology, self.nodes, Streams(seed))
@@ -316,6 +319,16 @@ class Experiment(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True
     def free(self) -> AsynchronousMethod | None:
         """The asynchronous method; None if the experiment has rounds."""
         return asynchronous_method(self.algorithm)
+
+    @property
+    def own_training(self) -> bool:
+        """Whether scripts of the users' own train, so that there is neither data nor a model here."""
+        return bool(getattr(self.algorithm, "own_training", False))
+
+    @property
+    def own_data(self) -> bool:
+        """Whether deployed nodes have data of their own."""
+        return self.network.data == "own" or self.own_training
 
     def load_data(self) -> Dataset:
         """Load and check the data."""
@@ -383,6 +396,9 @@ class Experiment(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True
             ("aggregation", Mean()),
         ):  # as before there were other values
             if fields[key] == usual:
+                del fields[key]
+        if self.own_training:
+            for key in TRAINED:
                 del fields[key]
         table = {key: _described(value) for key, value in fields.items() if key != "seeds"}
         if not self.eval.per_node:  # as before there were other values

@@ -15,6 +15,7 @@ from html import escape
 import msgspec
 
 from epidemic.core.errors import plain
+from epidemic.core.formatting import mean_and_half
 from epidemic.report.palette import LineStyle, colour_name
 
 # -- What is around a chart: its box, its axes with round ticks, the grid and the labels -----------------------------
@@ -288,7 +289,7 @@ def value_chart(name: str, title: str, description: str, points: Sequence[ChartP
     if joined:
         parts.append(f'<polyline class="joint" points="{_points([(x(p.x), y(p.y)) for p in kept])}"/>')
     for p in kept:
-        said = f"{p.name}: {p.y:.4g}" + (f" ± {p.half_width:.2g}" if p.half_width is not None else "")
+        said = f"{p.name}: {mean_and_half(p.y, p.half_width)}"
         bar = ""
         if p.half_width:
             top = box.inside(y(p.y + p.half_width))
@@ -317,7 +318,7 @@ def rows_chart(
     parts = [vertical_grid(x, box.top, box.floor, x_label, box.height)]
     for i, (label, look, mean, half) in enumerate(rows):
         middle = box.top + 34 * i + 17
-        said = f"{label}: {mean:.4g}" + (f" ± {half:.2g}" if half is not None else "")
+        said = f"{label}: {mean_and_half(mean, half)}"
         bar = ""
         if half:
             bar = (

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from epidemic.core.formatting import mean_alone
 from epidemic.counting import of_planned
 from epidemic.report import charts
 from epidemic.report.charts import PANEL, ChartPoint, Series
@@ -156,7 +157,7 @@ def _cell(run: Result | None, one: Interval | None, what: Quantity, means: Seque
     standing = _standing(run)
     said = f"{where}: {shown_interval(one, what.factor, what.digits)}, {count(one.seeds, 'seed')}{standing}"
     return Cell(
-        number(what.factor * one.mean, what.digits),
+        mean_alone(one, what.factor, what.digits),
         [line for line in (below, standing.strip(", ")) if line],
         said,
         1 - depth if what == LOSS else depth,

@@ -194,8 +194,11 @@ class RunRecorder:
             self._saved = time.monotonic()
 
     def record(self) -> None:
-        """Evaluate the models and write a record."""
+        """Evaluate the models and write a record; nothing is written before there are numbers."""
         host = self.host
+        if not host.learner.has_numbers:
+            self.recorded = self.done
+            return
         with self.clock("evaluate"):
             x, samples, up = self.models, self.setup.evaluated, self.up
             if self._counted is not None:

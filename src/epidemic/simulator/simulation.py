@@ -18,6 +18,7 @@ from epidemic.core.rng import Streams
 from epidemic.core.workers import Workers, several
 from epidemic.data import Dataset
 from epidemic.experiment import Experiment, as_experiment
+from epidemic.experiment.compatibility import require_compatible
 from epidemic.learner import Choice
 from epidemic.runtime.exported import columns_of
 from epidemic.runtime.interrupt import gentle_stop
@@ -51,6 +52,8 @@ def simulate(
     """
     experiment = as_experiment(experiment)
     experiment.check_names()
+    if experiment.own_training:
+        require_compatible(experiment)
     given = all_of(callbacks).those
     deciding = any(type(one).stop is not Callback.stop for one in given)
     callback = Callbacks([*named_callbacks(experiment), *given])
