@@ -353,6 +353,8 @@ def _print_graph(r: dict[str, Any]) -> None:
     show(table, *notes)
 
 
+Nodes = Annotated[int, typer.Option("--nodes", "-n", help="Number of nodes.", show_default=False)]
+
 theory_app = typer.Typer(invoke_without_command=True)
 
 
