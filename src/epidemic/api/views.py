@@ -171,7 +171,7 @@ def batch_shown(jobs: Sequence[Job], progress: bool | None) -> Iterator[BatchLis
 
 
 def _wanted(progress: bool | None) -> bool:
-    """None: if somebody looks."""
+    """Whether to show progress; None: in a notebook or on a terminal."""
     if progress is None:
         return in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
     if not isinstance(progress, bool):

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from epidemic.cli.completion import naming, services, topologies
+from epidemic.cli.options import Json
 from epidemic.cli.show import number, plain_table, print_json, show
-from epidemic.cli.theory import Json, Nodes
+from epidemic.cli.theory import Nodes
 from epidemic.core.errors import BadInput, suggestion
 from epidemic.core.formatting import count
 from epidemic.core.progress import Waiting
