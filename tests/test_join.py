@@ -418,6 +418,24 @@ def test_calls_in_the_wrong_order_are_told(folder, capsys):
     assert AVERAGE_OF_FACTORS in capsys.readouterr().err
 
 
+def test_a_script_and_an_experiment_that_needs_one_go_together(tmp_path, capsys):
+    from epidemic.cli.app import main
+
+    (tmp_path / "own.toml").write_text(to_toml(OWN_LOOP))
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "other.toml").write_text(to_toml(ep.Experiment(nodes=2, topology=ep.ELLocal(1), data=ep.Digits())))
+    for words, said in {
+        ("own.toml",): "add --script train.py",
+        ("other.toml", "--script", "train.py"): '--script is for algorithm.kind = "own-loop"',
+        ("own.toml", "--script", "none.py"): "does not exist",
+        ("own.toml", "--script", "train.py", "--processes", "2"): "a script is one node in a process of its own",
+    }.items():
+        given = [str(tmp_path / word) if word.endswith((".toml", ".py")) else word for word in words]
+        assert main(["cluster", "up", *given, "--out", str(tmp_path / "out")]) == 2
+        assert said in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "out" / "node-0" / "run").exists()
+
+
 # -- adapters ----------------------------------------------------------------------------------------------------------
 
 
