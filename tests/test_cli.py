@@ -15,8 +15,8 @@ import typer
 
 import epidemic
 from epidemic.cli import app, main
-from epidemic.cli.waiting import Waiting
 from epidemic.core.errors import Interrupted, RunFailed
+from epidemic.core.progress import Waiting
 from epidemic.topology import TOPOLOGIES
 
 SOURCES = str(Path(epidemic.__file__).parents[1])

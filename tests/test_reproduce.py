@@ -16,9 +16,9 @@ from epidemic.record import read_records
 from epidemic.report.statistics import Interval
 from epidemic.study.reproduce import ITEMS, Request, items_named, learning, planned
 from epidemic.study.reproduce import studies as st
+from epidemic.study.reproduce.asynchronous import AD_PSGD, DIVSHARE, METHODS, RACES
 from epidemic.study.reproduce.base import ahead, measured, near
-from epidemic.study.reproduce.races import AD_PSGD, DIVSHARE, METHODS, RACES
-from epidemic.study.reproduce.rivalry import ORACLE, RIVALRIES, RIVALS
+from epidemic.study.reproduce.rivals import ORACLE, RIVALRIES, RIVALS
 from epidemic.study.reproduce.structure import received, worst_deviation
 
 

@@ -34,8 +34,8 @@ from epidemic.topology import (
     is_static,
     natural_mixing,
 )
-from epidemic.topology.colouring import edge_colours
 from epidemic.topology.finite import base_rounds
+from epidemic.topology.matcha import edge_colours
 from epidemic.topology.regular import both_ways, one_way
 from epidemic.topology.static import near_pairs
 from epidemic.topology.swap import _walk

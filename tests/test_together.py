@@ -146,7 +146,7 @@ def test_faults_given_as_lists_are_those_of_tuples():
 def test_top_k_finds_the_largest_changes_of_every_type(dtype):
     import torch
 
-    from epidemic.compression.top_k import _largest
+    from epidemic.compression.sparse import _largest
 
     change = torch.tensor([[1.0, 5.0, 3.0, 5.0], [0.0, 0.0, 0.0, 0.0]], dtype=getattr(torch, dtype))
     assert _largest(change, 2).tolist() == [[1, 3], [0, 1]]

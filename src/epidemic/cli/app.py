@@ -31,11 +31,10 @@ from epidemic.cli import (
     topology,
 )
 from epidemic.cli.completion import set_up_completion
-from epidemic.cli.loading import Loading
 from epidemic.cli.ranks import check_command
 from epidemic.core.config import NO_CODE
 from epidemic.core.errors import BadInput, EpidemicError, Interrupted, RankLost, for_the_command_line
-from epidemic.core.reading import told_to
+from epidemic.core.progress import Loading, told_to
 
 INTERRUPTED = 130
 

@@ -15,9 +15,9 @@ from epidemic.cli import later
 from epidemic.cli.keys import Days, hosts_in
 from epidemic.cli.nodes import Insecure, stop_by_signal
 from epidemic.cli.options import Json, NoCode, Overwrite, Quiet, Settings
-from epidemic.cli.waiting import Waiting
 from epidemic.core.errors import BadInput, Interrupted, RunFailed, require_int, require_real
 from epidemic.core.files import own_directory
+from epidemic.core.progress import Waiting
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,6 +10,7 @@ import typer
 from epidemic.cli.completion import downloads, naming
 from epidemic.cli.options import Json, NoCode
 from epidemic.core.errors import BadInput, RunFailed, plain, suggestion
+from epidemic.core.progress import Bar
 
 data_app = typer.Typer(
     help="Data: list, fetch, check, show how it falls on the nodes, and what is kept decoded.", no_args_is_help=True
@@ -63,24 +64,24 @@ def fetch_command(
     ] = None,
 ) -> None:
     """Download a data set, checked; a download that broke off goes on."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
+    from epidemic.core.formatting import size
+    from epidemic.core.progress import Bars
     from epidemic.data.base import data_home
     from epidemic.data.fetch import downloads, fetch
 
     wanted = downloads(name)
     directory = data_home() / name if to is None else to
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Bars() as bars:
         for download in wanted:
-            task = bar.add_task(download.name, total=None)
+            bar = bars.add(download.name, None)
 
-            def tell(_: str, done: int, total: int | None, task: object = task) -> None:
-                bar.update(task, completed=done, total=total)  # type: ignore[arg-type]
+            def tell(_: str, done: int, total: int | None, bar: Bar = bar) -> None:
+                count = size(done) if total is None else f"{size(done)} of {size(total)}"
+                bars.update(bar, soon=True, done=done, total=total, count=count)
 
             new = fetch(download, directory, tell)
-            bar.update(task, description=f"{download.name} {'fetched' if new else 'is here'}")
+            bars.update(bar, state="fetched" if new else "is here")
+            bars.say(f"{download.name} {bar.state}")
     typer.echo(f"{name} is in {directory}")
 
 

@@ -11,8 +11,8 @@ import typer
 from epidemic.cli.completion import naming, services, topologies
 from epidemic.cli.show import number, plain_table, print_json, show
 from epidemic.cli.theory import Json, Nodes
-from epidemic.cli.waiting import Waiting
 from epidemic.core.errors import BadInput, suggestion
+from epidemic.core.progress import Waiting
 
 if TYPE_CHECKING:
     from epidemic.measure import Impossible, TopologyReport

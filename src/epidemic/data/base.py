@@ -76,7 +76,6 @@ class Source(Settings, frozen=True, kw_only=True, tag_field="kind", forbid_unkno
     """Where data comes from; the fields are its configuration."""
 
     about: ClassVar[str] = ""
-    natural_partition: ClassVar[bool] = False
     built_in: ClassVar[bool] = False
     """Whether nothing has to be fetched or found."""
     size: ClassVar[KnownSize | None] = None

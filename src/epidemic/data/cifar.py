@@ -19,7 +19,7 @@ import numpy as np
 
 from epidemic.core.errors import BadInput
 from epidemic.data.base import Array, Dataset, KnownSize, Samples, Source, find_directory, scaled_bytes
-from epidemic.data.parquet import read_pictures
+from epidemic.data.image_tables import read_pictures
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 TRAIN = [f"data_batch_{i}" for i in range(1, 6)]

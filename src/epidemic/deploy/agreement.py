@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from epidemic import __version__
-from epidemic.callbacks.named import check_shipped
+from epidemic.callbacks.base import check_shipped
 from epidemic.core.errors import BadInput, plain
 from epidemic.data import Source
 from epidemic.experiment import Experiment, node_agreement, own_modules

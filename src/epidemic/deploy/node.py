@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from epidemic.callbacks import Callback, Callbacks
-from epidemic.callbacks.named import listeners
+from epidemic.callbacks.base import listeners
 from epidemic.core.config import look_beside
 from epidemic.core.errors import BadInput, EpidemicError, Interrupted
 from epidemic.core.formatting import score

@@ -17,9 +17,10 @@ from typing import IO, Any
 
 import torch
 
+from epidemic.core import children
 from epidemic.core.errors import BadInput, EpidemicError, Interrupted, plain
 from epidemic.deploy.joining import FOLDER
-from epidemic.deploy.processes import LONGEST_LINE, LocalCluster, end_with_parent
+from epidemic.deploy.processes import LONGEST_LINE, LocalCluster
 from epidemic.deploy.runtime import compute_in_stretches, enough_threads
 
 
@@ -64,9 +65,7 @@ class ScriptCluster(LocalCluster):
 
 def _child(folder: str, script: str, environment: dict[str, str], threads: int, here: int) -> None:
     """The life of a process: what the script prints goes to node.log, the reason of its end to the exit code."""
-    with suppress(AttributeError, PermissionError):
-        os.setsid()
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    children.on_its_own(lambda: os.kill(os.getpid(), signal.SIGTERM))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(environment)  # not those that the first process of all was started with

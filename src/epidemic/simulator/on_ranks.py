@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from epidemic import __version__
 from epidemic.callbacks import Callback, Callbacks
-from epidemic.callbacks.named import named_callbacks
+from epidemic.callbacks.base import named_callbacks
 from epidemic.core.errors import BadInput, Interrupted, spoken
 from epidemic.core.workers import Workers, available_threads, blocks, ranks_here
 from epidemic.data import Dataset

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from epidemic.callbacks import Callback, Callbacks, all_of
-from epidemic.callbacks.named import named_callbacks
+from epidemic.callbacks.base import named_callbacks
 from epidemic.core.errors import Interrupted
 from epidemic.core.rng import Streams
 from epidemic.core.workers import Workers, several

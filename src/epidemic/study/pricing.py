@@ -8,10 +8,21 @@ from pathlib import Path
 import msgspec
 
 from epidemic.data import IID
-from epidemic.estimate.measuring import TrainingCost, exchange_of, in_rounds, learning_of
+from epidemic.estimate.measuring import (
+    TrainingCost,
+    Workload,
+    exchange_of,
+    in_rounds,
+    kind_of,
+    learning_of,
+    size_of,
+    stand_in,
+    watched_of,
+    what_decides_times,
+    workload_in_rounds,
+    workload_in_time,
+)
 from epidemic.estimate.planning import seconds_of
-from epidemic.estimate.standing_in import kind_of, size_of, stand_in, watched_of
-from epidemic.estimate.workload import Workload, what_decides_times, workload_in_rounds, workload_in_time
 from epidemic.study.batch import Job
 from epidemic.topology import fragments_of
 
