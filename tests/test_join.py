@@ -1,6 +1,8 @@
 """A training script as a node: what is attached, the turns of script and node, what nodes must have in common, what is refused."""
 
+import queue
 import threading
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import msgspec
@@ -16,9 +18,11 @@ from epidemic.deploy.attached import MOST_TOLD, Attached
 from epidemic.deploy.joining import AVERAGE_OF_FACTORS
 from epidemic.deploy.optimiser_state import give_state, state_of
 from epidemic.deploy.own_loop import ScriptsTraining, evaluation_of
+from epidemic.deploy.process import Process
 from epidemic.deploy.turns import Turns
 from epidemic.experiment.compatibility import refusals
 from epidemic.experiment.files import experiment_from, to_toml
+from epidemic.protocol import events as e
 from epidemic.runtime.setup import prepare
 
 OWN_LOOP = ep.Experiment(nodes=4, rounds=3, topology=ep.ELLocal(1), algorithm=ep.OwnLoop())
@@ -293,6 +297,17 @@ def test_while_the_script_trains_the_node_does_what_cannot_wait():
     turns.report(evaluation_of(1.0, None))
     turns.hand_over(lambda row: None, {})
     thread.join()
+
+
+def test_while_a_script_trains_models_are_given_and_everything_else_is_put_off_in_order():
+    work, computed, problem = queue.SimpleQueue(), [], RunFailed("the certificate has expired")
+    process = SimpleNamespace(_work=work, _put_off=[], learning=SimpleNamespace(compute=computed.append))
+    give, conclude, leave = (1, e.Give(print, 2)), (1, e.Conclude()), (1, e.Leave())
+    for found in ([conclude, give], [leave], problem, [give]):
+        work.put(found)
+    Process._give_meanwhile(process)
+    assert computed == [[give], [give]]
+    assert process._put_off == [[conclude], [leave], problem]
 
 
 def test_an_error_of_the_node_is_raised_in_the_script():
