@@ -235,7 +235,7 @@ def play(rounds, average):
 
 def test_script_and_node_take_turns_and_never_hold_the_row_at_the_same_time():
     turns = Turns()
-    thread = threading.Thread(target=play(5, lambda row: row * 2), args=(turns,))
+    thread = threading.Thread(target=play(5, lambda row: row * 2), args=(turns,), daemon=True)
     thread.start()
     seen = []
     while (found := turns.next_round()) is not None:
@@ -265,7 +265,7 @@ def test_a_wish_to_stop_reaches_a_node_that_waits_and_leaves_the_row_as_it_was()
             found.append(turns.stop.broke)
             turns.end()
 
-    thread = threading.Thread(target=node)
+    thread = threading.Thread(target=node, daemon=True)
     thread.start()
     assert turns.next_round()[0] == 0
     turns.stop.request()
@@ -277,7 +277,7 @@ def test_a_wish_to_stop_reaches_a_node_that_waits_and_leaves_the_row_as_it_was()
 def test_what_the_script_wants_to_be_kept_counts_only_when_the_round_is_over():
     """Otherwise a restart would have the optimiser of after a training and the model of before."""
     turns = Turns()
-    thread = threading.Thread(target=turns.train, args=(0, torch.zeros(1, 1)))
+    thread = threading.Thread(target=turns.train, args=(0, torch.zeros(1, 1)), daemon=True)
     thread.start()
     turns.next_round()
     turns.report(evaluation_of(1.0, 0.5))
@@ -290,7 +290,7 @@ def test_what_the_script_wants_to_be_kept_counts_only_when_the_round_is_over():
 
 def test_while_the_script_trains_the_node_does_what_cannot_wait():
     turns, done = Turns(), threading.Event()
-    thread = threading.Thread(target=turns.train, args=(0, torch.zeros(1, 1), done.set))
+    thread = threading.Thread(target=turns.train, args=(0, torch.zeros(1, 1), done.set), daemon=True)
     thread.start()
     turns.next_round()
     assert done.wait(5)
