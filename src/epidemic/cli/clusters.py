@@ -151,8 +151,8 @@ def cluster_up_command(
         else:
             experiment = _experiment_here(file, nodes, settings, script)
             where = _directory_of(experiment) if out is None else own_directory(out)
-        _check_script(experiment, script)
         shares = blocks(experiment.nodes, experiment.nodes if processes is None else processes)
+        _check_script(experiment, script, len(shares), insecure=insecure)
         require_int("processes on this machine", len(shares), 1, MOST_HERE)
         check_hosting(experiment, max(map(len, shares)))
         if resume is None:
@@ -193,7 +193,7 @@ def cluster_up_command(
     _report(cluster, where, experiment.network.longest, on, as_json=as_json)
 
 
-def _check_script(experiment: Experiment, script: Path | None) -> None:
+def _check_script(experiment: Experiment, script: Path | None, processes: int, *, insecure: bool) -> None:
     """A script and an experiment that is trained by one need each other."""
     if script is None and experiment.own_training:
         raise BadInput('algorithm.kind = "own-loop" is trained by a script of your own; add --script train.py')
@@ -201,6 +201,12 @@ def _check_script(experiment: Experiment, script: Path | None) -> None:
         raise BadInput(
             '--script is for algorithm.kind = "own-loop"; leave it out, or use --set algorithm.kind=own-loop'
         )
+    if script is not None and not script.is_file():
+        raise BadInput(f"--script {script} {'is not a file' if script.exists() else 'does not exist'}")
+    if script is not None and processes < experiment.nodes:
+        raise BadInput(f"--processes = {processes}: a script is one node in a process of its own; leave it out")
+    if script is not None and insecure:
+        raise BadInput("--insecure: a script says so itself, by epidemic.join(insecure=True); leave it out")
 
 
 def _started(folders: list[Path], processes: int, script: Path | None, *, insecure: bool) -> LocalCluster:
@@ -210,10 +216,6 @@ def _started(folders: list[Path], processes: int, script: Path | None, *, insecu
 
     if script is None:
         return LocalCluster(folders, processes, insecure=insecure)
-    if processes < len(folders):
-        raise BadInput(f"--processes = {processes}: a script is one node in a process of its own; leave it out")
-    if insecure:
-        raise BadInput("--insecure: a script says so itself, by epidemic.join(insecure=True); leave it out")
     return ScriptCluster(folders, script)
 
 

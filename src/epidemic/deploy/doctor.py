@@ -352,6 +352,12 @@ def _experiment(folder: Path, node_id: int, settings: list[str]) -> Iterator[Fin
     if not isinstance(experiment, Experiment):
         return
 
+    if experiment.own_training:
+        yield Finding("model", "ok", "in a script of your own; nodes compare what travels when they meet")
+        yield _memory(True)
+        yield _state_of_run(folder, experiment)
+        return
+
     def load() -> tuple[object, str]:
         data = experiment.load_data()
         parts = [f"{len(data.train.targets)} training and {len(data.test.targets)} test samples"]
