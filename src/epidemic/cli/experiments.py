@@ -74,7 +74,7 @@ def compare_command(
     elsewhere = wants_slurm(on, slurm)
     if overwrite and (resume or elsewhere):
         other = "--resume goes" if resume else "--on slurm goes"
-        raise BadInput(f"{other} on with what is there and --overwrite replaces it; leave one out")
+        raise BadInput(f"{other} on with what is there and --overwrite replaces it; choose one")
     check_timeout(rank_timeout, ranks)
     if elsewhere and (rank_timeout is not None or started_as_a_rank()):
         raise BadInput("tasks of Slurm start their own ranks: leave out --rank-timeout and torchrun, or --on slurm")
