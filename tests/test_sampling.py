@@ -99,7 +99,7 @@ def test_nobody_knows_itself_or_anybody_twice_and_no_entry_is_made_or_lost(n, se
 @examples(max_examples=40)
 def test_with_nodes_that_come_and_go_views_stay_sound_and_only_those_up_send(n, seed, data):
     service = data.draw(drawn_services(n))
-    reach = Reach(Faults(random_crashes=RandomCrashes(0.3, 2), blocked=((0, 1),)), n, Streams(seed))
+    reach = Reach(Faults(random_crashes=RandomCrashes(0.3, rounds_down=2), blocked=((0, 1),)), n, Streams(seed))
     views = Overlay(service, n, Streams(seed), reach)
     for t in range(6):
         ids, sent = views.at(t)

@@ -19,14 +19,12 @@ from epidemic.cli.experiments import _print_run
 from epidemic.core.formatting import interval, percent
 from epidemic.record import MeanMax, OwnSpread, Record, Spread, Summary, Traffic, encode
 from epidemic.report import style
-from epidemic.report.axes import Axis
-from epidemic.report.charts import ChartPoint, LineStyle, value_chart
+from epidemic.report.charts import Axis, ChartPoint, LineStyle, value_chart
 from epidemic.report.curves import learning_figure, lines_of
-from epidemic.report.numbers import shown, shown_interval
 from epidemic.report.page import page
+from epidemic.report.parts import shown, shown_interval
 from epidemic.report.results import read_results
-from epidemic.report.schemes import looks_of
-from epidemic.report.settings import ComparedSettings, differing, settings_of
+from epidemic.report.settings import ComparedSettings, differing, looks_of, settings_of
 from epidemic.report.statistics import Interval
 from epidemic.study.sweep import grid_jobs, parse_grid
 from test_page import BROWSER, Reader, needs_browser

@@ -37,11 +37,11 @@ class AsynchronousMethod(LocalTraining, frozen=True):
 
     @property
     def kinds(self) -> tuple[MessageKind, ...]:
-        """The messages that it sends. A method that sends others than models, or than parts if it has them, lists its own."""
+        """The messages that it sends; a method that sends others than models or parts lists its own."""
         return (MessageKind(part=self.parts > 1, notes=self.notes),)
 
     def node(self, context: NodeContext) -> Node:
-        """The node that `context` is."""
+        """Make the node of this context."""
         raise NotImplementedError
 
     def init(self, x: Any) -> Any:
@@ -58,5 +58,5 @@ class AsynchronousMethod(LocalTraining, frozen=True):
 
     @property
     def no_rounds(self) -> str:
-        """What to say where it is to run without a clock."""
+        """The error for running without a clock."""
         return f'algorithm.kind = "{self.called}" has no rounds and needs time: add a [clock] table to the experiment'

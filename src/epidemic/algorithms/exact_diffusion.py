@@ -1,7 +1,7 @@
-"""Exact diffusion (Yuan et al., 2019): local SGD without the bias that unlike data gives it.
+"""Exact diffusion (Yuan et al., 2019): local SGD without the bias caused by heterogeneous data.
 
-Every node corrects what it sends by what the last exchange did to its model, so that at the end all agree on the optimum of everybody's
-data instead of staying apart by the step size:
+Every node corrects what it sends by what the last exchange did to its model, so that at the end all nodes agree on the optimum of all data instead of
+staying apart in proportion to the step size:
 
     psi = x - gamma g
     send  psi + (x - psi of the round before)
@@ -34,7 +34,7 @@ class ExactDiffusion(PlainSteps, frozen=True, tag="exact-diffusion"):
     symmetric_weights = True
 
     def init(self, x: Tensor) -> Rows:
-        """Nothing to correct yet."""
+        """The initial state, without a correction."""
         state = {"x": x, "psi": x.clone()}
         if self.schedule is not None:
             state[FACTOR] = torch.full((len(x),), self.factor(0), dtype=torch.float64, device=x.device)

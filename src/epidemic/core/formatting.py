@@ -1,4 +1,4 @@
-"""Numbers and small tables for people: as words, and as HTML for notebooks."""
+"""Numbers and small tables for people, as words and as HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from html import escape
 from typing import Protocol
 
 ROUNDING = 1e-12
-"""What is so much smaller than its neighbours is left by rounding, and shown as 0."""
+"""Values that much smaller than their neighbours are rounding errors, and shown as 0."""
 
 MOST_DIGITS = 6
 """After the point, of a mean and its interval; where more are needed, both have three significant ones."""
 
 ABOUT_DISAGREEMENT = "D(X), disagreement: the mean squared distance of the nodes' models to their average"
-"""What readers of a table or figure with D(X) are told."""
+"""The explanation of D(X) for readers of a table or figure."""
 
 
 class HasMean(Protocol):
-    """A number of several nodes or seeds."""
+    """A value summarised over several nodes or seeds."""
 
     @property
     def mean(self) -> float:
@@ -27,7 +27,7 @@ class HasMean(Protocol):
 
 
 class MeanOfSeeds(HasMean, Protocol):
-    """A mean over seeds; the half-width of its interval, unless there is one seed only."""
+    """A mean over seeds with the half-width of its confidence interval, if there are several seeds."""
 
     @property
     def half_width(self) -> float | None:
@@ -36,7 +36,7 @@ class MeanOfSeeds(HasMean, Protocol):
 
 
 def size(value: float) -> str:
-    """Bytes for people, in binary units."""
+    """Format bytes in binary units."""
     if value < 1024:
         return f"{value:.0f} B"
     for unit in ("KiB", "MiB", "GiB", "TiB"):
@@ -47,14 +47,14 @@ def size(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a number of seconds for people: in s, min or h."""
+    """Format seconds, in s, min or h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def simulated(seconds: float) -> str:
-    """Simulated time for people: finer than `duration`, because it is a result."""
+    """Format simulated seconds, with more digits than `duration`, because they are results."""
     for unit, size in (("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
@@ -74,12 +74,12 @@ def percent(value: float | None) -> str:
 
 
 def score(accuracy: HasMean | None, loss: HasMean) -> str:
-    """How good models are, in two words: their accuracy, or their loss where there are no classes."""
+    """The quality of models in two words: accuracy, or loss if there are no classes."""
     return f"loss {loss.mean:.4f}" if accuracy is None else f"accuracy {percent(accuracy.mean)}"
 
 
 def decimals(value: float | None, digits: int = 2, *, signed: bool = False) -> str:
-    """With so many digits after the point; three significant ones where these would all be zeros. None and NaN are a dash."""
+    """Format with `digits` decimals; with three significant digits if these would all be zeros. None and NaN are a dash."""
     if value is None or math.isnan(value):
         return "-"
     sign = "+" if signed else ""
@@ -158,7 +158,7 @@ def count(how_many: int, what: str) -> str:
 
 
 def html_table(title: str, rows: Iterable[Sequence[object]], heads: Sequence[str] = ()) -> str:
-    """A small table for a notebook, everything in it escaped: the first column names, the others are values."""
+    """A small HTML table for a notebook, with all text escaped; the first column has names, the others values."""
     head = "".join(f'<th style="text-align:{"right" if i else "left"}">{escape(h)}</th>' for i, h in enumerate(heads))
     body = "".join(
         "<tr>"

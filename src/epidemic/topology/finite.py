@@ -1,15 +1,16 @@
 """Topologies that average exactly after finitely many rounds: the one-peer hypercube, and the Base-(k+1) graph.
 
-Base-(k+1) (Takezawa et al., NeurIPS 2023) does so for any number of nodes, nobody having more than k neighbours in a round, in at most
-2 log_{k+1}(n) + 2 rounds. Its links bring their own weights.
+Base-(k+1) (Takezawa et al., NeurIPS 2023) does so for any number of nodes, with at most k neighbours per node and round, in at most
+2 log_{k+1}(n) + 2 rounds. Its links have their own weights.
 
 A number is smooth here if all its prime factors are at most k + 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ Links = tuple[NDArray[np.int64], NDArray[np.int64], FloatArray]
 class Hypercube(Topology, frozen=True, tag="hypercube"):
     """In round t nodes whose numbers differ in bit t mod log2(n) are paired: exact averaging after log2(n) rounds.
 
-    Any log2(n) rounds in a row will do. The number of nodes must be a power of two.
+    Any log2(n) consecutive rounds suffice. The number of nodes must be a power of two.
     """
 
     symmetric: ClassVar[bool | None] = True
@@ -50,8 +51,8 @@ class Hypercube(Topology, frozen=True, tag="hypercube"):
 class Base(Topology, frozen=True, tag="base"):
     """The Base-(k+1) graph: exact averaging in a period of few rounds, with at most `k` neighbours in each.
 
-    `relabel = "period"` gives the nodes other places, drawn at random, in every period, which takes away the directions in which
-    different data is averaged badly; `"never"` leaves them where they are. Round t is round t + `start` of the construction.
+    `relabel = "period"` places the nodes at random in every period, which removes the directions in which heterogeneous data is averaged badly; `"never"` keeps
+    their positions. Round t is round t + `start` of the construction.
     """
 
     symmetric: ClassVar[bool | None] = True
@@ -63,13 +64,17 @@ class Base(Topology, frozen=True, tag="base"):
     relabel: Literal["period", "never"] = "period"
     start: int = 0
 
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {"": {"k": s}}
+
     def __post_init__(self) -> None:
         require_int("topology.k", self.k, 1)
         require_choice("topology.relabel", self.relabel, ["period", "never"])
         require_int("topology.start", self.start, 0)
 
     def length(self, n: int) -> int:
-        """Rounds of a period."""
+        """Number of rounds in a period."""
         return 1 if self.k >= n - 1 else len(base_rounds(n, self.k))
 
     def draw(self, n: int, round: int, streams: Streams) -> Graph:
@@ -98,7 +103,7 @@ def base_rounds(n: int, k: int) -> tuple[Links, ...]:
 
 
 def _simple(m: int, k: int) -> list[Links]:
-    """Blocks average among themselves, then each block in turn meets all later ones and averages what it has heard.
+    """Blocks average among themselves, then each block in turn meets all later ones and averages what it has received.
 
     Block l has a_l (k+1)^{p_l} nodes, the digits of m in base k + 1, and consists of a_l sub-blocks. Nobody idles who could average with
     somebody else, as in the authors' algorithm 2: blocks that have done their rounds begin them again, and nodes of a block that
@@ -166,7 +171,7 @@ def _blocks(m: int, k: int) -> list[tuple[int, int, int]]:
 
 
 def _hyper_hypercube(m: int, k: int) -> list[Links]:
-    """H_k on m nodes, m being smooth: in each round those who differ in one digit of mixed radix are a clique."""
+    """H_k on m nodes, m being smooth: in each round the nodes that differ in one digit of mixed radix form a clique."""
     radices: list[int] = []
     left = m
     while left > 1:
@@ -183,7 +188,7 @@ def _hyper_hypercube(m: int, k: int) -> list[Links]:
 
 
 def _smooth_part(n: int, k: int) -> int:
-    """The largest smooth divisor."""
+    """The largest divisor of n that is smooth."""
     left = n
     for f in range(2, min(k + 1, n) + 1):
         while left % f == 0:
@@ -192,7 +197,7 @@ def _smooth_part(n: int, k: int) -> int:
 
 
 def _repeated(links: Links, begins: NDArray[np.int64], stride: int = 1) -> Links:
-    """The same links in several places: node i is `stride` i beyond where each begins."""
+    """The same links at several positions: node i is `stride` i beyond the start of each."""
     one, other, weight = links
     ends = [(begins[:, None] + stride * end).ravel() for end in (one, other)]
     return ends[0], ends[1], np.tile(weight, len(begins))
