@@ -379,6 +379,15 @@ def test_a_run_from_a_file_and_going_on_with_it(tmp_path, table):
     assert ("living_accuracy" in rows[-1]) == living
 
 
+def test_topologies_with_weights_of_their_own_bear_rounds_in_which_hardly_anybody_takes_part():
+    """Found by random experiments: with weights of the topology's own, a round of one node or none ended the run."""
+    experiment = ep.Experiment(
+        nodes=6, rounds=12, topology=ep.OUEquiDyn(), participation=ep.BernoulliParticipation(p=0.2), model=ep.Logistic(),
+        data=ep.Synthetic(features=3, classes=3, samples=60), eval=ep.Eval(samples=8),
+    )  # fmt: skip
+    assert ep.simulate(experiment).records[-1].round == 12
+
+
 def test_a_table_is_read_back_as_it_was_and_left_out_for_everybody():
     for table in TABLES:
         tables = {**msgspec.toml.decode(FILE.encode()), "participation": msgspec.toml.decode(table.encode())}
