@@ -156,7 +156,7 @@ def compare(
         comparing.check_target(target)
     places = [] if out is None else comparing.places_of(named, Path(out))
     with overwriting(places, overwrite, resume), run_shown(progress) as displays:
-        told = [*displays, *all_of(callbacks).those]
+        told = [*displays, *all_of(callbacks).callbacks]
         found = comparing.run_methods(named, None if out is None else Path(out), told, resume=resume)
     table = comparing.compare(named, comparing.records_of(found), target)
     return Comparison({name: Run.of(run) for name, run in found.items()}, table)

@@ -63,7 +63,7 @@ def simulate(
     """
     places = [] if out is None else [Path(out)]
     with overwriting(places, overwrite, resume), run_shown(progress) as displays:
-        told = [*displays, *all_of(callbacks).those]
+        told = [*displays, *all_of(callbacks).callbacks]
         return Run.of(simulator.simulate(experiment, out, resume=resume, callbacks=told, data=data))
 
 

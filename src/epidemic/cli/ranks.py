@@ -30,27 +30,27 @@ def run_on_ranks(count: int, words: Sequence[str]) -> None:
     """Run the command `epidemic WORDS` on so many ranks; raises what went wrong, in the words of the rank that knows."""
     require_int("--ranks", count, 1, MOST)
     context = multiprocessing.get_context("spawn")
-    ears: list[Any] = []
+    connections: list[Any] = []
     processes: list[Any] = []
     with _forwarding(processes) as signals:
         for rank in range(count):
-            ear, mouth = context.Pipe()
+            connection, child_end = context.Pipe()
             place = {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "LOCAL_WORLD_SIZE": str(count),
                 "WORLD_SIZE": str(count),
             }
-            process = context.Process(target=_rank, args=(mouth, list(words), place), name=f"rank {rank}")
+            process = context.Process(target=_rank, args=(child_end, list(words), place), name=f"rank {rank}")
             process.start()
-            mouth.close()
-            ears.append(ear)
+            child_end.close()
+            connections.append(connection)
             processes.append(process)
         store = _meeting_point()  # PyTorch is loaded here while ranks load it, too
-        for ear in ears:
+        for connection in connections:
             with suppress(OSError):  # one that has ended already is noticed below
-                ear.send(store.port)
-        endings = _endings(processes, ears)
+                connection.send(store.port)
+        endings = _endings(processes, connections)
     _conclude(endings, [process.exitcode or 0 for process in processes], bool(signals))
 
 
@@ -134,7 +134,7 @@ def _forwarding(processes: Sequence[Any]) -> Iterator[list[int]]:
         yield came
 
 
-def _endings(processes: Sequence[Any], ears: Sequence[Any]) -> list[Ending | None]:
+def _endings(processes: Sequence[Any], connections: Sequence[Any]) -> list[Ending | None]:
     """Wait for all; when one has failed, the others end soon or are ended. None: without a word."""
     deadline: float | None = None
     endings: list[Ending | None] = [None] * len(processes)
@@ -149,11 +149,11 @@ def _endings(processes: Sequence[Any], ears: Sequence[Any]) -> list[Ending | Non
                 if process.is_alive():
                     process.kill()
                     endings[rank] = (1, f"rank {rank} did not answer", True)
-    for rank, (process, ear) in enumerate(zip(processes, ears, strict=True)):
+    for rank, (process, connection) in enumerate(zip(processes, connections, strict=True)):
         process.join()
         with suppress(EOFError, OSError):
-            if ear.poll():
-                endings[rank] = ear.recv()
+            if connection.poll():
+                endings[rank] = connection.recv()
     return endings
 
 
@@ -181,7 +181,7 @@ def _conclude(endings: Sequence[Ending | None], codes: Sequence[int], signalled:
     raise RunFailed(next(text for _, (_, text, _) in known if text))
 
 
-def _rank(mouth: Any, words: list[str], place: dict[str, str]) -> None:
+def _rank(child_end: Any, words: list[str], place: dict[str, str]) -> None:
     """Run one rank to its end; the function that each process of `--ranks` executes."""
     with suppress(AttributeError, PermissionError):
         os.setsid()  # Ctrl-C is for the parent, which tells all
@@ -192,12 +192,12 @@ def _rank(mouth: Any, words: list[str], place: dict[str, str]) -> None:
     with suppress(ImportError):  # the command says so, in one line
         import torch.distributed  # noqa: F401
     # torch's word for a store that is there already, so that no rank tries to be the one that holds it
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(mouth.recv()), TORCHELASTIC_USE_AGENT_STORE="True")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(child_end.recv()), TORCHELASTIC_USE_AGENT_STORE="True")
 
     ending = outcome(words)
     sys.stdout.flush()
-    mouth.send(ending)
-    mouth.close()
+    child_end.send(ending)
+    child_end.close()
     os._exit(ending[0])  # what a broken process group leaves behind does not hold anybody up
 
 

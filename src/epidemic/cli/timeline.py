@@ -69,10 +69,10 @@ def timeline_command(
     lanes = min(experiment.nodes, LANES) if nodes is None else nodes
     spans, trips, shown = _log(experiment, number, seconds, lanes)
     line = TimelineChart.of(spans, trips, nodes=lanes, seconds=shown)
-    those = (
+    extent = (
         f"{experiment.nodes} nodes" if lanes == experiment.nodes else f"the first {lanes} of {experiment.nodes} nodes"
     )
-    figure = timeline_figure(line, f"{experiment.name}, seed {number}: {those}, the first {simulated(shown)}")
+    figure = timeline_figure(line, f"{experiment.name}, seed {number}: {extent}, the first {simulated(shown)}")
     save(figure, output)
     shares = line.shares()
     if as_json:
@@ -80,7 +80,7 @@ def timeline_command(
             {"file": str(output), "nodes": lanes, "seconds": shown, "messages": len(line.trips), "shares": shares}
         )
     said = ", ".join(f"{kind} {100 * share:.1f} %" for kind, share in shares.items())
-    show(f"wrote {output}: {those}, the first {simulated(shown)}, {len(line.trips):,} messages; of their time: {said}")
+    show(f"wrote {output}: {extent}, the first {simulated(shown)}, {len(line.trips):,} messages; of their time: {said}")
 
 
 def _experiment(source: Path, seed: int | None) -> tuple[Experiment, int]:

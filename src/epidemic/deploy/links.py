@@ -128,7 +128,7 @@ class Watch:
             if changed or there:  # under the lock, so that the last report is the current state
                 self._changed(node_id, token, there)
 
-    def lost_sight(self, line: int | None = None) -> None:
+    def hide_all(self, line: int | None = None) -> None:
         """Report all peers as gone that were visible over this line, or over any."""
         with self._lock:
             seen = sorted((*key, of) for key, lines in self._seen.items() for of in lines if line in (None, of))
@@ -232,10 +232,10 @@ class Lines:
 
     def _close_line(self, line: ZenohSession) -> None:
         for watch in self.watches.values():
-            watch.lost_sight(line.number)
+            watch.hide_all(line.number)
         line.close()  # takes seconds if the other end is silent
         for watch in self.watches.values():
-            watch.lost_sight(line.number)
+            watch.hide_all(line.number)
 
     def ends(self) -> dict[str, set[int]]:
         """The peers visible over each further line, by its name."""
@@ -267,7 +267,7 @@ class Lines:
             self._closing.submit(self._close_line, line)
         self.main.close()
         for watch in self.watches.values():
-            watch.lost_sight()
+            watch.hide_all()
         closed()
         main = ZenohSession(self._open(self._first))
         with self._lock:

@@ -132,7 +132,7 @@ class Messages:
             case e.Give() if action.to in self._nodes:
                 action.reply(None)  # nodes of one process return together
             case e.Give():  # a lazy model, which no training changes
-                self._put(_Job(node, partial(self._give, node, action, node.member.body.model)))
+                self._put(_Job(node, partial(self._give, node, action, node.member.context.model)))
             case _:
                 return False
         return True

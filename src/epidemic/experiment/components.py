@@ -47,7 +47,7 @@ FORMS: tuple[Tables, Tables] = (
 )
 """Values of settings by name: the required ones, and alternatives that may make the difference."""
 
-SEATS = (9, 8, 12)
+PARTICIPANTS = (9, 8, 12)
 """Numbers of participants: a square, a power of two, and an even number large enough for two halves."""
 
 
@@ -139,8 +139,8 @@ def _named(registry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _of(axis: str, kind: str, cls: Any, place: Any, needs: Tables | None = None) -> Component:
     summary = (cls.__doc__ or "").strip().partition("\n")[0]
     forms = []
-    for i, seats in enumerate(SEATS if axis == "participation" else SEATS[:2]):
-        values = {**FORMS[0], **(FORMS[1] if i else {}), **({"m": seats} if axis == "participation" else {})}
+    for i, participants in enumerate(PARTICIPANTS if axis == "participation" else PARTICIPANTS[:2]):
+        values = {**FORMS[0], **(FORMS[1] if i else {}), **({"m": participants} if axis == "participation" else {})}
         wanted = [
             f.encode_name
             for f in msgspec.structs.fields(cls)

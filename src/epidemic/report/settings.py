@@ -92,7 +92,7 @@ class ComparedSettings(msgspec.Struct, frozen=True):
         """Of the experiments' tables, one for each run."""
         tables = [settings_of(experiment) for experiment in experiments]
         columns = {key: [_plain(table.get(key)) for table in tables] for key in differing(tables)}
-        telling = _telling(columns)
+        telling = _distinguishing(columns)
         last = [key.rpartition(".")[2] for key in columns]
         settings = []
         for key, together in telling.items():
@@ -162,7 +162,7 @@ def _plain(value: Any) -> Value:
     return msgspec.json.encode(value).decode()
 
 
-def _telling(columns: Mapping[str, Sequence[Value]]) -> dict[str, list[str]]:
+def _distinguishing(columns: Mapping[str, Sequence[Value]]) -> dict[str, list[str]]:
     """The settings that are needed to tell the runs apart, each with those that follow from it. Kinds come first."""
     kept: dict[str, list[str]] = {}
     for key in sorted(columns, key=lambda k: (k != METHOD, not k.endswith(".kind"))):

@@ -61,7 +61,7 @@ class Ranks(Protocol):
         """Stop if any rank was interrupted, so that all stop after the same round."""
         ...
 
-    def everyones(self, values: Tensor, who: IntArray | None) -> Tensor:
+    def gathered_values(self, values: Tensor, who: IntArray | None) -> Tensor:
         """The values of all these nodes, of which each rank has its own.   # (k', ...) -> (n', ...)"""
         ...
 
@@ -149,7 +149,7 @@ class Alone:
         """Stop if an interrupt was lost; no agreement is needed."""
         stop.heed()
 
-    def everyones(self, values: Tensor, who: IntArray | None) -> Tensor:
+    def gathered_values(self, values: Tensor, who: IntArray | None) -> Tensor:
         """Return the input unchanged: all nodes are local."""
         return values
 

@@ -278,7 +278,7 @@ class RunRecorder:
             living=among(final, self.up) if partial and counted is None and self.up.any() else None,
         )
         held = held_of(self.setup)
-        held = self.ranks.everyones(held, None) if self._who is None else held[self._who]
+        held = self.ranks.gathered_values(held, None) if self._who is None else held[self._who]
         layout = self.setup.task.layout
         if self.kept_somewhere:
             save_models(None if self.run_directory is None else self.run_directory.path / MODELS, layout, x, self.ranks)

@@ -85,7 +85,7 @@ class RoundLoop:
             message, own_loss = population.local_update(
                 plan.round, degree if here is None else degree[here], index, here
             )
-            loss = ranks.everyones(own_loss, who)
+            loss = ranks.gathered_values(own_loss, who)
         recorder.check_loss("training loss", loss, np.flatnonzero(up))
         with recorder.clock("mix"):
             population.aggregate(self._inbox(plan, message, who), here, message)

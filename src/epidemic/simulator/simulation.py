@@ -50,7 +50,7 @@ def simulate(
     """
     experiment = as_experiment(experiment)
     experiment.check_names()
-    given = all_of(callbacks).those
+    given = all_of(callbacks).callbacks
     deciding = any(type(one).stop is not Callback.stop for one in given)
     callback = Callbacks([*named_callbacks(experiment), *given])
     if several():

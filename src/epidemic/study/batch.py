@@ -108,7 +108,7 @@ def run_batch(
         if not job.experiment.portable:
             sent(job.experiment)  # says what cannot be
     told = all_of(callbacks)
-    if workers > 1 and told.those:
+    if workers > 1 and told.callbacks:
         raise BadInput("callbacks work in one process only; use one worker")
     for job in jobs:
         job.check()
@@ -250,7 +250,7 @@ def _in_turn(jobs: Sequence[Job], watcher: BatchListener, data: Dataset | None, 
                     raise  # nobody could run without it
                 problem = str(missing)
             else:
-                problem = _run(job, partial(watcher.advanced, job), found, told.those)
+                problem = _run(job, partial(watcher.advanced, job), found, told.callbacks)
         except (Interrupted, KeyboardInterrupt):
             raise Interrupted(f"interrupted in {job.name}, after {done} of {len(jobs)} runs") from None
         if problem is not None:

@@ -13,7 +13,7 @@ from epidemic.core.formatting import score
 from epidemic.runtime.run_directory import RunDirectory
 from epidemic.simulator.sharing import check_sharing, check_strategy, what_decides_strategy
 from epidemic.study.batch import BatchListener, Job, Loaded, Outcome, Tell, check_apart, directories, sigterm_interrupts
-from epidemic.study.commands import execute, going_on
+from epidemic.study.commands import execute, resume_command
 
 LOOK = 1.0
 """Seconds between two looks at how far a run has come."""
@@ -46,7 +46,7 @@ def run_batch_on_ranks(
             try:
                 RunDirectory(job.path, job.experiment, job.experiment.seeds[0]).announce()
                 with _followed(job, partial(watcher.advanced, job)):
-                    execute(going_on(job.path, ranks, (settings or {}).get(job.path, ())))
+                    execute(resume_command(job.path, ranks, (settings or {}).get(job.path, ())))
             except (Interrupted, KeyboardInterrupt):
                 raise Interrupted(f"interrupted in {job.name}, after {done} of {len(todo)} runs") from None
             except (EpidemicError, OSError) as why:  # a directory that went away meanwhile fails its own run

@@ -28,7 +28,7 @@ KEPT = 1 << 16
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
 
-def going_on(run: Path, ranks: int = 1, settings: Sequence[str] = ()) -> list[str]:
+def resume_command(run: Path, ranks: int = 1, settings: Sequence[str] = ()) -> list[str]:
     """The command that goes on with the run in a directory, on so many ranks, with these settings (key=value)."""
     words = [sys.executable, "-m", "epidemic", "run", "--resume", str(run.resolve()), "--quiet"]
     words += ["--ranks", str(ranks)] if ranks > 1 else []

@@ -16,7 +16,7 @@ from epidemic.core.files import directory_name, write_bytes
 from epidemic.runtime.run_directory import RunDirectory
 from epidemic.study.batch import Job
 from epidemic.study.batch_on_ranks import check_ranks
-from epidemic.study.commands import going_on
+from epidemic.study.commands import resume_command
 from epidemic.study.slurm.options import Options
 from epidemic.study.slurm.queue import ask, check_shared, largest_array, seen
 from epidemic.study.slurm.status import FOLDER, TASKS, RunStatus, status_of_run, tasks_of
@@ -106,7 +106,7 @@ def _busy(status: RunStatus) -> bool:
 def _task(job: Job, options: Options, settings: Sequence[str]) -> SlurmTask:
     """The command that goes on with a run, on as many threads as the task has processors, in all its ranks together."""
     threads = [f"runtime.threads={options.cpus // options.ranks}"] if job.experiment.runtime.threads == 0 else []
-    return SlurmTask(going_on(job.path, options.ranks, [*threads, *settings]), str(job.path.resolve()))
+    return SlurmTask(resume_command(job.path, options.ranks, [*threads, *settings]), str(job.path.resolve()))
 
 
 def _array(submitit: Any, where: Path, parameters: Mapping[str, Any], tasks: Sequence[SlurmTask]) -> list[str]:
