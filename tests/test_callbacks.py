@@ -13,8 +13,7 @@ import pytest
 
 import epidemic as ep
 from epidemic.callbacks import Callback, EarlyStopping, all_of
-from epidemic.callbacks.scalars import BUILT_IN, scalars
-from epidemic.callbacks.tensorboard import TAGS
+from epidemic.callbacks.trackers import BUILT_IN, TAGS, scalars
 from epidemic.cli import main
 from epidemic.core.errors import BadInput, RunFailed
 from epidemic.report.page import page

@@ -10,7 +10,28 @@ ROOT = Path(epidemic.__file__).parent
 TERSE_ALLOWED = 0
 """Docstrings of fewer than four words. This number only ever shrinks."""
 PRIVATE = frozenset(
-    ["seat", "seats", "desk", "letter", "letters", "journal", "roster", "hello", "hellos", "acquaintance", "whoever", "ear", "ears", "wish", "voice", "emit", "absorb", "people", "person", "body"]
+    [
+        "seat",
+        "seats",
+        "desk",
+        "letter",
+        "letters",
+        "journal",
+        "roster",
+        "hello",
+        "hellos",
+        "acquaintance",
+        "whoever",
+        "ear",
+        "ears",
+        "wish",
+        "voice",
+        "emit",
+        "absorb",
+        "people",
+        "person",
+        "body",
+    ]
 )
 """Words of a private language, with which no class, function, argument or variable is named."""
 ALLOWED = frozenset({"body", "body_bytes", "people"})

@@ -20,7 +20,7 @@ from epidemic.study.comparison import run_methods
 SHORT = ep.Experiment(
     name="longer", nodes=8, rounds=10, topology=ep.ELLocal(3), data=ep.Digits(), partition=ep.IID(), model=ep.Logistic(),
     algorithm=ep.LocalSGD(lr=0.1, local_steps=2, momentum=0.5), eval=ep.Eval(every=7, samples=50),
-    faults=ep.Faults(crashes=(ep.Crash(1, 9, 12),)),
+    faults=ep.Faults(crashes=(ep.Crash(1, at=9, returns=12),)),
 )  # fmt: skip
 RESULTS = ("records.jsonl", "models.safetensors", "summary.json", "nodes.json", "state.json")
 

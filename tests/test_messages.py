@@ -11,7 +11,7 @@ from epidemic.core.errors import argument, for_the_command_line
 from pages import ROOT
 
 SOURCE = ROOT / "src" / "epidemic"
-FOR_COMMANDS = ("cli/", "deploy/", "study/slurm/", "web/", "study/reproduce/", "estimate/gpus.py")
+FOR_COMMANDS = ("cli/", "deploy/", "study/slurm/", "web/", "study/reproduce/", "estimate/planning.py")
 """What only commands call: there is no Python argument to name."""
 OF_TEXTS = {"study/sweep.py": ("parse_grid", "grid_jobs"), "study/comparison.py": ("refuse_idle_settings",),
             "experiment/files.py": ("numbered_seeds",), "experiment/differences.py": ("check_node_setting", "check_run_setting")}  # fmt: skip

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 import epidemic as ep
-from epidemic.api import progress as showing
-from epidemic.callbacks import notebook
+from epidemic.api import views as showing
 from epidemic.cli import main
+from epidemic.core import progress
 from epidemic.core.errors import BadInput, RunFailed
 from epidemic.core.formatting import html_table
 from epidemic.runtime.saved_models import load_models
@@ -63,7 +63,7 @@ def test_progress_is_shown_where_it_is_wanted_or_somebody_looks(capsys, monkeypa
 
 def test_a_notebook_is_shown_one_table_that_is_rewritten(monkeypatch):
     shown = []
-    monkeypatch.setattr(notebook.InPlace, "show", lambda self, html: shown.append(html))
+    monkeypatch.setattr(progress.NotebookCell, "show", lambda self, html: shown.append(html))
     monkeypatch.setattr(showing, "in_notebook", lambda: True)
     ep.simulate(EXPERIMENT, callbacks=ep.callbacks.EarlyStopping(target=0.0))
     assert "&lt;b&gt;, seed 1" in shown[-1]
@@ -76,7 +76,7 @@ def test_a_notebook_is_shown_one_table_that_is_rewritten(monkeypatch):
 
 def test_a_notebook_and_a_terminal_make_the_same_remarks(monkeypatch, capsys):
     shown = []
-    monkeypatch.setattr(notebook.InPlace, "show", lambda self, html: shown.append(html))
+    monkeypatch.setattr(progress.NotebookCell, "show", lambda self, html: shown.append(html))
     data = ep.Digits().load()
     data = dataclasses.replace(data, note="3 pictures were left out")
     parts = ep.UEquiStatic(3)
@@ -350,7 +350,7 @@ def test_everything_is_one_line_and_a_small_table(kept, comparison):
         graph,
         comparison,
         ep.Ring(),
-        ep.Every(ep.Ring(), 2),
+        ep.Every(ep.Ring(), period=2),
     ]
     for thing in things:
         assert "\n" not in repr(thing)

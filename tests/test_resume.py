@@ -25,7 +25,7 @@ from epidemic.runtime.saved_models import export_model
 EXPERIMENT = ep.Experiment(
     name="resume", nodes=16, rounds=72, seeds=[3], topology=ep.ELLocal(4), data=ep.Digits(), partition=ep.IID(), model=ep.Logistic(),
     algorithm=ep.LocalSGD(lr=0.1, local_steps=2, momentum=0.5), eval=ep.Eval(every=7, samples=100),
-    faults=ep.Faults(cap=5, loss=0.05, crashes=(ep.Crash(1, 20, 60),)), checkpoint=ep.Checkpoint(rounds=5, seconds=0),
+    faults=ep.Faults(cap=5, loss=0.05, crashes=(ep.Crash(1, at=20, returns=60),)), checkpoint=ep.Checkpoint(rounds=5, seconds=0),
     runtime=ep.Runtime(strategy="per-node"),  # not whichever is the faster: the same bytes must not depend on the clock
 )  # fmt: skip
 

@@ -43,7 +43,7 @@ class Plans(Callback):
         (ep.ELLocal(3), Faults(loss=0.2)),
         (ep.ELLocal(4), Faults(cap=3, max_retries=3)),
         (ep.Ring(), Faults()),
-        (ep.Complete(), Faults(crashes=(Crash(2, 1, 3),))),
+        (ep.Complete(), Faults(crashes=(Crash(2, at=1, returns=3),))),
         (ep.UEquiStatic(2), Faults()),
     ],
     ids=["loss", "redirected", "ring", "complete", "equitopo"],

@@ -17,9 +17,8 @@ import submitit
 
 from epidemic.cli import main
 from epidemic.core.errors import BadInput, RunFailed
-from epidemic.study.slurm.options import KNOWN, parse_options
 from epidemic.study.slurm.status import status_of
-from epidemic.study.slurm.submit import Submission
+from epidemic.study.slurm.submit import KNOWN, Submission, parse_options
 from epidemic.study.slurm.task import ENDED, SlurmTask
 
 EXPERIMENT = """
@@ -139,7 +138,7 @@ def test_without_slurm_or_submitit_one_line_says_what_is_missing(place, slurm, m
 
 
 def test_a_directory_that_only_this_machine_sees_is_refused(place, slurm, monkeypatch, capsys):
-    import epidemic.study.slurm.queue as queue
+    import epidemic.study.slurm.status as queue
 
     monkeypatch.setattr(queue, "_file_system", lambda directory: "tmpfs")
     (slurm / "machines").write_text("far-away\n" + (slurm / "machines").read_text())

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from epidemic.cli import main
+from epidemic.core.children import process_context
 from epidemic.core.errors import BadInput, Interrupted
-from epidemic.core.workers import process_context
 from epidemic.experiment import experiment_from, load
 from epidemic.report.results import read_results
-from epidemic.study.batch import BatchListener, Job, run_batch
-from epidemic.study.batch_on_ranks import run_batch_on_ranks
+from epidemic.study.batch import BatchListener, Job, run_batch, run_batch_on_ranks
 from epidemic.study.sweep import grid_jobs, parse_grid
 from test_resume import start, wait_for
 
@@ -432,7 +431,7 @@ def test_a_directory_that_goes_away_fails_its_own_run_on_ranks(file, tmp_path, m
     def broken(*_):
         raise OSError(116, "Stale file handle", "somewhere")
 
-    monkeypatch.setattr("epidemic.study.batch_on_ranks.execute", broken)
+    monkeypatch.setattr("epidemic.study.batch.execute", broken)
     outcome = run_batch_on_ranks([Job(tmp_path / name, load(file), name) for name in "ab"], 2)
     assert outcome.failed == dict.fromkeys("ab", "[Errno 116] Stale file handle: 'somewhere'")
 

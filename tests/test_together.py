@@ -104,7 +104,7 @@ def test_what_goes_together_learns(tables):
 def test_nodes_take_part_in_a_round_with_all_fragments_or_none():
     experiment = ep.Experiment(
         nodes=16,
-        topology=ep.Fragments(ep.ELLocal(3), 4),
+        topology=ep.Fragments(ep.ELLocal(3), k=4),
         participation=ep.UniformParticipation(8),
         data=ep.Digits(),
     )
@@ -146,7 +146,7 @@ def test_faults_given_as_lists_are_those_of_tuples():
 def test_top_k_finds_the_largest_changes_of_every_type(dtype):
     import torch
 
-    from epidemic.compression.top_k import _largest
+    from epidemic.compression.sparse import _largest
 
     change = torch.tensor([[1.0, 5.0, 3.0, 5.0], [0.0, 0.0, 0.0, 0.0]], dtype=getattr(torch, dtype))
     assert _largest(change, 2).tolist() == [[1, 3], [0, 1]]

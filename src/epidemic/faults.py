@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from epidemic.core.errors import BadInput, require_choice, require_int, require_real
 from epidemic.core.graph import Graph, IntArray
 from epidemic.core.rng import Stream, Streams
+from epidemic.core.settings import Settings
 
 Mask = NDArray[np.bool_]
 
@@ -35,7 +36,7 @@ CAP_OF_REQUESTS = (
 """Why faults and ways of exchange do not go together, and what to do instead."""
 
 
-class Crash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Crash(Settings, frozen=True, forbid_unknown_fields=True):
     """Node `node` is down from round `at` until round `returns` (for good, if that is not given)."""
 
     node: int
@@ -49,7 +50,7 @@ class Crash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise BadInput(f"faults.crashes.returns = {self.returns} must be later than at = {self.at}")
 
 
-class RandomCrashes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RandomCrashes(Settings, frozen=True, forbid_unknown_fields=True):
     """Every node that is up crashes with `probability` in each round, and is down for `rounds_down` (default: for good)."""
 
     probability: float
@@ -77,7 +78,7 @@ class RandomCrashes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return down
 
 
-class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Split(Settings, frozen=True, forbid_unknown_fields=True):
     """From round `start` until `end` only nodes of the same group reach each other; nodes in no group form one more."""
 
     groups: tuple[tuple[int, ...], ...]
@@ -129,7 +130,7 @@ class Delivery:
     pieces: int = 1  # into how many pieces a model was cut
 
 
-class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Faults(Settings, frozen=True, forbid_unknown_fields=True):
     """Everything that may go wrong. The default is nothing."""
 
     crashes: tuple[Crash, ...] = ()

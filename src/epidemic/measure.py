@@ -48,13 +48,6 @@ AGREED = 1e-26
 """A round that shrinks disagreement below this factor reached exact agreement, up to rounding."""
 
 
-NOT_COMPARED = ("every", "fragments", "periodic", "python")
-"""Wrappers of other topologies, and a user's own."""
-
-ALL_REDUCE = "complete (all-reduce)"
-"""What the second row of complete averaging is called."""
-
-
 class FoundFloors(msgspec.Struct, frozen=True):
     """What stays of the disagreement that each round brings in, per unit of it; see `epidemic.theory.floors`."""
 
@@ -177,21 +170,12 @@ def compare(
     require_int("nodes", n, 1)
     require_int("s", s, 1)
     _require_memory(n, 0)
-    one_way, both_ways = (s, (s + 1) // 2) if m is None else (m, m)
     reports: list[TopologyReport | Impossible] = []
-    fields: dict[str, dict[str, Any]] = {
-        **{kind: {"s": s} for kind in ("el-oracle", "el-local", "regular", "unlucky", "peer-swap", "pull")},
-        "d-equistatic": {"m": one_way},
-        "u-equistatic": {"m": both_ways},
-        "base": {"k": s},
-        "matcha": {"inner": {"kind": "regular", "s": s}, "probabilities": "uniform"},
+    tables = {
+        f"{kind}{variant}": {"kind": kind, **table}
+        for kind, cls in TOPOLOGIES.items()
+        for variant, table in cls.compared(s, m).items()
     }
-    tables: dict[str, dict[str, Any]] = {}
-    for kind in TOPOLOGIES:
-        if kind not in NOT_COMPARED:
-            tables[kind] = {"kind": kind, **fields.get(kind, {})}
-        if kind == "complete":
-            tables[ALL_REDUCE] = {"kind": kind, "cost": "all-reduce"}
     for name, table in tables.items():
         try:
             topology = topology_from(table)
@@ -211,7 +195,7 @@ def compare_views(
     for view in map(service_from, views):
         name = f"el-local, {view.__struct_config__.tag}"
         try:
-            found = measure(ELLocal(s, view), n, **settings, tell=_about(name, tell))
+            found = measure(ELLocal(s, view=view), n, **settings, tell=_about(name, tell))
             reports.append(msgspec.structs.replace(found, kind=name))
         except BadInput as problem:
             reports.append(Impossible(name, str(problem)))

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from epidemic.core.config import call_own, import_object
 from epidemic.core.errors import BadInput, require_int
+from epidemic.core.settings import Settings
 
 Shape = tuple[int, ...]
 
 
-class Model(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class Model(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the models that a file names by kind: settings from which a module is built."""
 
     def build(self, shape: Shape, outputs: int) -> nn.Module:

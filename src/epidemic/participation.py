@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
-import msgspec
 import numpy as np
 
 from epidemic.core.config import build_kind
@@ -21,13 +20,14 @@ from epidemic.core.errors import BadInput, require_choice, require_int, require_
 from epidemic.core.formatting import count
 from epidemic.core.graph import Graph, IntArray
 from epidemic.core.rng import Streams
+from epidemic.core.settings import Settings
 from epidemic.faults import Absence, Faults, Reach
 from epidemic.topology import GivesGraphs, check_topology, exchange_of, graph_among, is_placed, is_static, peer_sampling
 
 NOBODY: IntArray = np.zeros(0, dtype=np.int64)
 
 
-class Participation(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class Participation(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the kinds: `positions` is all that most of them differ in."""
 
     partial: ClassVar[bool] = True  # whether some may take no part

@@ -81,7 +81,7 @@ def test_eight_learn_as_much_as_under_the_clock_though_two_of_them_are_killed(de
         stop=5.0,
         data=ep.Digits(),
         partition=ep.IID(),
-        model=ep.PythonModel("sleeping:Sleeper", {"hidden": 32}),
+        model=ep.PythonModel("sleeping:Sleeper", options={"hidden": 32}),
     )
     clock = Clock(stop=5.0, evaluate=2.5, compute=ConstantCompute(seconds=0.02))
     what = msgspec.structs.replace(what, clock=clock)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -99,6 +100,10 @@ KINDS = {
     "trimmed mean": ['aggregation.kind="trimmed-mean"', "aggregation.f=2", 'topology.kind="el-local"', "topology.s=5", "faults.loss=0.2"],
     "median of all": ['aggregation.kind="median"', 'topology.kind="complete"', 'participation.kind="uniform"', "participation.m=6"],
     "own rule": ['aggregation.kind="python"', 'aggregation.factory="mine:Own"', 'topology.kind="el-oracle"', "topology.s=4"],
+    "examples": [
+        'topology.kind="python"', 'topology.factory="own_topology:Remembering"', "topology.options={k=4}",
+        'aggregation.kind="python"', 'aggregation.factory="own_aggregator:NearestHalf"',
+    ],
     "adam, mlp": ['model.kind="mlp"', 'algorithm.optimizer="adam"', "algorithm.lr=0.01", "algorithm.local_steps=2"],
 }  # fmt: skip
 BY_EACH_WAY = {
@@ -144,6 +149,8 @@ def checkpoint(path):
 def write(where):
     (where / "base.toml").write_text(BASE)
     (where / "mine.py").write_text(MINE)
+    for name in ("own_topology.py", "own_aggregator.py"):
+        shutil.copy(Path(__file__).parents[2] / "examples" / name, where)
 
 
 @pytest.fixture

@@ -11,13 +11,14 @@ from torch import Tensor
 from epidemic.aggregation.base import Aggregator, Heard
 from epidemic.core.config import call_own, import_object
 from epidemic.core.errors import BadInput
+from epidemic.core.settings import Settings
 
 MISSING = "derive it from ep.Aggregator and write __call__(heard)"
 """What an object must have to be an aggregator, for people."""
 
 
 class PythonAggregator(
-    Aggregator, msgspec.Struct, frozen=True, dict=True, tag_field="kind", tag="python", forbid_unknown_fields=True
+    Aggregator, Settings, frozen=True, dict=True, tag_field="kind", tag="python", forbid_unknown_fields=True
 ):
     """A user's own: `factory` = "module:name" is called with `options` and returns an aggregator.
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-import msgspec
 from torch import Tensor
 
 from epidemic.aggregation.base import Coordinatewise, total
 from epidemic.aggregation.ordering import smallest
 from epidemic.core.errors import require_choice, require_int
+from epidemic.core.settings import Settings
 
 FEW = ("own", "less")
 
 
 class TrimmedMean(
-    Coordinatewise, msgspec.Struct, frozen=True, tag_field="kind", tag="trimmed-mean", forbid_unknown_fields=True
+    Coordinatewise, Settings, frozen=True, tag_field="kind", tag="trimmed-mean", forbid_unknown_fields=True
 ):
     """For each coordinate the mean without the `f` smallest and the `f` largest inputs.
 

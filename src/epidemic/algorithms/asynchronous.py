@@ -17,6 +17,8 @@ class AsynchronousMethod(LocalTraining, frozen=True):
 
     merges_pairs: ClassVar[bool] = False
     """Whether it takes in one received model at a time, never several."""
+    trains_on_receipt: ClassVar[bool] = False
+    """Whether its nodes train only when a message has arrived."""
     own_weights: ClassVar[bool] = True
     natural_mixing: ClassVar[str | None] = "uniform"  # weights are the method's own, whatever the topology's would be
 

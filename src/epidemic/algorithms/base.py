@@ -26,6 +26,7 @@ from epidemic.algorithms.optimisers import OptimizerSteps, as_said, optimizer_fr
 from epidemic.algorithms.schedules import schedule_from
 from epidemic.compression import Codec
 from epidemic.core.errors import BadInput, EpidemicError, require_choice, require_int, require_real
+from epidemic.core.settings import Settings
 from epidemic.learner import Learner, Optimiser, Rate, with_rate
 
 Rows = dict[str, Tensor]
@@ -110,12 +111,16 @@ class Defaults:
     """Whether a message that does not arrive breaks it; nodes then need network.close.kind = "barrier"."""
     balanced = False
     """Whether every node must have the same total weight in every round (a doubly stochastic matrix)."""
+    symmetric_weights = False
+    """Whether any two nodes must give each other the same weight in every round (a symmetric matrix)."""
     own_weights: ClassVar[bool] = False
     """Whether it sets its own weights, so that a mixing rule would have no effect."""
     same_neighbours: ClassVar[bool] = False
     """Whether it needs the same neighbours in all rounds."""
     natural_mixing: ClassVar[str | None] = None
     """The mixing rule that it needs on every topology; None: that of the topology."""
+    own_training: ClassVar[bool] = False
+    """Whether somebody's own script trains, so that an experiment has neither data nor a model."""
     sampling: str = "replacement"
     compressor: Codec | None = None
     """The codec of an algorithm that sends compressed differences, which the sender applies to itself as well."""
@@ -204,7 +209,7 @@ def cautions(algorithm: Algorithm, topology: Any) -> list[str]:
     return [] if warn is None else list(warn(topology))
 
 
-class LocalTraining(Defaults, msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class LocalTraining(Defaults, Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """The settings of every algorithm that trains by mini-batches of the node's own data."""
 
     lr: float = 0.05

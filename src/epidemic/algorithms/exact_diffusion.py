@@ -7,8 +7,10 @@ staying apart in proportion to the step size:
     send  psi + (x - psi of the round before)
     then  x = (sent + mixture) / 2
 
-The mean with what was sent makes it stable for every symmetric matrix; D2, which lacks it, diverges on some. If the learning rate changes, the correction
-is scaled along: it stands for gamma times a gradient, with the gamma of the node's own last step, which need not be that of the round before.
+The mean with what was sent makes it stable for every symmetric matrix, where D2, which leaves it out, diverges on some. It diverges on doubly stochastic
+matrices that are not symmetric (directed circulant graphs), which the paper leaves out (its matrices are locally balanced) and which are refused here.
+Where the learning rate changes the correction is scaled along: it stands for gamma times a gradient, with the gamma of the node's own last step, which
+need not have been in the round before.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ FACTOR = "factor"
 
 
 class ExactDiffusion(PlainSteps, frozen=True, tag="exact-diffusion"):
-    """Local steps, and a correction by the last exchange. It needs doubly stochastic weights, and every message."""
+    """Local steps, and a correction by the last exchange. It needs symmetric weights, and every message."""
 
     exact_exchange = True
     balanced = True
+    symmetric_weights = True
 
     def init(self, x: Tensor) -> Rows:
         """The initial state, without a correction."""

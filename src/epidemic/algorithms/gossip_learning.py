@@ -18,6 +18,7 @@ import msgspec
 from epidemic.algorithms.asynchronous import SECOND, AsynchronousMethod, Message, Node, NodeContext, Row
 from epidemic.core.config import build
 from epidemic.core.errors import BadInput, require_choice, require_int, require_real
+from epidemic.core.settings import Settings
 
 VARIANTS = ("rw", "mu", "um")
 MERGES = ("average", "age")
@@ -29,7 +30,7 @@ SHORTEST = 0.1
 """A jittered period is at least this part of the period, and longer by at most as much as it may be shorter, so that the mean stays."""
 
 
-class Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Tokens(Settings, frozen=True, forbid_unknown_fields=True):
     """A token account: a period either sends or saves a token, and a receipt may spend some.
 
     proactive: every period sends, as without an account. simple: a period sends if the account is full (C), a receipt if it is not empty.
@@ -85,6 +86,7 @@ class GossipLearning(AsynchronousMethod, frozen=True, tag="gossip-learning"):
     """
 
     merges_pairs: ClassVar[bool] = True
+    trains_on_receipt: ClassVar[bool] = True
 
     period: float = 1.0
     """Seconds between two sendings of a node."""

@@ -9,11 +9,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from epidemic import learner
 from epidemic.core.config import build_kind
 from epidemic.core.errors import BadInput, require_real
+from epidemic.core.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class OptimizerSteps:
     clip: float | None
 
 
-class Optimizer(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class Optimizer(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the optimisers that a file can name."""
 
     def check(self, steps: OptimizerSteps) -> None:

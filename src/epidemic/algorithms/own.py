@@ -14,12 +14,11 @@ from epidemic.algorithms.base import Algorithm, Column, Inbox, RoundContext, Row
 from epidemic.compression import Codec
 from epidemic.core.config import call_own, import_object
 from epidemic.core.errors import BadInput
+from epidemic.core.settings import Settings
 from epidemic.learner import Learner
 
 
-class PythonAlgorithm(
-    msgspec.Struct, frozen=True, dict=True, tag_field="kind", tag="python", forbid_unknown_fields=True
-):
+class PythonAlgorithm(Settings, frozen=True, dict=True, tag_field="kind", tag="python", forbid_unknown_fields=True):
     """`factory` = "module:name" is called with `options` and returns an algorithm."""
 
     factory: str
@@ -79,6 +78,11 @@ class PythonAlgorithm(
     def balanced(self) -> bool:
         """The value of the user's object."""
         return bool(getattr(self.made, "balanced", False))
+
+    @property
+    def symmetric_weights(self) -> bool:
+        """As the user's object has it."""
+        return bool(getattr(self.made, "symmetric_weights", False))
 
     @property
     def compressor(self) -> Codec | None:

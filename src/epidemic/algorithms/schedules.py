@@ -10,13 +10,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from epidemic.core.config import build_kind
 from epidemic.core.errors import require_int, require_real
+from epidemic.core.settings import Settings
 
 
-class Schedule(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+class Schedule(Settings, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the schedules: `warmup` rounds from lr / warmup up to lr, then by kind."""
 
     warmup: int = 0

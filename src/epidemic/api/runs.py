@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epidemic import simulator
-from epidemic.api.progress import run_shown
-from epidemic.api.views import dataframe_of, figure_of, node_figure_of
+from epidemic.api.views import dataframe_of, figure_of, node_figure_of, run_shown
 from epidemic.callbacks import Callback, all_of
 from epidemic.core.errors import BadInput
 from epidemic.core.formatting import count, html_table, interval, percent, simulated, size

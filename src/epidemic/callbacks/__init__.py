@@ -17,10 +17,9 @@ from epidemic.callbacks.base import Callback, Callbacks, all_of
 
 if TYPE_CHECKING:
     from epidemic.callbacks.early_stopping import EarlyStopping
-    from epidemic.callbacks.tensorboard import TensorBoard
-    from epidemic.callbacks.wandb import WandB
+    from epidemic.callbacks.trackers import TensorBoard, WandB
 
-_HOME = {"EarlyStopping": "early_stopping", "TensorBoard": "tensorboard", "WandB": "wandb"}
+_HOME = {"EarlyStopping": "early_stopping", "TensorBoard": "trackers", "WandB": "trackers"}
 
 __all__ = ["Callback", "Callbacks", "EarlyStopping", "TensorBoard", "WandB", "all_of"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from epidemic.callbacks.base import Callback
-from epidemic.callbacks.scalars import BUILT_IN, SHARES, Better, scalar
+from epidemic.callbacks.trackers import BUILT_IN, SHARES, Better, scalar
 from epidemic.core.errors import BadInput, require_choice, require_int, require_real, suggestion
 
 if TYPE_CHECKING:

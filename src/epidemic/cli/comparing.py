@@ -82,8 +82,8 @@ def compare_command(
     from epidemic.core.files import write_bytes
     from epidemic.experiment import numbered_seeds, read_table, with_settings
     from epidemic.report.curves import learning_figure
-    from epidemic.report.spreading import spreading_figure, spreads_of
     from epidemic.report.style import save
+    from epidemic.report.timeline import spreading_figure, spreads_of
     from epidemic.runtime.replace import replacing
     from epidemic.sharding.rendezvous import joined, same_for_all
     from epidemic.study import comparison as comparing

@@ -9,8 +9,8 @@ import typer
 
 from epidemic.cli.nodes import Insecure
 from epidemic.cli.options import Json, NoCode, Quiet, Settings
-from epidemic.cli.waiting import Waiting
 from epidemic.core.errors import RunFailed, require_real
+from epidemic.core.progress import Waiting
 
 STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
 

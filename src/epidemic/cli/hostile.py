@@ -103,8 +103,8 @@ def hostile_command(
     else:
         _print_graph(result)
     if plot is not None:
-        from epidemic.report.hostile import risk_figure, several
         from epidemic.report.style import save
+        from epidemic.report.topologies import risk_figure, several
 
         save(risk_figure(nodes, several(nodes, malicious), rounds, risk, malicious), plot)
 

@@ -85,10 +85,9 @@ def sweep_command(
         return print_status(status, as_json=as_json)
     if file is None:
         raise BadInput("give an experiment FILE to sweep over, or --status DIR")
-    from epidemic.api.progress import BatchDisplay
+    from epidemic.api.views import BatchDisplay
     from epidemic.experiment import read_table
-    from epidemic.study.batch import Outcome, diverged, run_batch
-    from epidemic.study.batch_on_ranks import run_batch_on_ranks
+    from epidemic.study.batch import Outcome, diverged, run_batch, run_batch_on_ranks
     from epidemic.study.sweep import grid_jobs, parse_grid
 
     require_int("--jobs", jobs, 1, MAX_JOBS)
@@ -131,8 +130,7 @@ def _print_sweep(jobs: list[Job], outcome: Outcome, where: Path, *, as_json: boo
 
     from epidemic.cli.show import interval, plain_table, print_json, show
     from epidemic.report.results import read_results
-    from epidemic.report.statistics import best
-    from epidemic.report.targets import seconds_in_all
+    from epidemic.report.statistics import best, seconds_in_all
 
     rows: list[dict[str, Any]] = []
     lines: list[list[str]] = []
@@ -220,7 +218,7 @@ def reproduce_command(
 
       epidemic reproduce table2 --scale laptop --data ~/data/cifar10 --dry-run
     """
-    from epidemic.api.progress import BatchDisplay
+    from epidemic.api.views import BatchDisplay
     from epidemic.cli.show import print_json
     from epidemic.study import reproduce as reproducing
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-import msgspec
 import numpy as np
 
 from epidemic.clock.devices import Device
@@ -14,12 +13,13 @@ from epidemic.clock.draws import BLOCK, MOST_SECONDS, SECOND, FloatArray, TimeAr
 from epidemic.clock.timelines import Cycle, Cycles, Renewals, Shifts, Timeline
 from epidemic.core.errors import BadInput, require_choice, require_int, require_real
 from epidemic.core.rng import Stream, Streams
+from epidemic.core.settings import Settings
 
 SLICES = 360
 """Parts of a diurnal period; nodes leave and return between them."""
 
 
-class Churn(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True, kw_only=True):
+class Churn(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True, kw_only=True):
     """Base of the kinds of churn."""
 
     training: Literal["pause", "abort", "finish"] = "pause"

@@ -9,19 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
 from epidemic.clock.devices import Device
 from epidemic.clock.draws import MOST_SECONDS, FloatArray, normals_by_node
 from epidemic.core.errors import BadInput, require_real
 from epidemic.core.rng import Streams
+from epidemic.core.settings import Settings
 
 FORWARDS = 3
 """Cost of a step in forward passes: one forward, and a backward that counts twice."""
 
 
-class Compute(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class Compute(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the kinds of compute time."""
 
     @property

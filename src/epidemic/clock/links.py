@@ -8,13 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 
 from epidemic.clock.devices import Device
 from epidemic.clock.draws import LONGEST, MBIT, MOST_SECONDS, FloatArray, microseconds, normal_of
 from epidemic.core.errors import BadInput, plain, require_choice, require_real
 from epidemic.core.rng import Streams
+from epidemic.core.settings import Settings
 
 Delay = Callable[[int, int], int]
 """Microseconds from a sender to a receiver."""
@@ -25,7 +25,7 @@ LARGEST_MATRIX = 2**28
 REMEMBERED_PAIRS = 2**17
 
 
-class LognormalLatency(msgspec.Struct, frozen=True, tag_field="kind", tag="lognormal", forbid_unknown_fields=True):
+class LognormalLatency(Settings, frozen=True, tag_field="kind", tag="lognormal", forbid_unknown_fields=True):
     """Drawn once per pair of nodes, the same in both directions: `median * exp(sigma z)` seconds."""
 
     median: float
@@ -50,7 +50,7 @@ class LognormalLatency(msgspec.Struct, frozen=True, tag_field="kind", tag="logno
         return {"median": self.median, "sigma": self.sigma}
 
 
-class MatrixLatency(msgspec.Struct, frozen=True, tag_field="kind", tag="matrix", forbid_unknown_fields=True):
+class MatrixLatency(Settings, frozen=True, tag_field="kind", tag="matrix", forbid_unknown_fields=True):
     """From a text file of comma-separated milliseconds: a row for each sending site, a column for each receiving one.
 
     Node i is at site i modulo the number of sites; two nodes at one site have the latency on the diagonal.
@@ -122,7 +122,7 @@ Latency = float | LognormalLatency | MatrixLatency
 LATENCIES: dict[str, type[Any]] = {"lognormal": LognormalLatency, "matrix": MatrixLatency}
 
 
-class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Links(Settings, frozen=True, forbid_unknown_fields=True):
     """The capacity of every node's link, in Mbit/s, and the latency of messages, in seconds."""
 
     uplink: float = 0.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -126,11 +127,13 @@ def _sessions(text: str, period: float, n: int, streams: Streams) -> Sequence[tu
     name, numbers = _parsed(argument("on"), text, CHURN_LAWS)
     if name == "always":
         return [None] * n
+    law, words = CHURN_LAWS[name]
+    settings: dict[str, Any] = dict(zip(map(str.lower, words), numbers, strict=True))
     churn: Churn
     if name == "diurnal":
-        churn = DiurnalChurn(period, *numbers)
+        churn = DiurnalChurn(period=period, **settings)
     else:
-        churn = CHURN_LAWS[name][0](*numbers)
+        churn = law(**settings)
         if period / sum(numbers[:2]) > MOST_SESSIONS:
             raise BadInput(
                 f"{argument('on')} {text!r} gives more than {MOST_SESSIONS:,} sessions in {argument('period')} {period:g}; use longer ones or a shorter period"

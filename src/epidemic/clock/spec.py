@@ -17,10 +17,11 @@ from epidemic.clock.world import World
 from epidemic.core.config import build, build_kind
 from epidemic.core.errors import BadInput, require_choice, require_int, require_real
 from epidemic.core.rng import Streams
+from epidemic.core.settings import Settings
 from epidemic.protocol.closing_rules import CloseBarrier, Closing, check_spelling, close_from
 
 
-class Clock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Clock(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long everything takes, when nodes are online, and when the run ends.
 
     Example:

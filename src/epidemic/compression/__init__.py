@@ -7,10 +7,8 @@ May be imported by `algorithms/`, `runtime/` and everything above them. To add a
 from __future__ import annotations
 
 from epidemic.compression.base import FILLS, Codec, Fill, Partial, Said, sane
-from epidemic.compression.casting import BFloat16, Float16, Uncompressed
-from epidemic.compression.int8 import Int8
-from epidemic.compression.random_k import RandomK
-from epidemic.compression.top_k import TopK
+from epidemic.compression.rounded import BFloat16, Float16, Int8, Uncompressed
+from epidemic.compression.sparse import RandomK, TopK
 from epidemic.core.config import build_kind
 
 CODECS: dict[str, type[Codec]] = {

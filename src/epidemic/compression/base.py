@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from epidemic.core.errors import require_choice, require_real
+from epidemic.core.settings import Settings
 
 Fill = Literal["count", "own", "zero"]
 FILLS = ("count", "own")
@@ -47,7 +47,7 @@ class Said:
     mask: Tensor | None = None  # (k, d) bool: the coordinates with values; None: all
 
 
-class Codec(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class Codec(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the codecs."""
 
     remembers: ClassVar[bool] = False

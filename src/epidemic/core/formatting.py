@@ -10,6 +10,8 @@ from typing import Protocol
 ROUNDING = 1e-12
 """Values that much smaller than their neighbours are rounding errors, and shown as 0."""
 
+MOST_DIGITS = 6
+"""After the point, of a mean and its interval; where more are needed, both have three significant ones."""
 
 ABOUT_DISAGREEMENT = "D(X), disagreement: the mean squared distance of the nodes' models to their average"
 """The explanation of D(X) for readers of a table or figure."""
@@ -88,18 +90,66 @@ def decimals(value: float | None, digits: int = 2, *, signed: bool = False) -> s
 def interval(
     value: MeanOfSeeds | None, factor: float = 1.0, digits: int = 2, *, signed: bool = False, between: str = "±"
 ) -> str:
-    """Mean and half-width; the mean alone for a single seed, a dash if there is none."""
+    """Mean and half-width for people, with the same digits; the mean alone for a single seed, a dash where there is none."""
     if value is None or math.isnan(value.mean):
         return "-"
-    rounding = abs(value.mean) <= ROUNDING * (value.half_width or 0.0)
-    mean = decimals(0.0 if rounding else factor * value.mean, digits, signed=signed)
+    mean = mean_alone(value, factor, digits, signed=signed)
     return mean if value.half_width is None else f"{mean}{between}{half_width(value, factor, digits)}"
 
 
+def mean_alone(value: MeanOfSeeds, factor: float = 1.0, digits: int = 2, *, signed: bool = False) -> str:
+    """The mean, with the digits that its interval asks for; nothing but rounding is 0."""
+    mean, half = _sizes(value, factor)
+    if half is None or not math.isfinite(half):
+        return decimals(mean, digits, signed=signed)
+    return _with(mean, interval_digits(half, digits, mean), signed=signed)
+
+
 def half_width(value: MeanOfSeeds, factor: float = 1.0, digits: int = 2) -> str:
-    """The half-width alone; 0 if it is only rounding."""
-    half = value.half_width or 0.0
-    return decimals(0.0 if half <= ROUNDING * abs(value.mean) else factor * half, digits)
+    """The half-width alone, with the digits of the mean beside it; nothing but rounding is 0."""
+    mean, half = _sizes(value, factor)
+    if half is None or not math.isfinite(half):
+        return decimals(half or 0.0, digits)
+    return _with(half, interval_digits(half, digits, mean))
+
+
+def _with(value: float, places: int, *, signed: bool = False) -> str:
+    """So many digits after the point; three significant ones where that would be too many, or the number too long."""
+    sign = "+" if signed else ""
+    return f"{value:{sign}.3g}" if abs(value) >= 1e7 or places > MOST_DIGITS else f"{value:{sign}.{places}f}"
+
+
+def mean_and_half(mean: float, half: float | None) -> str:
+    """A mean and its half-width where no digits are asked for: those of the interval; four significant ones of a mean without one."""
+    if not half or not math.isfinite(half):
+        return f"{mean:.4g}" + ("" if half is None else f" ± {half:.2g}")
+    places = interval_digits(half, 0)
+    return f"{_with(mean, places)} ± {_with(half, places)}"
+
+
+def interval_digits(half: float, digits: int, mean: float = 0.0) -> int:
+    """Digits after the point of a mean and its half-width: at least `digits`, and two significant ones of the half-width.
+
+    A half-width of 0 says nothing of digits, and a small mean then has three significant ones.
+    """
+    if not math.isfinite(half):
+        return digits
+    if half == 0:
+        small = mean != 0 and abs(mean) < 0.5 * 10.0**-digits
+        return 2 - math.floor(math.log10(abs(mean))) if small else digits
+    first = -math.floor(math.log10(half))  # where its first significant digit is
+    return max(digits, first + 1)
+
+
+def _sizes(value: MeanOfSeeds, factor: float) -> tuple[float, float | None]:
+    """Mean and half-width, without what rounding has left of either."""
+    mean, half = value.mean, value.half_width
+    if half is None:
+        return factor * mean, None
+    return (
+        0.0 if abs(mean) <= ROUNDING * half else factor * mean,
+        0.0 if half <= ROUNDING * abs(mean) else factor * half,
+    )
 
 
 def count(how_many: int, what: str) -> str:

@@ -9,11 +9,10 @@ inside PyTorch as a worker.
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -45,17 +44,6 @@ def started_as_a_rank() -> bool:
 def available_threads() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def process_context(module: str) -> Any:
-    """How processes are started: forked from a process that has imported this module, with all of PyTorch, and has no threads.
-
-    So PyTorch is imported once for all of them. That process is kept for later ones, with the environment that it was started with.
-    """
-    if not hasattr(os, "fork"):
-        return multiprocessing.get_context("spawn")
-    multiprocessing.set_forkserver_preload([module])
-    return multiprocessing.get_context("forkserver")
 
 
 class Workers:

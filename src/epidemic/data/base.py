@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from epidemic.core.errors import BadInput, require_real
 from epidemic.core.rng import Streams
+from epidemic.core.settings import Settings
 from epidemic.data.cache import Array as Array
 from epidemic.data.cache import Origin, Stored, remembered
 
@@ -54,6 +55,7 @@ class Dataset:
     validation: Samples | None = None
     note: str = ""  # what should be known wherever a result from it is shown
     features: tuple[str, ...] = ()  # the names of the inputs, where they have some (the columns of a table)
+    scales: tuple[tuple[float, float], ...] = ()  # mean and deviation that each feature was scaled by, where it was
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -66,11 +68,18 @@ class Dataset:
         return self.test if self.validation is None else self.validation
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
-    """Base of the sources of data; the fields are the configuration."""
+KnownSize = tuple[tuple[int, ...], int, int, int]
+"""Input shape, classes, and about how many samples for training and testing."""
+
+
+class Source(Settings, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """Where data comes from; the fields are its configuration."""
 
     about: ClassVar[str] = ""
-    natural_partition: ClassVar[bool] = False
+    built_in: ClassVar[bool] = False
+    """Whether nothing has to be fetched or found."""
+    size: ClassVar[KnownSize | None] = None
+    """Of data that need not be there to plan a run; None: it must be there."""
     common: ClassVar[tuple[str, ...]] = ()
     """Settings that deployed nodes must share even if each has its own data."""
 
@@ -139,7 +148,7 @@ def _pack(data: Dataset, about: dict[str, Any]) -> Stored:
         if array is not None
     }
     rest = {"classes": data.classes, "scale": data.scale, "shift": data.shift, "note": data.note}
-    rest["features"] = data.features
+    rest |= {"features": data.features, "scales": data.scales}
     return Stored(arrays, {**about, **rest})
 
 
@@ -152,7 +161,7 @@ def _unpack(stored: Stored) -> Dataset:
     validation = samples("validation") if "validation.inputs" in stored.arrays else None
     return Dataset(
         samples("train"), samples("test"), tuple(about["classes"]), about["scale"], about["shift"], validation, about["note"],
-        tuple(about.get("features", ())),
+        tuple(about.get("features", ())), tuple(tuple(scale) for scale in about.get("scales", ())),
     )  # fmt: skip
 
 
@@ -234,7 +243,9 @@ def find_directory(path: str | None, name: str, *usual: Path) -> Path:
     for place in places:
         if place.exists():
             return place
-    how = f"run 'epidemic data fetch {name}' or " if name in ("mnist", "fashion-mnist", "cifar10") else ""
+    from epidemic.data.fetch import DOWNLOADS  # it uses this file
+
+    how = f"run 'epidemic data fetch {name}' or " if name in DOWNLOADS else ""
     raise BadInput(f"{name} is not in {' or '.join(map(str, places))}; {how}set data.path to its location")
 
 

@@ -24,14 +24,11 @@ from typing import Any
 import msgspec
 import numpy as np
 from blake3 import blake3
+from filelock import FileLock
 from numpy.typing import NDArray
 
-from epidemic.core.reading import tell
-
-try:
-    import fcntl
-except ImportError:  # Windows: processes that start at once all decode, and the last rename wins
-    fcntl = None  # type: ignore[assignment]
+from epidemic.core.locks import taken
+from epidemic.core.progress import tell
 
 FORMAT = 1
 """To be increased whenever the same files are decoded differently, or stored differently."""
@@ -225,34 +222,29 @@ def _view(data: Array, tensor: dict[str, Any]) -> Array:
 @contextmanager
 def _alone(path: Path, place: str) -> Iterator[None]:
     """Wait until no other process makes this entry; continue without waiting if locks are unavailable."""
-    lock = path.with_suffix(".lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file = lock.open("ab")
+        lock = _locked(path.with_suffix(".lock"), place)
     except OSError:
-        yield  # nothing can be kept either, which is said then
-        return
-    with file:  # closing it, or dying, lets go of the lock
-        if fcntl is not None and _locked(file.fileno(), place):
-            for left in path.parent.glob(f"{path.name}.*.part"):  # by a process that was killed
-                with suppress(OSError):
-                    left.unlink()
+        lock = None  # nothing can be kept either, which is said then
+    try:
+        for left in path.parent.glob(f"{path.name}.*.part") if lock is not None else ():  # by a process that was killed
+            with suppress(OSError):
+                left.unlink()
         yield
+    finally:
+        if lock is not None:
+            lock.release()
 
 
-def _locked(file: int, place: str) -> bool:
+def _locked(path: Path, place: str) -> FileLock | None:
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            tell(f"{place} (another process decodes it)", 0, None)
-            time.sleep(0.1)
-        except OSError:  # a file system without locks
-            return False
-        else:
-            return True
-    return False
+        if (lock := taken(path)) is not None:
+            return lock
+        tell(f"{place} (another process decodes it)", 0, None)
+        time.sleep(0.1)
+    return None
 
 
 # -- all of them ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epidemic.core.errors import BadInput, RunFailed, suggestion
-from epidemic.core.reading import Progress
+from epidemic.core.progress import Progress
 from epidemic.data.cifar import ARCHIVES
 
 BLOCK = 1 << 16

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from epidemic.core.errors import BadInput, plain, require_choice, require_int
-from epidemic.core.reading import tell
+from epidemic.core.progress import tell
 from epidemic.data.base import Array, Dataset, Samples, find_directory, scaled_bytes, stratified
 from epidemic.data.labels import Labelled, shown
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import numpy as np
 import scipy.special
 from numpy.typing import NDArray
 
 from epidemic.core.errors import BadInput, require_int, require_real
 from epidemic.core.rng import Stream
+from epidemic.core.settings import Settings
 from epidemic.data.base import Samples
 
 Parts = list[NDArray[np.int64]]
@@ -22,7 +22,7 @@ ATTEMPTS = 500
 """How often a Dirichlet split is drawn again when a node falls short, before giving up."""
 
 
-class Partition(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+class Partition(Settings, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the partitions: how the training samples are divided among the nodes."""
 
     min_samples: int = 1

@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from epidemic import __version__
-from epidemic.callbacks.named import check_shipped
+from epidemic.callbacks.base import check_shipped
 from epidemic.core.errors import BadInput, plain
 from epidemic.data import Source
 from epidemic.experiment import Experiment, node_agreement, own_modules
@@ -76,7 +76,7 @@ class Agreement(msgspec.Struct, frozen=True):
 def agreement_of(setup: Setup, start: Start | None = None) -> Agreement:
     """The agreement for this seed of the experiment; `start`: the initial weights, unless it is the first run of a cluster."""
     experiment, streams = setup.experiment, setup.streams
-    own = experiment.network.data == "own"
+    own = experiment.own_data
     graphs = hashlib.blake2b(digest_size=8)
     for round in range(min(3, experiment.rounds)):
         graphs.update(experiment.topology.graph(experiment.nodes, round, streams).digest().encode())
@@ -158,6 +158,14 @@ def _remedy(key: str, here: Any, there: Any) -> str:
     """How to resolve a difference where one of two nodes lacks a setting of the other."""
     if key == "rounds" and type(here) is int and type(there) is int:
         return f" (start every node with --set rounds={_short(max(here, there))})"
+    if key == "frozen-base":
+        return " (load the same pretrained weights on all nodes, and freeze the same)"
+    if key == "initial-values":
+        return (
+            " (what travels must start alike: load one weights file in every script, or seed before the model is made)"
+        )
+    if key.startswith("attached"):
+        return " (attach the same tensors on all nodes: one model, one adapter rank, one type)"
     if key == "start.run":
         return " (runs with the same keys are counted by 'epidemic cluster next', from the folder of the run before)"
     if key == "start.weights":
@@ -187,7 +195,7 @@ def check_deployable(experiment: Experiment) -> None:
         raise BadInput(f"nodes = {experiment.nodes}: a deployed run needs at least 2")
     require_compatible(experiment, "deployment")
     check_first_round(experiment)
-    if experiment.network.data == "own" and isinstance(experiment.data, Source):
+    if experiment.own_data and isinstance(experiment.data, Source):
         contradiction = experiment.data.differs_by_place()
         if contradiction is not None:
             raise BadInput(contradiction)

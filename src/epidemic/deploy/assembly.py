@@ -80,24 +80,33 @@ class Assembly:
         }
 
 
-def assembly_of(host: Host, agreement: Agreement, node_ids: Sequence[int]) -> Assembly:
+def assembly_of(
+    host: Host,
+    agreement: Agreement,
+    node_ids: Sequence[int],
+    make_node: Callable[..., SynchronousNode] = SynchronousNode,
+) -> Assembly:
     """The assembly for the nodes of one process.
 
     Args:
         host: The models of the process and what computes them.
         agreement: What the nodes agree on.
         node_ids: The ids of the process's nodes.
+        make_node: What a node of a method with rounds is.
     """
     if host.population.setup.experiment.free is not None:
         return _Asynchronous(host, agreement)
-    return _Synchronous(host, agreement, node_ids)
+    return _Synchronous(host, agreement, node_ids, make_node)
 
 
 class _Synchronous(Assembly):
     """Assembles nodes of methods with rounds."""
 
-    def __init__(self, host: Host, agreement: Agreement, node_ids: Sequence[int]) -> None:
+    def __init__(
+        self, host: Host, agreement: Agreement, node_ids: Sequence[int], make_node: Callable[..., SynchronousNode]
+    ) -> None:
         super().__init__(host)
+        self._make_node = make_node
         experiment, population = self._experiment, host.population
         counted = experiment.network.most_samples if experiment.mixing_rule == "samples" else 0
         committed = experiment.network.coin == "committed"
@@ -125,7 +134,7 @@ class _Synchronous(Assembly):
         node_id, rounds = identity.node_id, self._experiment.rounds
         if self._experiment.network.coin == "committed":
             self._chains[node_id] = Chain(kept_secret(identity.folder), self.format.run, node_id, rounds)
-        self._nodes[node_id] = SynchronousNode(identity, position, recorder, self.format, self._views)
+        self._nodes[node_id] = self._make_node(identity, position, recorder, self.format, self._views)
         return self._nodes[node_id]
 
     def join(

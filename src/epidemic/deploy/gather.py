@@ -76,7 +76,7 @@ def gather(folders: Sequence[Path], out: Path) -> Summary:
     models = join_models([(run.run_directory.path / MODELS, run.models) for run in runs])
     run_directory.open()
     try:
-        own = experiment.network.data == "own"
+        own = experiment.own_data
         return _write_own(run_directory, experiment, runs, models) if own else _write(run_directory, experiment, runs)
     finally:
         run_directory.close()
@@ -144,7 +144,7 @@ def _begin(run_directory: RunDirectory, runs: list[_Run], data: str, samples: In
     run_directory.announce()
     choice = Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"])
     run_directory.begin(choice, data, classes=info.get("classes", ()), samples=samples)
-    run_directory.amend({key: info[key] for key in ("start",) if key in info})
+    run_directory.amend({key: info[key] for key in ("start", "columns") if key in info})
 
 
 def _records(runs: list[_Run], experiment: Experiment, apart: float) -> list[Record]:
@@ -163,7 +163,7 @@ def _final(runs: list[_Run]) -> Evaluation:
     final = Evaluation(
         torch.tensor([run.summary.final_loss.mean for run in runs], dtype=torch.float64),
         {"accuracy": torch.tensor([_mean(run.summary.final_accuracy) for run in runs], dtype=torch.float64)}
-        if runs[0].summary.final_accuracy is not None
+        if all(run.summary.final_accuracy is not None for run in runs)
         else {},
     )
     for name in runs[0].summary.final_metrics:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -241,6 +241,9 @@ class SynchronousNode(HostedNode):
     def forget(self, before: int) -> None:
         """Discard messages of rounds before this one."""
         self.kept = {round: message for round, message in self.kept.items() if round >= before}
+
+    def mixed(self, round: int, heard: Sequence[int]) -> None:
+        """A round is over, with messages of these senders."""
 
     @property
     def tally(self) -> Mapping[str, int]:

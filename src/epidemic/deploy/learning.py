@@ -123,7 +123,8 @@ class Computation:
 
         summary = node.recorder.conclude(about)
         found, delivery = summary.final_accuracy, summary.delivery
-        text = "finished" + ("" if found is None else f": accuracy {found.mean:.2%} on the full test set")
+        on = "as the script reported" if self._experiment.own_training else "on the full test set"
+        text = "finished" + ("" if found is None else f": accuracy {found.mean:.2%} {on}")
         if delivery is not None:
             text += f", {delivery.heard} of {delivery.expected} expected messages heard"
         self._calls.say(node, text)
@@ -311,6 +312,7 @@ class Computation:
                 node.before = None
                 node.settle_books()
                 node.recorder.counters.received(len(mix.messages))
+                node.mixed(mix.round, [sender for sender, _ in mix.messages])
                 node.recorder.advanced(mix.round, node.loss, 1 + len(node.member.membership.alive(node.member.now)))
                 events.append((node.node_id, e.Mixed(mix.round)))
         for node in nodes:

@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from epidemic.callbacks import Callback, Callbacks
-from epidemic.callbacks.named import listeners
+from epidemic.callbacks.base import listeners
 from epidemic.core.config import look_beside
-from epidemic.core.errors import BadInput, EpidemicError, Interrupted, plain
+from epidemic.core.errors import BadInput, EpidemicError, Interrupted
 from epidemic.core.formatting import score
 from epidemic.core.workers import Workers, available_threads
 from epidemic.deploy.addresses import Addresses, read_addresses
-from epidemic.deploy.agreement import Agreement, agreement_of, check_deployable, check_hosting
+from epidemic.deploy.agreement import Agreement, check_deployable, check_hosting
 from epidemic.deploy.assembly import assembly_of
 from epidemic.deploy.extending import check_rounds, write_rounds
 from epidemic.deploy.hosted import HostedNode
@@ -24,15 +24,16 @@ from epidemic.deploy.keys import Identity
 from epidemic.deploy.opening import Unreachable
 from epidemic.deploy.peer_exchange import meeting_of
 from epidemic.deploy.process import Process
+from epidemic.deploy.training import LearnersTraining, Training
 from epidemic.deploy.transport import Transport
 from epidemic.experiment import Experiment, check_node_setting, load, python_files, same_experiment
-from epidemic.models import unused_methods
 from epidemic.record import Record, Summary
+from epidemic.runtime.exported import columns_of
 from epidemic.runtime.interrupt import Stop, gentle_stop
 from epidemic.runtime.population import Population
 from epidemic.runtime.recorder import Host, RunListener, RunRecorder
 from epidemic.runtime.run_directory import RunDirectory
-from epidemic.runtime.setup import Setup, make_learner, prepare
+from epidemic.runtime.setup import Setup
 from epidemic.runtime.start import Start, StartWeights, read_start
 
 Say = Callable[[str], None]
@@ -46,6 +47,7 @@ def run_node(
     threads: int = 0,
     here: int = 1,
     say: Say = lambda _: None,
+    training: Training | None = None,
 ) -> list[Summary | None]:
     """Run the nodes of these folders in this process until they finish.
 
@@ -56,15 +58,18 @@ def run_node(
         threads: Threads for computing, unless the experiment sets them; 0: one per core.
         here: How many processes of this network share the machine.
         say: Called with lines about the progress.
+        training: Who trains; our learner if not given.
 
     Returns:
         The result of each node; None for those that had finished before.
     """
+    training = LearnersTraining() if training is None else training
     folders = [folders] if isinstance(folders, Path) else list(folders)
     identities = [Identity.load(folder) for folder in folders]
     experiment = experiment_of(folders, settings or [])
     _check_node_ids(folders, identities, experiment)
     experiment.check_names()
+    training.check(experiment)
     seed = experiment.seeds[0]
     start, weights = _start_of(folders)
     threads = experiment.runtime.threads or threads or available_threads()
@@ -84,25 +89,17 @@ def run_node(
             if run_directory.finished:
                 more = f"; if the others have more rounds, resume with: epidemic node {shlex.quote(str(folder))} --set rounds=N"
                 say(f"finished already: {run_directory.path}{more if experiment.free is None else ''}")
-        data = None
         while left := [i for i, run_directory in enumerate(run_directories) if not run_directory.finished]:
-            if data is None:
-                say("loading the data")
-                data = experiment.load_data()
-                if data.note:
-                    say(f"data: {plain(data.note, 500)}")
-            say("preparing the model")
             node_ids, begun_on = [identities[i].node_id for i in left], run_directories[left[0]].known_device()
-            setup = prepare(experiment, seed, data, node_ids, begun_on=begun_on, weights=weights)
-            if (unused := unused_methods(setup.task.module)) is not None:
-                say(unused)
-            with gentle_stop() as stop:
-                host = _hosting(setup, [run_directories[i] for i in left], workers, stop)
+            setup = training.setup(experiment, node_ids, begun_on, weights, say)
+            with gentle_stop(training.stop) as stop:
+                host = _hosting(setup, [run_directories[i] for i in left], workers, stop, training)
                 if start is not None:
                     for i in left:
                         run_directories[i].amend({"start": msgspec.to_builtins(start)})
                 some = [(identities[i], run_directories[i]) for i in left]
-                _run(host, agreement_of(setup, start), some, how, insecure=insecure, here=here, say=say)
+                agreement = training.agreement(setup, start, run_directories[left[0]])
+                _run(host, agreement, some, how, training, insecure=insecure, here=here, say=say)
         return [
             None if was else run_directory.summary() for was, run_directory in zip(before, run_directories, strict=True)
         ]
@@ -114,7 +111,9 @@ def run_node(
         workers.close()
 
 
-def _hosting(setup: Setup, run_directories: Sequence[RunDirectory], workers: Workers, stop: Stop) -> Host:
+def _hosting(
+    setup: Setup, run_directories: Sequence[RunDirectory], workers: Workers, stop: Stop, training: Training
+) -> Host:
     """Everything that computes for these nodes; writes what is about to run."""
     _check_samples(setup, run_directories)
     fresh = [run_directory for run_directory in run_directories if run_directory.run_info() is None]
@@ -123,7 +122,7 @@ def _hosting(setup: Setup, run_directories: Sequence[RunDirectory], workers: Wor
     known = next(
         (found for run_directory in run_directories if (found := run_directory.known_choice()) is not None), None
     )
-    learner, choice = make_learner(setup, workers, known)
+    learner, choice = training.learner(setup, workers, known)
     for run_directory, node_id, own in zip(run_directories, setup.hosted.tolist(), setup.samples.tolist(), strict=True):
         told = own if setup.experiment.mixing_rule == "samples" else None
         if run_directory in fresh:
@@ -131,6 +130,7 @@ def _hosting(setup: Setup, run_directories: Sequence[RunDirectory], workers: Wor
             run_directory.begin(
                 choice, setup.data.note, classes=classes, samples=samples, node=node_id, told=told, device=device
             )
+            run_directory.amend(columns_of(setup.data))
     return Host(Population(setup, learner, workers), learner, workers, stop)
 
 
@@ -159,7 +159,7 @@ def experiment_of(folders: Sequence[Path], settings: list[str]) -> Experiment:
     modules = python_files(folders[0])
     first = load(folders[0] / "experiment.toml")
     for setting in settings:
-        check_node_setting(setting, own_data=first.network.data == "own")
+        check_node_setting(setting, own_data=first.own_data)
     experiment = load(folders[0] / "experiment.toml", settings)
     for folder in folders:
         check_rounds(folder, load(folder / "experiment.toml"), experiment)
@@ -204,6 +204,7 @@ def _run(
     agreement: Agreement,
     nodes: Sequence[tuple[Identity, RunDirectory]],
     how: str,
+    training: Training,
     *,
     insecure: bool,
     here: int,
@@ -211,7 +212,7 @@ def _run(
 ) -> None:
     """Run these nodes until they finish. If some were stopped in their final evaluation, only that is done; the others run next."""
     experiment = host.population.setup.experiment
-    assembly = assembly_of(host, agreement, [identity.node_id for identity, _ in nodes])
+    assembly = assembly_of(host, agreement, [identity.node_id for identity, _ in nodes], training.make_node)
     hosted: list[HostedNode] = []
     told = []
     for position, (identity, run_directory) in enumerate(nodes):

@@ -39,6 +39,7 @@ from epidemic.deploy.reader import Reader
 from epidemic.deploy.status import seal_statuses
 from epidemic.deploy.transport import Transport
 from epidemic.deploy.wire import STATE_TRANSFER, OpenedMessage, Refused
+from epidemic.learner.callers import CallersLearner
 from epidemic.protocol import events as e
 from epidemic.runtime.recorder import Host
 
@@ -99,6 +100,9 @@ class Process:
         self._asked_revoked = 0  # when it last asked whether this node was revoked, or when all was well
         self._greeting: set[int] = set()  # peers whose answer is awaited
         self._work: queue.SimpleQueue[list[tuple[HostedNode, e.Action]] | EpidemicError] = queue.SimpleQueue()
+        self._put_off: list[list[tuple[HostedNode, e.Action]] | EpidemicError] = []  # until a script has trained
+        if isinstance(host.learner, CallersLearner):
+            host.learner.meanwhile = self._give_meanwhile
         self._loop = EventLoop(
             {node.node_id: node.member for node in nodes},
             self._carry_out,
@@ -161,7 +165,7 @@ class Process:
             while not all(node.over for node in self._nodes.values()):
                 self._host.stop.heed()
                 try:
-                    found = self._work.get(timeout=0.5)
+                    found = self._put_off.pop(0) if self._put_off else self._work.get(timeout=0.5)
                 except queue.Empty:
                     continue
                 if isinstance(found, EpidemicError):
@@ -300,6 +304,18 @@ class Process:
         if self._found:
             found, self._found = self._found, []
             self._work.put(found)
+
+    def _give_meanwhile(self) -> None:
+        """While a script trains, which may take hours: give models to nodes that return, and put off everything else."""
+        with suppress(queue.Empty):
+            while True:
+                found = self._work.get_nowait()
+                if not isinstance(found, EpidemicError):
+                    given = [one for one in found if isinstance(one[1], e.Give)]
+                    self.learning.compute(given)
+                    found = [one for one in found if one not in given]
+                if found:
+                    self._put_off.append(found)
 
     def _ask(self, node: HostedNode, action: e.Ask) -> None:
         topic, to, round = action.topic, action.to, action.round

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.connection
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,8 +15,10 @@ from typing import Any
 
 import msgspec
 
+from epidemic.core import children
+from epidemic.core.children import process_context
 from epidemic.core.errors import BadInput, EpidemicError, Interrupted, RunFailed, plain, require_int
-from epidemic.core.workers import available_threads, process_context
+from epidemic.core.workers import available_threads
 from epidemic.deploy.extending import finished_folders
 from epidemic.deploy.isolation import delivery_in
 from epidemic.deploy.node import run_node
@@ -91,10 +90,8 @@ def blocks(count: int, processes: int) -> list[range]:
 
 def _child(folders: list[str], insecure: bool, threads: int, here: int) -> None:
     """The main function of a process: output goes to node.log, the outcome to the exit code."""
-    with suppress(AttributeError, PermissionError):
-        os.setsid()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node handles it itself
+    children.on_its_own(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node itself handles it
     enough_threads(here, here)
     compute_in_stretches()
     paths = [Path(folder) for folder in folders]
@@ -126,14 +123,6 @@ def _child(folders: list[str], insecure: bool, threads: int, here: int) -> None:
     os._exit(code)  # does not wait for Zenoh's threads
 
 
-def _end_with_parent() -> None:
-    """Save and end when the parent process has ended."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 class LocalCluster:
     """All nodes of a run in processes on this machine."""
 
@@ -157,11 +146,7 @@ class LocalCluster:
         child = Child(node_ids, tuple(folders), process)
         with suppress(OSError):
             child.said_before = child.log.stat().st_size
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            process.start()
-        finally:
-            signal.signal(signal.SIGINT, before)
+        children.start(process)
         return child
 
     def _process(self, node_ids: range, folders: Sequence[Path]) -> Any:
@@ -192,22 +177,17 @@ class LocalCluster:
     def wait(self, timeout: float | None = None, each: Callable[[], None] = lambda: None) -> bool:
         """Wait until all have ended; False if the time is up before."""
         end = None if timeout is None else time.monotonic() + timeout
-        while any(child.running for child in self.children):
+        processes = [child.process for child in self.children]
+        while any(process.is_alive() for process in processes):
             each()
-            multiprocessing.connection.wait([c.process.sentinel for c in self.children if c.running], 0.2)
+            children.wait_for_any(processes, 0.2)
             if end is not None and time.monotonic() > end:
                 return False
         return True
 
     def stop(self, patience: float = 60.0) -> None:
         """Ask all to save and end; kill those that do not."""
-        for child in self.children:
-            if child.running:
-                child.process.terminate()
-        if not self.wait(patience):
-            for child in self.children:
-                child.process.kill()
-                child.process.join()
+        children.stop([child.process for child in self.children], patience)
 
     def final(self, status: Status) -> Status | None:
         """The status of a node that has finished since; None if it has not."""

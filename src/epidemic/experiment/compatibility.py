@@ -8,7 +8,8 @@ without a change here. Limits of single values (s against nodes, shares between 
     require_compatible(experiment)         raises the first
 
 Hosts: "simulation" (rounds, or the simulated clock if there is a [clock]), "ranks" (a simulation on several processes), "deployment". Rules of a host
-apply on that host only; all others always.
+apply on that host only; all others always. An experiment that is made is
+judged for the host "any": by the rules of no host.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from epidemic.aggregation import Aggregator, made
@@ -163,6 +165,19 @@ class Facts:
         """The closing rule of the network, as a file states it."""
         return _as_in_a_file(self.network.close)
 
+    @cached_property
+    def training_settings(self) -> list[str]:
+        """Settings of what is trained that are not the defaults."""
+        defaults = {field.name: field for field in msgspec.structs.fields(type(self.experiment))}
+        usual = {name: defaults[name].default for name in ("loss",)}
+        usual |= {name: defaults[name].default_factory() for name in ("partition", "model", "data", "metrics")}
+        return [name for name, value in usual.items() if getattr(self.experiment, name) != value]
+
+    @property
+    def training_setting(self) -> str:
+        """The first of them."""
+        return self.training_settings[0]
+
     @property
     def cap_hint(self) -> str:
         """How to get a cap under a clock, if it is used where it cannot be."""
@@ -249,6 +264,28 @@ class Facts:
                 if np.abs(given - 1).max() > CLOSE:
                     return True
         return False
+
+    @cached_property
+    def asymmetric(self) -> bool:
+        """Whether two nodes may count each other differently, or do in the first rounds."""
+        if is_symmetric(self.topology) is False and not is_static(self.topology) and self.first_graph.clique is None:
+            return True
+        for seed in self.experiment.seeds:
+            for round in range(1 if is_static(self.topology) else min(LOOKED_AT, self.rounds)):
+                matrix = weights(self.rule, self.topology.graph(self.nodes, round, Streams(seed))).matrix
+                if matrix is not None and abs(matrix - matrix.T).max() > CLOSE:
+                    return True
+        return False
+
+    @cached_property
+    def silent(self) -> bool:
+        """Whether nobody sends anything in any round."""
+        return is_static(self.topology) and self.first_graph.messages == 0
+
+    @property
+    def silence(self) -> str:
+        """Why nothing arrives."""
+        return f'topology.kind = "{self.kind}" has no links' if self.silent else f"faults.loss = {self.faults.loss:g}"
 
     @cached_property
     def aggregator(self) -> Aggregator:
@@ -340,6 +377,7 @@ LEAVES_WEIGHTS = Trait(
 UNEVEN_MIXING = Trait("a mixing rule that is not uniform", lambda f: f.mixing not in ("auto", "uniform"))
 # -- hosts
 RANKS = Trait("ranks", lambda f: f.host == "ranks")
+SIMULATED = Trait("a simulation", lambda f: f.host in ("simulation", "ranks"))
 DEPLOYED = Trait("deployment", lambda f: f.host == "deployment")
 PROCESS = Trait("several nodes in a process", lambda f: f.host == "deployment" and f.hosted > 1)
 CLOCK = Trait("the simulated clock", lambda f: f.clock is not None)
@@ -352,12 +390,17 @@ ASYNCHRONOUS = Trait("an asynchronous method", lambda f: f.free is not None)
 SYNCHRONOUS = Trait("a method with rounds", lambda f: f.free is None)
 EXACT = Trait("an algorithm that needs every message", lambda f: f.has("exact_exchange"))
 BALANCED = Trait("an algorithm that needs doubly stochastic weights", lambda f: f.has("balanced"))
+NEEDS_SYMMETRY = Trait("an algorithm that needs symmetric weights", lambda f: f.has("symmetric_weights"))
 OWN_WEIGHTS = Trait("an algorithm with weights of its own", lambda f: f.wants is not None)
 STRICT_WEIGHTS = Trait("an algorithm that ignores mixing", lambda f: f.free is not None or f.has("own_weights"))
 DIFFERENCES = Trait("an algorithm of compressed differences", lambda f: f.has("compressor"))
 NOT_MODELS = Trait("messages that are not just a model", lambda f: not f.averages_models)
+OWN_LOOP = Trait("a script of the user's own", lambda f: f.experiment.own_training)
 SAME_NEIGHBOURS = Trait("an algorithm that needs the same neighbours", lambda f: f.has("same_neighbours"))
+TRAINS_ON_RECEIPT = Trait("an algorithm that trains what it receives", lambda f: f.has("trains_on_receipt"))
 # -- topologies
+NOBODY_SENDS = Trait("no links", lambda f: f.silent)
+NOTHING_ARRIVES = Trait("no links, or messages that are all lost", lambda f: f.silent or f.faults.loss >= 1)
 REQUESTS = Trait("requests for models", lambda f: exchange_of(f.topology) == "requests")
 ALL_REDUCE = Trait("an all-reduce", lambda f: exchange_of(f.topology) == "all-reduce")
 NOT_MESSAGES = Trait("requests or an all-reduce", lambda f: exchange_of(f.topology) != "messages")
@@ -372,6 +415,7 @@ NO_NATIVE = Trait(
     lambda f: natural_mixing(f.topology) != "native" and f.first_graph.native is None and f.first_graph.clique is None,
 )
 UNBALANCED = Trait("graphs in which some nodes count more", lambda f: f.unbalanced)
+ASYMMETRIC = Trait("weights that are not symmetric", lambda f: f.asymmetric)
 FRAGMENTS = Trait("fragments", lambda f: fragments_of(f.topology) > 1)
 INNER_FRAGMENTS = Trait("fragments inside", lambda f: any(isinstance(one, Fragments) for one in f.inner))
 WRAPPED = Trait("a wrapper", lambda f: bool(f.inner))
@@ -382,6 +426,8 @@ COMPRESSION = Trait("[compression]", lambda f: f.compression is not None)
 LOSSY = Trait("[compression] that loses digits", lambda f: f.compression is not None and not f.compression.exact)
 ANY_LOSSY = Trait("compressed messages", lambda f: f.used_codec is not None and not f.used_codec.exact)
 COUNTED_FILL = Trait('fill = "count"', lambda f: isinstance(f.compression, Partial) and f.compression.fill == "count")
+# -- what is trained
+TRAINED_HERE = Trait("settings of training", lambda f: f.training_settings)
 # -- weights
 MIXING = Trait("a mixing rule", lambda f: f.mixing != "auto")
 SAMPLES = Trait('mixing = "samples"', lambda f: f.mixing == "samples")
@@ -434,6 +480,9 @@ OTHER_CLOSE = Trait("another closing rule", lambda f: CLOSING(f) and f.closing !
 UNDEPLOYED_CLOSE = Trait("a closing rule of simulations", lambda f: OTHER_CLOSE(f) and f.closing.deployed)
 ENDS = Trait("clock.stop or clock.megabytes", lambda f: f.clock is not None and (f.clock.stop or f.clock.megabytes))
 NO_STOP = Trait("no clock.stop", lambda f: f.clock is not None and not f.clock.stop)
+ENDS_BY_TRAFFIC = Trait(
+    "clock.megabytes alone", lambda f: f.clock is not None and f.clock.megabytes and not f.clock.stop
+)
 MEGABYTES = Trait("clock.megabytes", lambda f: f.clock is not None and f.clock.megabytes)
 # -- the network
 OWN_DATA = Trait("data of each node's own", lambda f: f.network.data == "own")
@@ -488,6 +537,18 @@ RULES: tuple[Rule, ...] = (
         "use el-local or a static one (complete, ring, torus, regular)",
     ),
     Rule(
+        TRAINS_ON_RECEIPT,
+        NOTHING_ARRIVES,
+        'algorithm.kind = "{f.method}" trains when a message arrives, and none ever does ({f.silence}): nobody would train',
+        'use another topology and less loss, or algorithm.kind = "async-el"',
+    ),
+    Rule(
+        asynchronous(ENDS_BY_TRAFFIC),
+        NOBODY_SENDS,
+        'clock.megabytes = {f.clock.megabytes:g} is never reached where nobody sends (topology.kind = "{f.kind}"): the run would never end',
+        "use clock.stop or rounds",
+    ),
+    Rule(
         SAME_NEIGHBOURS,
         CHANGING,
         'algorithm.kind = "{f.method}" needs the same neighbours in all rounds, and topology.kind = "{f.kind}" changes them',
@@ -498,6 +559,37 @@ RULES: tuple[Rule, ...] = (
         MIXING,
         'mixing = "{f.mixing}" has no meaning for algorithm.kind = "{f.method}", which has weights of its own',
         "leave it out",
+    ),
+    # scripts of the users' own
+    Rule(
+        OWN_LOOP,
+        SIMULATED,
+        'algorithm.kind = "own-loop" is trained by a script of your own, which a simulation has not',
+        'start it with: epidemic cluster up FILE --script train.py; or use algorithm.kind = "local-sgd"',
+    ),
+    Rule(
+        OWN_LOOP,
+        CLOCK,
+        '[clock]: nobody knows how long a script of your own (algorithm.kind = "own-loop") computes',
+        "leave it out; network.close says how long deployed nodes wait",
+    ),
+    Rule(
+        OWN_LOOP,
+        TRAINED_HERE,
+        '{f.training_setting} has no meaning for algorithm.kind = "own-loop", whose data and model are in your script',
+        "leave it out",
+    ),
+    Rule(
+        OWN_LOOP,
+        BY_SAMPLES,
+        'mixing = "samples": nobody counts the samples of a script of your own (algorithm.kind = "own-loop")',
+        'use mixing = "uniform"',
+    ),
+    Rule(
+        PROCESS,
+        OWN_LOOP,
+        'algorithm.kind = "own-loop": a script is one node, so that {f.hosted} nodes cannot share a process',
+        "give each its own",
     ),
     # how models travel, and what can happen to them
     Rule(ALL_REDUCE, SINGLE_FAULTS, WHOLE_SUM[0].replace("{fault}", "{f.single_fault}"), WHOLE_SUM[1]),
@@ -660,6 +752,13 @@ RULES: tuple[Rule, ...] = (
         'topology.kind = "{f.kind}" with mixing = "{f.rule}": algorithm.kind = "{f.method}" needs weights that add up to 1 for every sender, too,'
         " and on graphs like these all would agree on a wrong point",
         'use algorithm.kind = "push-pull", or el-oracle, ring, regular or another topology whose nodes send as many models as they receive',
+    ),
+    Rule(
+        NEEDS_SYMMETRY,
+        ASYMMETRIC,
+        'topology.kind = "{f.kind}" with mixing = "{f.rule}": algorithm.kind = "{f.method}" needs symmetric weights (two nodes count each other'
+        " alike), and diverges without them",
+        'use algorithm.kind = "gradient-tracking", or el-oracle, ring, regular or another topology whose links go both ways',
     ),
     # smaller messages
     Rule(

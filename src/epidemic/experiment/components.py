@@ -45,7 +45,8 @@ FORMS: tuple[Tables, Tables] = (
     },
     {"s": 1, "deadline": 1.0, "fill": "own", "links": "blind", "size": 8, "inner": {"kind": "el-local", "s": 4}},
 )
-"""Values of settings by name: the required ones, and alternatives that may make the difference."""
+"""Values of settings by name: those that must be said, and others that may make the difference. A kind whose settings have other names, or mean something
+else, has a class attribute `example` with values of its own."""
 
 PARTICIPANTS = (9, 8, 12)
 """Numbers of participants: a square, a power of two, and an even number large enough for two halves."""
@@ -140,7 +141,12 @@ def _of(axis: str, kind: str, cls: Any, place: Any, needs: Tables | None = None)
     summary = (cls.__doc__ or "").strip().partition("\n")[0]
     forms = []
     for i, participants in enumerate(PARTICIPANTS if axis == "participation" else PARTICIPANTS[:2]):
-        values = {**FORMS[0], **(FORMS[1] if i else {}), **({"m": participants} if axis == "participation" else {})}
+        values = {
+            **FORMS[0],
+            **(FORMS[1] if i else {}),
+            **({"m": participants} if axis == "participation" else {}),
+            **getattr(cls, "example", {}),
+        }
         wanted = [
             f.encode_name
             for f in msgspec.structs.fields(cls)
@@ -167,7 +173,8 @@ def _algorithm(kind: str, cls: Any) -> Component:
         needs = {"topology": {"kind": "ring"}}
     if cls.exact_exchange:
         needs["network"] = {"close": {"kind": "barrier"}}
-    return _of("algorithm", kind, cls, lambda t: {"algorithm": t}, needs)
+    found = _of("algorithm", kind, cls, lambda t: {"algorithm": t}, needs)
+    return replace(found, host="deployment") if cls.own_training else found
 
 
 def find(word: str) -> Component:
@@ -202,7 +209,7 @@ def verdict(one: Component, other: Component) -> Judgement:
     if one.axis == "view" and other.axis == "topology":
         only = 'views are had by topology.kind = "el-local" alone, whose nodes draw their targets by themselves'
         return Judgement(other.kind == "el-local", "" if other.kind == "el-local" else only)
-    if one.axis == "host" and other.host and one.host != other.host:
+    if one.axis == "host" and other.host and one.host != other.host and other.axis != "algorithm":
         return Judgement(None, f"{other.name} is asked by deployed nodes alone")
     if one.name == "host.rounds" and any("clock" in form for form in other.forms):
         return Judgement(False, f"{other.name} is a part of [clock], and rounds without a clock have none")
@@ -223,6 +230,8 @@ def _refusal(one: Component, host: str, layers: list[Tables]) -> BadInput | None
         table = merged(table, layer)
     if one.name == "host.rounds":
         table.pop("clock", None)
+    if getattr(ALGORITHMS.get(table.get("algorithm", {}).get("kind", "")), "own_training", False):
+        del table["data"]
     if host == "deployment":
         table = merged({**table}, {"seeds": [1]})
         close = table.get("clock", {}).get("close")

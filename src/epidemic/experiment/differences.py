@@ -86,9 +86,9 @@ def same_experiment(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
 
 def node_agreement(experiment: Experiment) -> dict[str, Any]:
     """What the nodes of a deployment must have in common, by dotted keys. A deployed run has one seed, which nodes compare separately."""
-    whole, own_data = experiment.table(), experiment.network.data == "own"
+    whole, own_data = experiment.table(), experiment.own_data
     table = decisive(whole, _free_of_nodes(own_data=own_data))
-    if own_data and isinstance(experiment.data, Source):
+    if own_data and "data" in whole and isinstance(experiment.data, Source):
         shared = {key: whole["data"].get(key) for key in experiment.data.common}
         table |= flat({"data": {key: value for key, value in shared.items() if value}})
     return {key: value for key, value in table.items() if key != "seeds"}

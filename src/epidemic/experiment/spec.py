@@ -30,6 +30,7 @@ from epidemic.core.config import build, call_own, import_object, to_table
 from epidemic.core.errors import BadInput, plain, require_choice, require_int, require_real, suggestion
 from epidemic.core.formatting import count, html_table
 from epidemic.core.rng import Streams
+from epidemic.core.settings import Settings
 from epidemic.data import (
     PARTITIONS,
     SOURCES,
@@ -57,11 +58,14 @@ FORMAT = 1
 """The version of the file format; files of another version are refused."""
 
 
+TRAINED = ("data", "partition", "model", "loss")
+"""Settings that say what is trained and on what; an experiment whose nodes are scripts of the users' own has none of them."""
+
 OwnData = Dataset | tuple[tuple[ArrayLike, ArrayLike], tuple[ArrayLike, ArrayLike]] | tuple[SampleSet, SampleSet]
 """Data of a user's own: a Dataset, ((x, y), (test_x, test_y)), or two torch.utils.data.Dataset, (train, test)."""
 
 
-class Eval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Eval(Settings, frozen=True, forbid_unknown_fields=True):
     """When and on what the models are evaluated while training."""
 
     every: int = 10
@@ -79,7 +83,7 @@ class Eval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             require_int("eval.samples", self.samples, 1)
 
 
-class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Checkpoint(Settings, frozen=True, forbid_unknown_fields=True):
     """When the state is saved, besides on Ctrl-C: every so many rounds (0: never) or seconds (0: never)."""
 
     rounds: int = 0
@@ -90,7 +94,7 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require_real("checkpoint.seconds", self.seconds, 0)
 
 
-class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Runtime(Settings, frozen=True, forbid_unknown_fields=True):
     """How a run is computed. Strategy and device affect the last digits of results; the number of threads does not."""
 
     device: str = "cpu"
@@ -107,7 +111,7 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require_int("runtime.threads", self.threads, 0, 4096)
 
 
-class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Network(Settings, frozen=True, forbid_unknown_fields=True):
     """How deployed nodes communicate; unused in simulations."""
 
     coin: Literal["shared", "committed", "private"] = "shared"
@@ -165,7 +169,7 @@ def network_from(table: object) -> Network:
     return build(table, Network, "network")
 
 
-class CallbackName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CallbackName(Settings, frozen=True, forbid_unknown_fields=True):
     """A callback named in a file, with its options."""
 
     use: str
@@ -191,7 +195,7 @@ def _callback_names(callbacks: object) -> tuple[CallbackName, ...]:
     return tuple(found)
 
 
-class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Experiment(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is learnt, by which nodes, how, and with which faults: everything that decides a run.
 
     A frozen value; every field has a default. `ep.load(path)` reads one from a TOML file, `msgspec.structs.replace(experiment, rounds=50)` returns a changed
@@ -299,7 +303,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise BadInput(f"compression = {self.compression!r} must be a codec, for example Float16()")
         if not isinstance(self.aggregation, Aggregator):
             raise BadInput(f"aggregation = {self.aggregation!r} is not an aggregator: {NO_AGGREGATOR}")
-        require_compatible(self)
+        require_compatible(self, "any")
         if self.free is not None:
             for seed in self.seeds:
                 self.free.check_run(self.topology, self.nodes, Streams(seed))
@@ -315,6 +319,16 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def free(self) -> AsynchronousMethod | None:
         """The asynchronous method; None if the experiment has rounds."""
         return asynchronous_method(self.algorithm)
+
+    @property
+    def own_training(self) -> bool:
+        """Whether scripts of the users' own train, so that there is neither data nor a model here."""
+        return bool(getattr(self.algorithm, "own_training", False))
+
+    @property
+    def own_data(self) -> bool:
+        """Whether deployed nodes have data of their own."""
+        return self.network.data == "own" or self.own_training
 
     def load_data(self) -> Dataset:
         """Load and check the data."""
@@ -382,6 +396,9 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             ("aggregation", Mean()),
         ):  # as before there were other values
             if fields[key] == usual:
+                del fields[key]
+        if self.own_training:
+            for key in TRAINED:
                 del fields[key]
         table = {key: _described(value) for key, value in fields.items() if key != "seeds"}
         if not self.eval.per_node:  # as before there were other values

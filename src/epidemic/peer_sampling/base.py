@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +19,7 @@ from epidemic.core.errors import BadInput, require_choice, require_int
 from epidemic.core.graph import IntArray
 from epidemic.core.memory import require_memory
 from epidemic.core.rng import Stream, distinct
+from epidemic.core.settings import Settings
 from epidemic.protocol.peer_sampler import PeerSampler
 from epidemic.protocol.rules import Draw
 
@@ -65,7 +65,7 @@ class ReachableLinks(Protocol):
         ...
 
 
-class PeerSampling(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+class PeerSampling(Settings, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the services: initial views, choice of partners, and the effect of an exchange."""
 
     cycles: int = 1

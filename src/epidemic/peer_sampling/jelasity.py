@@ -70,15 +70,14 @@ class Jelasity(FixedSize, frozen=True, tag="jelasity"):
     ) -> tuple[IntArray, IntArray | None]:
         """Both sides, or q alone, add the entries sent to them and discard what is too much; all entries age."""
         healing, swap = self._numbers(views.ids.shape[1])
-        mine, theirs = _Side(views, p, healing, stream), _Side(views, q, healing, stream)
+        push = self.propagation == "push"
+        mine, theirs = _Side(views, p, healing, stream), _Side(views, q, healing, stream, stands=push)
         theirs.take(mine, healing, swap, stream)
-        if self.propagation == "push":
-            views.ages[p] += 1
-        else:
+        if not push:
             mine.take(theirs, healing, swap, stream)
-            mine.keep(views)
+        mine.keep(views)
         theirs.keep(views)
-        return mine.sent, None if self.propagation == "push" else theirs.sent
+        return mine.sent, None if push else theirs.sent
 
     def unanswered(self, views: Views, p: IntArray, slot: IntArray, stream: Stream) -> IntArray:
         """Drop the partner."""
@@ -126,24 +125,28 @@ class JelasitySampler(PeerSampler):
             return None
         partner = self.oldest(there) if self._tail else there[self.draw(len(there))]
         assert partner is not None
-        head = self._head()
+        order = self._order()
+        head = order[: self.most - 1]
         self._sent, self._partner = {node_id for node_id, _ in head}, partner
         if not self._pull:
+            self.entries = order  # what was sent stays at the head of the list, for the exchanges that others begin
             self.age()
         return partner, ((self.node_id, 0), *head)
 
-    def _head(self) -> list[Entry]:
-        """The entries sent besides itself: random ones, with the `healing` oldest last."""
+    def _order(self) -> list[Entry]:
+        """Its view in random order, the oldest `healing` of them last; the first are sent."""
         order = self.shuffled(self.entries)
         old = set(sorted(range(len(order)), key=lambda i: -order[i][1])[: self._healing])
-        order = [e for i, e in enumerate(order) if i not in old] + [e for i, e in enumerate(order) if i in old]
-        return order[: self.most - 1]
+        return [e for i, e in enumerate(order) if i not in old] + [e for i, e in enumerate(order) if i in old]
 
     def reply(self, by: int, got: Entries) -> Entries:
-        """Answer with as many entries, unless there are no answers."""
-        head = self._head()
+        """As much, unless nothing is asked for."""
+        if not self._pull:
+            self._select(self.of_others(got, by, 1), set())
+            return ()
+        head = self._order()[: self.most - 1]
         self._select(self.of_others(got, by, 1), {node_id for node_id, _ in head})
-        return ((self.node_id, 0), *head) if self._pull else ()
+        return ((self.node_id, 0), *head)
 
     def take(self, partner: int, got: Entries) -> None:
         """Take in the answer, if there is one."""
@@ -151,7 +154,10 @@ class JelasitySampler(PeerSampler):
             self._select(self.of_others(got, partner, 1), self._sent)
 
     def _select(self, got: list[Entry], sent: set[int]) -> None:
-        """Add what came, then discard the oldest, those sent, or random entries until the rest fits, but no anchors; all age."""
+        """Add what came, then part with entries until they fit, but not with anchors: the oldest, those sent, any; all get older.
+
+        Without `sent` the list is as it stands, so that its head is swapped out.
+        """
         listed = [e for e in self.entries if e[0] in sent] + [e for e in self.entries if e[0] not in sent]
         youngest = dict(listed)
         for node_id, age in got:
@@ -191,10 +197,17 @@ class JelasitySampler(PeerSampler):
 
 
 class _Side:
-    """One of the two sides in each of m exchanges: its view in the order of the paper's list, and what it sends."""
+    """One of the two in each of m exchanges: its view in the order of the paper's list, and what it sends.
 
-    def __init__(self, views: Views, rows: IntArray, healing: int, stream: Stream) -> None:
+    `stands`: it sends nothing, and its list stays as it is: at the head is what it sent last, in an exchange of its own.
+    """
+
+    def __init__(self, views: Views, rows: IntArray, healing: int, stream: Stream, *, stands: bool = False) -> None:
         ids, ages = views.ids[rows], views.ages[rows]
+        self.stands = stands
+        if stands:
+            self.rows, self.width, self.ids, self.ages = rows, ids.shape[1], ids, ages
+            return
         free = ids == FREE
         order = shuffled(2 * free + (_oldest(ages, ~free, healing, stream) if healing else 0), stream)
         self.rows, self.width = rows, ids.shape[1]
@@ -225,7 +238,8 @@ class _Side:
             here = ids != FREE
             head = here & (np.cumsum(here, axis=1) <= np.minimum(swap, excess)[:, None])
             ids[head] = FREE
-        order = shuffled(ids == FREE, stream)[:, : self.width]  # a random selection of the rest, as many as fit
+        order = shuffled(ids == FREE, stream)[:, : self.width]  # any of those left, as many as fit
+        order = np.sort(order, axis=1) if self.stands else order
         self.ids, self.ages = picked(ids, order), picked(ages, order)
 
     def keep(self, views: Views) -> None:

@@ -19,10 +19,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-import msgspec
-
 from epidemic.core.config import build_kind
 from epidemic.core.errors import BadInput, require_choice, require_real
+from epidemic.core.settings import Settings
 
 NEVER = 2**62
 """A time that is never reached, in microseconds."""
@@ -32,7 +31,7 @@ WITHOUT_LIMIT = 30.0
 """Seconds used as the longest wait where a rule has none: at the end of a run and for silent peers."""
 
 
-class Close(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+class Close(Settings, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the rules that close a round."""
 
     waits_for_all: ClassVar[bool] = False

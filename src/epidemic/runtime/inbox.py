@@ -4,7 +4,7 @@ One noun, `InboxOfRows`, in three forms:
 
   MatrixInbox      for a host of all or many nodes: a row for each sender, and a matrix of weights; `ShardedInbox` fetches rows of other ranks first
   MessageInbox     for a few nodes that received messages one by one
-  FragmentsInbox   for parts of models that go separate ways (fragments.py)
+  FragmentsInbox   for parts of models that go separate ways (topology/wrappers.py)
 
 All sum in the same order, the own row first and then by ascending sender, so they agree to the last bit. Over complete graphs they sum all rows by
 ascending node id, in double precision.

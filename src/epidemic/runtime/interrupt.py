@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+PATIENCE = 3.0
+"""Seconds that a wish to stop waits for the end of what is held, where that may take for ever."""
+
 AT_ONCE = 2.0
 """Seconds in which several signals count as one: a terminal and a launcher both forward the same Ctrl-C."""
 
@@ -20,18 +23,24 @@ class Stop:
         self._holding = False
         self._wanted = False
         self._raised = False
-        self.broke = False  # whether it was interrupted in the middle of a round
+        self._since = 0.0  # when somebody wanted it first
+        self.broke = False  # whether the models were left in the middle of a round
 
     def request(self, *_: Any) -> None:
         """Handle a signal."""
         if not self._holding or self._wanted:  # a second Ctrl-C does not wait; the last checkpoint then counts
             self._raised = True
             raise KeyboardInterrupt
-        self._wanted = True
+        self._wanted, self._since = True, time.monotonic()
 
     def heed(self) -> None:
         """Stop if an interrupt was lost: Python ignores exceptions raised while objects are destroyed. Call it between units of work."""
         if self._raised:
+            raise KeyboardInterrupt
+
+    def heed_at_last(self) -> None:
+        """Stop, held or not, if somebody has wanted it for longer than `PATIENCE`; the last checkpoint then counts."""
+        if self._wanted and time.monotonic() - self._since > PATIENCE:
             raise KeyboardInterrupt
 
     @property
@@ -56,10 +65,6 @@ class Stop:
 
 class AgreedStop(Stop):
     """Only records interrupts: the ranks of a simulation stop when all have agreed, because each waits for the others in every round."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._since = 0.0
 
     def request(self, *_: Any) -> None:
         """Handle a signal."""

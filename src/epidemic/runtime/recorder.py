@@ -79,7 +79,7 @@ class RunRecorder:
         self,
         host: Host,
         run_directory: RunDirectory | None,
-        how_to_go_on: str,
+        how_to_resume: str,
         *,
         node_id: int | None = None,
         listener: RunListener | None = None,
@@ -92,7 +92,7 @@ class RunRecorder:
         self.setup = host.population.setup
         self.experiment = self.setup.experiment
         self._who: Positions | None = None if node_id is None else np.array([node_id])
-        self._how = how_to_go_on
+        self._how = how_to_resume
         self.ranks: Ranks = Alone(self.experiment.nodes) if host.ranks is None else host.ranks
         shared = self.ranks.count > 1
         everyone = np.arange(self.experiment.nodes) if shared else host.population.ids
@@ -194,8 +194,11 @@ class RunRecorder:
             self._saved = time.monotonic()
 
     def record(self) -> None:
-        """Evaluate the models and write a record."""
+        """Evaluate the models and write a record; nothing is written before there are numbers."""
         host = self.host
+        if not host.learner.has_numbers:
+            self.recorded = self.done
+            return
         with self.clock("evaluate"):
             x, samples, up = self.models, self.setup.evaluated, self.up
             if self._counted is not None:

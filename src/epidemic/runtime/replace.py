@@ -13,11 +13,12 @@ from pathlib import Path
 import torch.distributed as dist
 
 from epidemic.core.errors import BadInput, RunFailed
+from epidemic.core.locks import held
 from epidemic.core.workers import several
 from epidemic.runtime.checkpoint import CHECKPOINT, MODELS
 from epidemic.runtime.more_rounds import NODES, RECORDS, SUMMARY, TIMINGS
 from epidemic.runtime.run_directory import WRITTEN
-from epidemic.runtime.run_state import STATE, held
+from epidemic.runtime.run_state import STATE
 
 ASIDE, MOVING = ".replaced", ".replaced-moving"
 PREFIX = "old-"

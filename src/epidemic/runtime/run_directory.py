@@ -25,11 +25,13 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 import torch
+from filelock import FileLock
 
 from epidemic import __version__
 from epidemic.core.errors import BadInput, EpidemicError, spoken
 from epidemic.core.files import UNREADABLE, full_disk, read_bounded, read_json, write_bytes
 from epidemic.core.graph import IntArray
+from epidemic.core.locks import held, taken
 from epidemic.experiment import Experiment, changed_settings, load, note_places, same_experiment, to_toml
 from epidemic.learner import Choice, Layout
 from epidemic.record import Record, Summary, encode, read_records
@@ -47,11 +49,6 @@ from epidemic.runtime.more_rounds import TIMINGS as TIMINGS
 from epidemic.runtime.run_state import STATE as STATE
 from epidemic.runtime.run_state import RunState as RunState
 from epidemic.runtime.run_state import read_state as read_state
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 WRITTEN = "# Written by epidemic"
 MOST_NAMES = 1000
@@ -73,7 +70,7 @@ class RunDirectory:
         self.path = root / f"seed-{seed}"
         self.experiment = experiment
         self.seed = seed
-        self._lock: IO[bytes] | None = None
+        self._lock: FileLock | None = None
         self._records: IO[bytes] | None = None
         self._timings: IO[bytes] | None = None
 
@@ -155,16 +152,11 @@ class RunDirectory:
         """Lock the directory for this process, and remove half-written files."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("wb")
+            self._lock = taken(self.path / ".lock")
         except OSError as problem:
             raise BadInput(f"{self.path} cannot be written: {problem.strerror}; choose another directory") from None
-        if fcntl is not None:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise BadInput(
-                    f"{self.path} is in use by another process; wait for it or choose another directory"
-                ) from None
+        if self._lock is None:
+            raise BadInput(f"{self.path} is in use by another process; wait for it or choose another directory")
         for part in self.path.glob("*.part"):
             part.unlink()
         if self._ended and self.experiment.free is not None and "node" in (self.run_info() or {}):
@@ -180,15 +172,7 @@ class RunDirectory:
     @property
     def in_use(self) -> bool:
         """Whether a process has locked the directory."""
-        try:
-            with (self.path / ".lock").open("rb") as lock:
-                if fcntl is not None:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
-        return False
+        return (self.path / ".lock").is_file() and held(self.path / ".lock")
 
     def run_info(self) -> dict[str, Any] | None:
         """The content of run.json; None if this seed has not been started."""
@@ -279,9 +263,7 @@ class RunDirectory:
     def known_device(self) -> str | None:
         """The type of device that this seed, or another one in the same directory, was started on."""
         info = self._known()
-        device = (
-            None if info is None else info.get("device", info["experiment"]["runtime"]["device"])
-        )  # written by older versions
+        device = None if info is None else info["device"]
         return None if device is None else str(device).partition(":")[0]
 
     def _known(self) -> dict[str, Any] | None:
@@ -355,12 +337,13 @@ class RunDirectory:
 
     def close(self) -> None:
         """Unlock the directory; remove it if nothing began."""
-        for file in (self._records, self._timings, self._lock):
+        for file in (self._records, self._timings):
             if file is not None:
                 with suppress(OSError):  # a full disk has been reported already
                     file.close()
         if self._lock is None:
             return
+        self._lock.release()
         with suppress(OSError, EpidemicError):  # what cannot be read stays
             if self.run_info() is None and not (self.root / "experiment.toml").exists():
                 (self.path / ".lock").unlink()

@@ -7,12 +7,8 @@ from pathlib import Path
 import msgspec
 
 from epidemic.core.errors import NOT_FINITE
-from epidemic.core.files import UNREADABLE, open_regular, read_bounded
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from epidemic.core.files import UNREADABLE, read_bounded
+from epidemic.core.locks import held
 
 STATE = "state.json"
 
@@ -43,17 +39,3 @@ def read_state(path: Path) -> RunState:
     if found.state == "running" and not held(path / ".lock"):
         return RunState("gone", "its process ended without notice; resuming starts from its last checkpoint")
     return found
-
-
-def held(lock: Path) -> bool:
-    """Whether a process holds the lock of a directory; assumed if it cannot be determined."""
-    try:
-        with open_regular(lock) as file:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return False
-    except BlockingIOError:
-        pass
-    except (OSError, ValueError):
-        return not lock.is_file()
-    return True

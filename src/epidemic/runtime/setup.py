@@ -17,6 +17,7 @@ from epidemic.core.rng import Streams
 from epidemic.core.workers import Workers, blocks
 from epidemic.data import Dataset, Partition, Samples, stratified
 from epidemic.experiment import Experiment
+from epidemic.experiment.compatibility import require_compatible
 from epidemic.learner import (
     LOSSES,
     AdamUpdate,
@@ -77,6 +78,8 @@ def prepare(
 
     With `cut`, training samples that none of these nodes holds are dropped. With `weights`, all nodes start from these.
     """
+    if experiment.own_training:
+        require_compatible(experiment)  # a simulation, or what would be like one
     device = choose_device(experiment.runtime.device, begun_on)
     data = experiment.load_data() if data is None else data
     streams = Streams(seed)

@@ -24,6 +24,12 @@ from epidemic.simulator.links import ARRIVED, LINKS, LOST, Flight
 from epidemic.simulator.node_context import ARRIVAL, EVALUATE, OFFLINE, ONLINE, TRAINED, WAKE, SimulatedContext
 from epidemic.simulator.trace import Log, Tally, Trip
 
+LOOK = 4096
+"""Events between two looks at whether somebody wants the run to stop."""
+
+IDLE_EVENTS, IDLE_EVENTS_A_NODE = 1_000_000, 10_000
+"""So many timers, comings and goings without a training or a message more, and the same again for each node: nothing will ever come of it."""
+
 
 class ClockWorld(Protocol):
     """The modelled world, computing speeds, links and churn: see `epidemic.clock`."""
@@ -119,6 +125,7 @@ class Clockwork:
             log: Records what happens; None: nothing is recorded.
         """
         self.together = together
+        self.heed: Callable[[], None] = lambda: None  # called now and then between events; raises to stop
         self.settings = settings
         self.n, self.steps, self.free = settings.n, settings.steps, settings.free
         self.message_bytes, self.part_bytes, self.header_bytes = (
@@ -198,6 +205,8 @@ class Clockwork:
         """Run the events; yields "record" and "end" when models are to be evaluated, "compute" when enough of them wait."""
         heap, contexts, lazy_models, log = self.heap, self.contexts, self.lazy_models, self.log
         at_once, enough = self.settings.at_once, self.settings.bytes * self.n
+        idle, most_idle = 0, IDLE_EVENTS + IDLE_EVENTS_A_NODE * self.n
+        progress, ends_by_itself = -1, not self.settings.stop
         while heap and self.unfinished:
             time, kind, node, seq, what = heappop(heap)
             if time < self.now:
@@ -207,6 +216,13 @@ class Clockwork:
             self.digest = (self.digest * 1_000_003 + time * 8 + kind + (node << 20)) & 0xFFFFFFFFFFFF
             if log is not None:
                 log.events.append((time, kind, node))
+            if not self.events % LOOK:
+                self.heed()
+                if (so_far := self._progress) > progress:
+                    progress, idle = so_far, 0
+                elif idle > most_idle and ends_by_itself:
+                    raise RunFailed(self._stuck(idle))
+            idle += kind != ARRIVAL
             if kind == ARRIVAL:
                 flight = self.links.event(what, time)
                 if flight is not None:
@@ -231,6 +247,18 @@ class Clockwork:
                 self._look_at(time, "end")
         self.check_laws()
         yield "end"
+
+    @property
+    def _progress(self) -> int:
+        """What must grow if the run is ever to end: bytes, or trainings (rounds)."""
+        return self.tally.bytes_sent if self.free and self.settings.bytes else self.total
+
+    def _stuck(self, events: int) -> str:
+        what = "round" if not self.free else "byte sent" if self.settings.bytes else "training"
+        return (
+            f"the simulated clock made no progress: at {self.now / SECOND:g} s, {events} events without one more {what}, so the run would never end;"
+            " look at clock.compute, clock.churn and faults.loss, or give it clock.stop"
+        )
 
     def _arrived(self, flight: Flight, to: SimulatedContext) -> None:
         away = not to.on or (self.transfers == "drop" and to.went >= flight.begins)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from epidemic.algorithms.asynchronous import Message
@@ -100,10 +100,6 @@ class Uplink:
             self.busy[sender] -= self.free[sender] - max(found[0].begins, now)
             self.free[sender] = kept[-1].ends if kept else now
         return found
-
-    def underway(self, sender: int) -> Iterator[Flight]:
-        """The messages that a sender has not sent completely."""
-        return iter(self._queue[sender])
 
 
 class _FirstByte:
@@ -196,10 +192,6 @@ class Fair:
         self._flows = [flight for flight in self._flows if flight.message.sender != sender]
         self._share(now)
         return found
-
-    def underway(self, sender: int) -> Iterator[Flight]:
-        """The messages that a sender has not sent completely."""
-        return (flight for flight in self._flows if flight.message.sender == sender)
 
     def _flow(self, now: int) -> None:
         passed = now - self._at

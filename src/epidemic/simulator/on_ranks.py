@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from epidemic import __version__
 from epidemic.callbacks import Callback, Callbacks
-from epidemic.callbacks.named import named_callbacks
+from epidemic.callbacks.base import named_callbacks
 from epidemic.core.errors import BadInput, Interrupted, spoken
 from epidemic.core.workers import Workers, available_threads, blocks, ranks_here
 from epidemic.data import Dataset
@@ -24,6 +24,7 @@ from epidemic.experiment import Experiment, same_experiment
 from epidemic.experiment.compatibility import require_compatible
 from epidemic.learner import Choice, Task
 from epidemic.record import Record, Summary
+from epidemic.runtime.exported import columns_of
 from epidemic.runtime.interrupt import Stop, agreed_stop
 from epidemic.runtime.plan import check_first_round
 from epidemic.runtime.population import Population
@@ -232,6 +233,7 @@ class _SeedsOnRanks:
             if run_directory is not None and run_directory.run_info() is None:
                 note, classes, kind = setup.data.note, setup.data.classes, setup.task.device.type
                 run_directory.begin(self.known, note, classes=classes, samples=setup.sizes, device=kind)
+                run_directory.amend(columns_of(setup.data))
             if run_directory is not None:
                 run_directory.amend({"ranks": {"count": ranks.count}})
         host = Host(population, learner, self.workers, self.stop, ranks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from epidemic.callbacks import Callbacks
-from epidemic.callbacks.named import named_callbacks
+from epidemic.callbacks.base import named_callbacks
 from epidemic.core.errors import BadInput, argument
 from epidemic.core.workers import Workers
 from epidemic.data import Dataset

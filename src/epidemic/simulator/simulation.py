@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from epidemic.callbacks import Callback, Callbacks, all_of
-from epidemic.callbacks.named import named_callbacks
+from epidemic.callbacks.base import named_callbacks
 from epidemic.core.errors import Interrupted
 from epidemic.core.rng import Streams
 from epidemic.core.workers import Workers, several
 from epidemic.data import Dataset
 from epidemic.experiment import Experiment, as_experiment
+from epidemic.experiment.compatibility import require_compatible
 from epidemic.learner import Choice
+from epidemic.runtime.exported import columns_of
 from epidemic.runtime.interrupt import gentle_stop
 from epidemic.runtime.plan import check_first_round
 from epidemic.runtime.population import Population
@@ -50,6 +52,8 @@ def simulate(
     """
     experiment = as_experiment(experiment)
     experiment.check_names()
+    if experiment.own_training:
+        require_compatible(experiment)
     given = all_of(callbacks).callbacks
     deciding = any(type(one).stop is not Callback.stop for one in given)
     callback = Callbacks([*named_callbacks(experiment), *given])
@@ -123,6 +127,7 @@ class _SeedsInTurn:
         if run_directory is not None and run_directory.run_info() is None:
             device = setup.task.device.type
             run_directory.begin(self.known, data.note, classes=data.classes, samples=setup.sizes, device=device)
+            run_directory.amend(columns_of(data))
         with gentle_stop() as stop:
             host = Host(population, learner, workers, stop)
             kind = RoundLoop if experiment.clock is None else TimedRun

@@ -30,11 +30,11 @@ from epidemic.simulator.saved_lazy_models import fill, keep
 class TimedRun:
     """Runs one seed under the simulated clock."""
 
-    def __init__(self, host: Host, run_directory: RunDirectory | None, callback: Callback, how_to_go_on: str) -> None:
+    def __init__(self, host: Host, run_directory: RunDirectory | None, callback: Callback, how_to_resume: str) -> None:
         self.host = host
         self.callback = callback
         listener = RunListener(callback.recorded, callback.evaluating, callback.finished, callback.stop)
-        self.recorder = RunRecorder(host, run_directory, how_to_go_on, listener=listener)
+        self.recorder = RunRecorder(host, run_directory, how_to_resume, listener=listener)
         self.recorder.extra = self._extra
         self.recorder.moment = self._moment
         self._pauses = 0  # pauses of the clockwork so far
@@ -51,6 +51,7 @@ class TimedRun:
         self._work = assemble(
             setup, Sizes(len(setup.initial), width, population.message_bytes), self._lazy_models, model
         )
+        self._work.heed = host.stop.heed_at_last
         self._compute_with(setup)
         if not self._work.settings.rounds:  # it ends at a given time
             self.recorder.rounds = sys.maxsize

@@ -11,7 +11,14 @@ To add a result: a function with its source (paper, theorem) in the file of its 
 
 from __future__ import annotations
 
-from epidemic.theory.adaptive import adaptive_bad, most_bad_nodes
+from epidemic.theory.adaptive import (
+    adaptive_bad,
+    most_bad_nodes,
+    rpel_lemma_4_1,
+    rpel_lemma_a4,
+    rpel_reduction,
+    rpel_smallest_s,
+)
 from epidemic.theory.contraction import (
     Cap,
     InDegree,
@@ -29,6 +36,16 @@ from epidemic.theory.contraction import (
 )
 from epidemic.theory.convergence import (
     Problem,
+    alpha_aware,
+    alpha_blind,
+    alpha_blind_of,
+    alpha_common_mask,
+    alpha_masked,
+    beta_aware,
+    beta_blind,
+    beta_blind_of,
+    beta_common_mask,
+    beta_masked,
     bound_local,
     bound_local_tight,
     bound_oracle,
@@ -47,18 +64,6 @@ from epidemic.theory.convergence import (
     transient_local_exact,
     transient_oracle,
     transient_oracle_exact,
-)
-from epidemic.theory.factors import (
-    alpha_aware,
-    alpha_blind,
-    alpha_blind_of,
-    alpha_common_mask,
-    alpha_masked,
-    beta_aware,
-    beta_blind,
-    beta_blind_of,
-    beta_common_mask,
-    beta_masked,
 )
 from epidemic.theory.floors import (
     Floors,
@@ -90,7 +95,6 @@ from epidemic.theory.promises import (
     tolerate,
     tolerate_among,
 )
-from epidemic.theory.rpel import rpel_lemma_4_1, rpel_lemma_a4, rpel_reduction, rpel_smallest_s
 
 __all__ = [
     "Cap",

@@ -6,8 +6,9 @@ ones from the run's, so any host can compute any round alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -15,6 +16,7 @@ from epidemic.core.errors import BadInput, require_int
 from epidemic.core.formatting import html_table
 from epidemic.core.graph import Graph
 from epidemic.core.rng import Stream, Streams
+from epidemic.core.settings import Settings
 from epidemic.peer_sampling import Control, PeerSampling, Reach
 from epidemic.theory import Floors
 from epidemic.theory.malicious import Kind
@@ -50,7 +52,7 @@ class Expected(msgspec.Struct, frozen=True):
     """What stays of noise and bias, where there is a closed form."""
 
 
-class Topology(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class Topology(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the built-in topologies."""
 
     natural_mixing: ClassVar[str] = "uniform"
@@ -64,6 +66,20 @@ class Topology(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fie
     exchange: ClassVar[str] = "messages"  # how models travel, as in graph.EXCHANGES; in some rounds at least
     law: ClassVar[Kind | None] = None  # of the malicious models that a node receives, where theory.malicious has one
     fewest_nodes: ClassVar[int] = 2
+
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        """Settings with which topologies of the same cost are compared: about `s` messages of each node in a round.
+
+        Args:
+            s: Messages of each node in a round.
+            m: Offsets of an EquiTopo; None: as many as make s messages.
+
+        Returns:
+            A table of settings for each row of the comparison, by what is added to the kind's name: "", unless there are several. Empty: it is not
+            compared, because it wraps others.
+        """
+        return {"": {"s": s} if "s" in cls.__struct_fields__ else {}}
 
     def check(self, n: int) -> None:
         """Raise BadInput if this topology does not exist for n nodes."""

@@ -7,7 +7,8 @@ The basis matrix A_u gives weight (n - 1) / n to the node u positions ahead and 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,10 @@ class DEquiStatic(StaticTopology, frozen=True, tag="d-equistatic"):
     m: int
     strict: bool = False
 
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {"": {"m": s if m is None else m}}
+
     def __post_init__(self) -> None:
         require_int("topology.m", self.m, 1)
 
@@ -76,6 +81,10 @@ class UEquiStatic(StaticTopology, frozen=True, tag="u-equistatic"):
 
     m: int
     strict: bool = False
+
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {"": {"m": (s + 1) // 2 if m is None else m}}
 
     def __post_init__(self) -> None:
         require_int("topology.m", self.m, 1)

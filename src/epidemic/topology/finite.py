@@ -8,8 +8,9 @@ A number is smooth here if all its prime factors are at most k + 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +64,10 @@ class Base(Topology, frozen=True, tag="base"):
     relabel: Literal["period", "never"] = "period"
     start: int = 0
 
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {"": {"k": s}}
+
     def __post_init__(self) -> None:
         require_int("topology.k", self.k, 1)
         require_choice("topology.relabel", self.relabel, ["period", "never"])
@@ -94,31 +99,61 @@ def base_rounds(n: int, k: int) -> tuple[Links, ...]:
     inside = [_repeated(links, size * np.arange(groups)) for links in _simple(size, k)]
     across = [_repeated(links, np.arange(size), size) for links in _hyper_hypercube(groups, k)]
     both = inside + across
-    return tuple(simple if len(simple) <= len(both) else both)
+    return tuple(simple if len(simple) < len(both) else both)
 
 
 def _simple(m: int, k: int) -> list[Links]:
     """Blocks average among themselves, then each block in turn meets all later ones and averages what it has received.
 
-    Block l has a_l (k+1)^{p_l} nodes, the digits of m in base k + 1, and consists of a_l sub-blocks.
+    Block l has a_l (k+1)^{p_l} nodes, the digits of m in base k + 1, and consists of a_l sub-blocks. Nobody idles who could average with
+    somebody else, as in the authors' algorithm 2: blocks that have done their rounds begin them again, and nodes of a block that
+    nobody of the later ones meets form cliques. That changes neither the number of rounds nor their product, but models that
+    train in between are mixed more.
     """
     if _smooth_part(m, k) == m:
         return _hyper_hypercube(m, k)
     blocks = _blocks(m, k)
-    first = [_hyper_hypercube(count * size, k) for _, count, size in blocks]
-    wait = len(first[0])
-    rounds: list[list[Links]] = [[] for _ in range(wait + 1 + len(_hyper_hypercube(blocks[0][2], k)))]
-    for (at, _, _), own in zip(blocks, first, strict=True):
-        for t, links in enumerate(own):
-            rounds[t].append(_repeated(links, np.array([at])))
-    for j, (at, count, size) in enumerate(blocks[:-1]):
-        late = np.arange(at + count * size, m)
-        subs = at + size * np.arange(count)
-        partners = (subs + size - 1)[:, None] - np.arange(len(late))  # a fresh node of each sub-block, from its end on
-        rounds[wait + j].append((partners.ravel(), np.tile(late, count), np.full(partners.size, size / (m - at))))
-        for t, links in enumerate(_hyper_hypercube(size, k)):
-            rounds[wait + j + 1 + t].append(_repeated(links, subs))
-    return [_together(parts) for parts in rounds]
+    last = len(blocks) - 1
+    whole = [_hyper_hypercube(count * size, k) for _, count, size in blocks]
+    inside = [_hyper_hypercube(size, k) if size > 1 else own for (_, _, size), own in zip(blocks, whole, strict=True)]
+    wait = len(whole[0])
+    rounds = []
+    for t in range(wait + 1 + len(inside[0])):
+        parts: list[Links] = []
+        for j, (at, count, size) in enumerate(blocks):
+            met = t - wait - j  # rounds since its own meeting, or since its last one
+            if t < wait:
+                parts += _again(whole[j], t, np.array([at]))
+            elif met == 0 and j < last:
+                parts += _meeting(blocks[j:], k)
+            elif met >= (0 if j == last else 1):
+                since = met if j == last else met - 1
+                parts += _again(inside[j], since, at + size * np.arange(count) if size > 1 else np.array([at]))
+        rounds.append(_together(parts))
+    return rounds
+
+
+def _again(rounds: list[Links], t: int, begins: NDArray[np.int64]) -> list[Links]:
+    """Round t of those that begin again when they are over, in several places; a single node has none."""
+    return [_repeated(rounds[t % len(rounds)], begins)] if rounds else []
+
+
+def _meeting(blocks: list[tuple[int, int, int]], k: int) -> list[Links]:
+    """The first block meets all later ones: each of their nodes averages with a fresh node of each sub-block. Fresh nodes that are left form cliques."""
+    at, count, size = blocks[0]
+    late = np.concatenate([np.arange(begin, begin + many * each) for begin, many, each in reversed(blocks[1:])])
+    subs = at + size * np.arange(count)
+    partners = (subs + size - 1)[:, None] - np.arange(len(late))  # of each sub-block, from its end on
+    share = size / (count * size + len(late))
+    fresh = (subs[:, None] + np.arange(size - len(late))).ravel()
+    cliques = [_clique(fresh[i : i + k + 1]) for i in range(0, len(fresh), k + 1)]
+    return [(partners.ravel(), np.tile(late, count), np.full(partners.size, share)), *cliques]
+
+
+def _clique(nodes: NDArray[np.int64]) -> Links:
+    """Everybody averages with everybody."""
+    low, high = np.triu_indices(len(nodes), k=1)
+    return nodes[low], nodes[high], np.full(len(low), 1 / len(nodes))
 
 
 def _blocks(m: int, k: int) -> list[tuple[int, int, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -38,6 +38,10 @@ class PythonTopology(Topology, frozen=True, tag="python", dict=True):
 
     factory: str
     options: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {}
 
     @cached_property
     def made(self) -> GivesGraphs:

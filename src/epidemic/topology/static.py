@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +77,10 @@ class Complete(StaticTopology, frozen=True, tag="complete", omit_defaults=True):
     doubly_stochastic: ClassVar[bool | None] = True
 
     cost: Cost = "all-to-all"
+
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {"": {}, " (all-reduce)": {"cost": "all-reduce"}}
 
     def __post_init__(self) -> None:
         require_choice("topology.cost", self.cost, EXCHANGE)

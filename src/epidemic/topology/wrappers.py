@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,10 @@ class Wrapper(Topology, frozen=True):
     """A topology made of another one, which a table may describe."""
 
     inner: Any
+
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {}
 
     def __post_init__(self) -> None:
         if isinstance(self.inner, dict):
@@ -189,3 +194,38 @@ class _Held:
 
 def _held(reach: Reach | None, period: int) -> Reach | None:
     return None if reach is None else _Held(reach, period)
+
+
+# -- Fragments ("Mosaic", arXiv 2602.04352): every part of the models is mixed over a graph of its own ---------------
+# The coordinates of a model are cut into k parts by a keyed permutation, the same for all nodes. In each round every part is sent over its own graph of the same
+# topology, drawn from streams of its own. So a node sends as many numbers as before, in k times as many messages; each coordinate contracts
+# as before, but no two parts by the same graph, and nobody receives a whole model.
+
+
+class Fragments(Wrapper, frozen=True, tag="fragments"):
+    """Another topology, of which each of `k` parts of the models has its own graphs. One part is that topology itself."""
+
+    k: int = 4
+
+    def __post_init__(self) -> None:
+        require_int("topology.k", self.k, 1)
+        super().__post_init__()
+
+    def draw(self, n: int, round: int, streams: Streams) -> Graph:
+        """The graph of the first part."""
+        return self.graph_among(n, round, streams, None)
+
+    def graph_among(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Graph:
+        return graph_among(self.inner, n, round, streams, reach)
+
+    def control(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Control | None:
+        return control(self.inner, n, round, streams, reach)
+
+    def expected(self, n: int, streams: Streams) -> Expected:
+        """Of each coordinate; the parts do not know of each other."""
+        return expected(self.inner, n, streams)
+
+
+def fragments_of(topology: GivesGraphs) -> int:
+    """The number of parts, with a graph each, that a topology cuts the models into."""
+    return topology.k if isinstance(topology, Fragments) else 1
