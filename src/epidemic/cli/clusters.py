@@ -317,7 +317,7 @@ def _starting(cluster: LocalCluster, seen: Mapping[int, Status]) -> str:
 
 
 def _report(cluster: LocalCluster, where: Path, deadline: float, on: str, *, as_json: bool) -> None:
-    """What came out, and whether the nodes learnt together."""
+    """Show the results, and whether the nodes learnt together."""
     from rich.markup import escape
 
     from epidemic.cli.show import percent, plain_table, print_json, show, size

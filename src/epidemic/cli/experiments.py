@@ -225,7 +225,7 @@ def _model_of(run: Path, node: int | None) -> tuple[dict[str, Tensor], int | Non
 
 
 def _resumed(directory: Path, first: bytes | None, settings: list[str]) -> Experiment:
-    """The experiment of a run that is gone on with; `first`: its file where the first rank is, if there are several."""
+    """The experiment of a resumed run; `first`: its file on the first rank, if there are several."""
     from epidemic.experiment import check_run_setting, load
 
     path = directory / "experiment.toml"
@@ -246,7 +246,7 @@ def _resumed(directory: Path, first: bytes | None, settings: list[str]) -> Exper
 
 
 def _how_to_resume(experiment: Experiment, file: Path | None, where: Path, settings: list[str]) -> str:
-    """The command that goes on after an interrupt: from the directory, if that holds all that was asked for."""
+    """The command that resumes after an interrupt: from the directory, if that holds all that was asked for."""
     from epidemic.experiment import load
 
     written = where / "experiment.toml"

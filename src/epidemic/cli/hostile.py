@@ -124,7 +124,7 @@ def _check_by_hand(f: int, n: int, s: int, topology: str | None) -> None:
 
 
 def _law(kind: Kind, n: int, b: int, s: int, rounds: int, risk: float, by_hand: int | None) -> dict[str, Any] | None:
-    """All that is said of one way to draw graphs; None where there is no such graph."""
+    """All results for one way to draw graphs; None if there is no such graph."""
     from epidemic import theory
 
     if kind == "el-oracle" and n * s % 2:
@@ -259,7 +259,7 @@ def _print_laws(r: dict[str, Any]) -> None:
 
 
 def _told(r: dict[str, Any], laws: list[dict[str, Any]]) -> list[str]:
-    """What the table means, in sentences."""
+    """The meaning of the table in sentences."""
     from epidemic.theory.hostile import about
 
     notes = ["[dim]A bad node-round: an honest node receives more than f malicious models in a round.[/dim]"]

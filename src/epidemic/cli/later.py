@@ -21,7 +21,7 @@ def register(cluster_app: typer.Typer) -> None:
 
 
 def with_more_rounds(directory: Path, settings: list[str]) -> Experiment:
-    """The experiment of a cluster that goes on; of its settings, only the rounds may become more."""
+    """The experiment of a resumed cluster; of its settings, only the rounds may grow."""
     from epidemic.core.config import parse_setting
     from epidemic.experiment import load
 

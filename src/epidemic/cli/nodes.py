@@ -19,7 +19,7 @@ from epidemic.runtime.interrupt import signals_to
 Insecure = Annotated[bool, typer.Option("--insecure", help="Without encryption; loopback addresses only.")]
 
 LONGEST_LINE = 2000
-"""Characters of a line that a node says; words of other nodes may be in it."""
+"""Most characters of a line from a node, which may quote other nodes."""
 
 
 def register(app: typer.Typer) -> None:
@@ -99,7 +99,7 @@ def relay_command(
 
 
 def speaker(quiet: bool) -> Any:
-    """What a node says goes to standard error, with the time."""
+    """A function that prints a node's lines on standard error, with the time."""
 
     def say(text: str) -> None:
         if not quiet:

@@ -22,7 +22,7 @@ ALONE = ("sweep", "reproduce", "cluster", "node")
 """Commands that train and are not shared among ranks."""
 
 Ending = tuple[int, str, bool]
-"""Exit code, what there is to say, and whether it is that another rank was lost."""
+"""Exit code, message, and whether it is that another rank was lost."""
 
 
 def run_on_ranks(count: int, words: Sequence[str]) -> None:
@@ -67,7 +67,7 @@ def share(
         raise BadInput(
             "--ranks starts ranks, and this process is one of several already (WORLD_SIZE); leave one of the two out"
         )
-    if count == 1:  # nobody waits for anybody
+    if count == 1:  # a single process waits for no other
         options = [(option, value) for option, value in options if option != "--rank-timeout"]
     given = [word for option, value in options if value is not None for word in (option, str(value))]
     changed = [word for setting in settings for word in ("--set", setting)]
@@ -79,7 +79,7 @@ def share(
 
 
 def check_timeout(seconds: float | None, ranks: int | None) -> None:
-    """Refuse a --rank-timeout that makes no sense, or that nobody would wait."""
+    """Refuse a --rank-timeout that is invalid, or useless without ranks."""
     if seconds is None:
         return
     if not 1 <= seconds <= 1e6:
@@ -107,12 +107,12 @@ def started_as_a_rank() -> bool:
 
 
 def silent() -> bool:
-    """Whether another rank does the talking."""
+    """Whether another rank prints the output."""
     return started_as_a_rank() and os.environ["RANK"] != "0"
 
 
 def _meeting_point() -> Any:
-    """The store by which ranks meet. It is held here, on a port that the system has given it, so no two commands ever share one."""
+    """The store through which ranks connect. It is held here, on a port chosen by the system, so no two commands share one."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -120,7 +120,7 @@ def _meeting_point() -> Any:
 
 @contextmanager
 def _forwarding(processes: Sequence[Any]) -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM go to all ranks; what came is in the list."""
+    """Inside, Ctrl-C and SIGTERM are forwarded to all ranks, and listed."""
     came: list[int] = []
 
     def forward(number: int, _: Any) -> None:
@@ -132,7 +132,7 @@ def _forwarding(processes: Sequence[Any]) -> Iterator[list[int]]:
 
 
 def _endings(processes: Sequence[Any], connections: Sequence[Any]) -> list[Ending | None]:
-    """Wait for all; when one has failed, the others end soon or are ended. None: without a word."""
+    """Wait for all; after one has failed, the others end soon or are terminated. None: it ended without a message."""
     deadline: float | None = None
     endings: list[Ending | None] = [None] * len(processes)
     while any(process.is_alive() for process in processes):
@@ -154,7 +154,7 @@ def _endings(processes: Sequence[Any], connections: Sequence[Any]) -> list[Endin
 
 
 def _conclude(endings: Sequence[Ending | None], codes: Sequence[int], signalled: bool) -> None:
-    """Raise what went wrong: what a rank knows of itself before what others noticed of it."""
+    """Raise the error of the ranks: a rank's own error comes before what others noticed of it."""
     if not any(codes):
         return
     known = [(rank, ending) for rank, ending in enumerate(endings) if ending is not None and ending[0]]

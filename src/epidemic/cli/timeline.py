@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FIRST_LOOK, WIDER = 1.0, 4.0
 """Simulated seconds of the first dry run, and by how much the next one is longer, until enough has happened."""
 BEYOND = 1.25
-"""A dry run goes on for so much longer than is shown, so that messages are seen that are on their way at the end."""
+"""A dry run lasts this much longer than what is shown, so that messages on their way at the end are included."""
 
 
 def register(app: typer.Typer) -> None:

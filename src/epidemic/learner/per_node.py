@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class PerNode:
-    """One row after the other, each by one worker thread with a module of its own."""
+    """Trains one row after the other, each in a worker thread with a module of its own."""
 
     def __init__(self, task: Task, workers: Workers, *, draws_random_numbers: bool = False) -> None:
         self.task = task
@@ -120,7 +120,7 @@ class PerNode:
 
 
 class _RowModule:
-    """A module whose parameters are, for a while, views into somebody's row."""
+    """A module whose parameters are temporarily views into a row."""
 
     def __init__(self, task: Task) -> None:
         self.module = copy.deepcopy(task.module)
@@ -162,7 +162,7 @@ class _RowModule:
 
 
 def _by_channels(task: Task, inputs: Tensor) -> bool:
-    """Whether these are pictures that the module is given with their channels side by side."""
+    """Whether the inputs are images that are passed to the module in channels-last layout."""
     return inputs.dim() == 4 and task.device.type == "cpu" and task.nature.any_layout
 
 

@@ -28,7 +28,7 @@ from epidemic.topology import fragments_of
 
 
 class RunCost(msgspec.Struct, frozen=True):
-    """Of one run, all its seeds."""
+    """The cost of one run with all its seeds."""
 
     seconds: float
     sent_per_node: float  # bytes that a node would send over the network, one seed
@@ -36,7 +36,7 @@ class RunCost(msgspec.Struct, frozen=True):
 
 
 def costs(jobs: Sequence[Job]) -> dict[Path, RunCost]:
-    """The cost of every job, whose data need not be there; rates are measured once for what takes the same time."""
+    """The cost of every job, whose data need not be available; equal workloads are measured once."""
     known: dict[str, TrainingCost] = {}
     timed: dict[bytes, Workload] = {}
     found = {}

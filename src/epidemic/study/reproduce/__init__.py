@@ -53,7 +53,7 @@ def planned(items: list[Item], request: Request) -> list[Job]:
 
 
 def stages(items: list[Item], request: Request) -> Iterator[list[Job]]:
-    """The same in turn: first what decides the settings of others, and these when it has run."""
+    """The jobs in stages: first those whose results decide the settings of others, then these."""
     for stage in ([item.first for item in items], [item.jobs for item in items]):
         jobs = _each_once(job for jobs in stage if jobs is not None for job in jobs(request))
         if jobs:
@@ -67,7 +67,7 @@ def _each_once(jobs: Iterable[Job]) -> list[Job]:
 def run_jobs(
     jobs: list[Job], data: Path | None, watcher: BatchListener | None = None, ranks: int = 1
 ) -> dict[str, str]:
-    """Run what is not finished, one data set after the other, each on so many ranks; why some failed, by name."""
+    """Run what is not finished, one data set after the other, each on so many ranks; returns why some failed, by name."""
     failed: dict[str, str] = {}
     for job in jobs:
         job.check()  # also the finished ones: they may be of another scale
@@ -119,7 +119,7 @@ def check_data(jobs: list[Job], place: Path | None) -> None:
 
 
 def data_settings(jobs: list[Job], place: Path | None) -> dict[Path, list[str]]:
-    """As `key=value` by a run's directory: where the real data of each is, for a process that loads it by itself."""
+    """Settings (`key=value`) by run directory that tell a separate process where the real data is."""
     found = {}
     for job in jobs:
         kind = _data_kind(job)
