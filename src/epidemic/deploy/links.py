@@ -63,7 +63,7 @@ class ZenohSession:
         return True
 
     def close(self) -> None:
-        """Close the session."""
+        """Close the session and its declarations."""
         with suppress(zenoh.ZError):  # a link that is stuck; it ends with the process
             self.session.close()  # type: ignore[no-untyped-call]
 
@@ -102,7 +102,7 @@ class Watch:
 
     @property
     def node_ids(self) -> set[int]:
-        """The visible peers."""
+        """The peers that are visible now."""
         with self._lock:
             return {node_id for node_id, _ in self._seen}
 
@@ -279,7 +279,7 @@ class Lines:
             self.connect(name, address, find)
 
     def close(self) -> None:
-        """Close all lines."""
+        """Close all lines of the process."""
         self._opening.shutdown(wait=False, cancel_futures=True)
         wait([self._closing.submit(line.close) for line in self.all()], LEAVING)
         self._closing.shutdown(wait=False, cancel_futures=True)

@@ -255,7 +255,7 @@ class Messages:
         self._outbox.flush(max(0.0, end - time.monotonic()))
 
     def close(self) -> None:
-        """Stop sending."""
+        """Stop the mailer; nothing more is sent."""
         with self._some:
             self._closing = True
             self._some.notify_all()

@@ -58,7 +58,7 @@ class LazyModel:
 
 
 class GivenModel(LazyModel):
-    """A known row.   # (d,)"""
+    """A row that is known already.   # (d,)"""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class GivenModel(LazyModel):
 
 
 class LazyMixture(LazyModel):
-    """A weighted sum.   # (d,)"""
+    """A weighted sum of models.   # (d,)"""
 
     __slots__ = ("terms",)
 
@@ -176,7 +176,7 @@ class LazyCut(LazyModel):
         self.part = part
 
     def needs(self) -> Iterable[LazyModel]:
-        """The whole row."""
+        """The row that it is cut from."""
         return () if self.row is None else (self.row,)
 
     def forget_needs(self) -> None:

@@ -125,7 +125,7 @@ class Alone:
         self._nodes = nodes
 
     def hosted(self) -> NDArray[np.int64]:
-        """All nodes.   # (n,)"""
+        """All nodes of the experiment.   # (n,)"""
         return np.arange(self._nodes)
 
     def own(self, who: IntArray | None) -> IntArray | None:
