@@ -50,7 +50,7 @@ def compare_command(
     DIR gets comparison.png (accuracy, traffic, disagreement), spreading.png (how far what one node knows has spread after a few
     rounds; of up to 300 nodes) and comparison.json.
 
-    With --on slurm each method is a task of an array job; run the same command again to go on, and for the table when all are done.
+    With --on slurm each method is a task of an array job; run the same command again to resume, and for the table when all are done.
 
     [bold]Examples[/bold]
 

@@ -34,7 +34,7 @@ def compatibility_command(
     as_json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print all of it, as the documentation has it.")] = False,
 ) -> None:
-    r"""Say what goes with what: topologies, algorithms, codecs, views, clocks, faults and the rest.
+    r"""Show what goes with what: topologies, algorithms, codecs, views, clocks, faults and the rest.
 
     Without a kind: which of them can be run by rounds, under the clock, on ranks, and deployed. With one: what it does not go with,
     and why. With two: whether they go together. Kinds of several things are told apart as in compression.none.

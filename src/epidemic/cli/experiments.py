@@ -72,7 +72,7 @@ def run_command(
 ) -> None:
     """Simulate an experiment: all its seeds, all its nodes, on this machine.
 
-    Ctrl-C ends the current round and saves; --resume goes on, and takes --set for what is not part of the experiment: where the data
+    Ctrl-C ends the current round and saves; --resume continues, and takes --set for what is not part of the experiment: where the data
     lies, runtime, checkpoint, more seeds; and for more rounds, of a finished run too. Results are in DIR/seed-N.
 
     [bold]Examples[/bold]

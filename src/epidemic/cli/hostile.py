@@ -54,8 +54,8 @@ def hostile_command(
 ) -> None:
     """How many of the models that a node receives are malicious, and what that means for robust aggregation.
 
-    A rule that tolerates f of more than 2 f models needs that no honest node hears more than f malicious ones. The law is exact: how likely that is
-    in a round and in a run, the f that a risk needs, the smallest s that allows it, what somebody gains who corrupts nodes after seeing all graphs,
+    A rule that tolerates f of more than 2 f models needs that no honest node receives more than f malicious ones. The law is exact: how likely that is
+    in a round and in a run, the f that a risk needs, the smallest s that allows it, what an adversary gains who corrupts nodes after seeing all graphs,
     and what the lemmas of RPEL ask for instead.
 
     [bold]Examples[/bold]

@@ -46,7 +46,7 @@ def timeline_command(
 ) -> None:
     """Draw what nodes do under the simulated clock: training, waiting, sending, offline, and the ways of messages.
 
-    Nothing is trained for it: the clock runs dry, which gives the same times as the run itself.
+    Nothing is trained: a dry run of the clock gives the same times as the run itself.
 
     [bold]Examples[/bold]
 
