@@ -133,9 +133,7 @@ class Rounds(Member):
         self.questions = Questions(self, kept or {})
         self.offers = Offers(self)
         self.locate = Locate(self)
-        self.recent: deque[tuple[int, int]] = deque(
-            maxlen=RECENT
-        )  # (messages heard, messages expected) in the last rounds
+        self.recent: deque[tuple[int, int]] = deque(maxlen=RECENT)  # (heard, expected) in the last rounds
         self.mailbox.begin_with(done)
         self._ask_at = 0  # when to ask for missing messages
         self._ready: dict[int, int] = {}  # by round, of the last rounds: when the wait for messages began
