@@ -125,6 +125,7 @@ def test_with_one_factor_frozen_the_average_of_the_other_is_the_average_of_the_p
         (nn.Linear(2, 2), {"freeze_lora": "C"}, "freeze_lora = 'C' is not known"),
         ({"x": torch.zeros(1)}, {"freeze_lora": "A"}, "is for a model"),
         (nn.LazyLinear(2), {}, "lazy parameters"),
+        (nn.Linear(2, 2), {"names": []}, "names is empty"),
     ],
 )
 def test_what_cannot_be_attached_is_refused_in_a_line(what, options, said):
@@ -142,6 +143,16 @@ def test_numbers_that_others_would_refuse_are_found_before_they_are_sent(value):
     with torch.no_grad():
         model.bias[0] = value
     assert attached.problem(1e6).startswith("bias has numbers from")
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [(torch.float16, 65504), (torch.bfloat16, 1e6), (torch.float32, 1e6)])
+def test_no_number_is_taken_that_is_infinite_in_a_tensor_of_half_precision(dtype, largest):
+    """Otherwise one member that sends it ends all others, whose next exchange finds infinite numbers."""
+    attached = Attached.of({"x": torch.zeros(1, dtype=dtype), "y": torch.zeros(1)})
+    setup = ScriptsTraining(attached, Turns()).setup(OWN_LOOP, [0], None, None, lambda _: None)
+    assert setup.experiment.network.largest == largest
+    attached.write(torch.full((2,), setup.experiment.network.largest))
+    assert attached.problem(1e6) is None
 
 
 # -- what nodes must have in common ------------------------------------------------------------------------------------
@@ -213,6 +224,16 @@ def test_an_agreement_of_very_many_tensors_is_told_as_a_digest():
     many[f"layer{3 * MOST_TOLD - 1}"] = torch.zeros(2)
     (said, _) = agreements.differences(here, agreed(many))
     assert said.startswith("attached-rest = ")
+
+
+def test_an_agreement_of_long_names_is_short_enough_to_be_read():
+    from epidemic.deploy.handshake import LARGEST_AGREEMENT
+
+    long = {f"{i}{'é' * 300}": torch.zeros(1) for i in range(MOST_TOLD)}
+    here = agreed(long)
+    assert len(msgspec.json.encode(here)) <= LARGEST_AGREEMENT
+    long[f"{MOST_TOLD - 1}{'é' * 300}"] = torch.zeros(2)
+    assert len(agreements.differences(here, agreed(long))) == 2
 
 
 # -- turns -------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import accumulate
 from typing import Literal
 
 import torch
@@ -29,6 +30,8 @@ LORA = {"A": re.compile(r"(^|\.)lora_a(\.|$)", re.IGNORECASE), "B": re.compile(r
 """What names of the two factors of an adapter look like."""
 MOST_TOLD = 256
 """Tensors whose shapes are told to others one by one; the rest is told as a digest."""
+ROOM = 2**14
+"""Bytes of their names and shapes; others read no agreement of more than 64 KiB."""
 
 Names = str | Sequence[str] | None
 
@@ -110,6 +113,11 @@ class Attached:
         return HALF.get(types.pop()) if len(types) == 1 else None
 
     @property
+    def largest(self) -> float:
+        """The largest number that all tensors can hold; rows can hold larger ones."""
+        return min(torch.finfo(tensor.dtype).max for tensor in self.tensors.values())
+
+    @property
     def both_factors(self) -> bool:
         """Whether both factors of adapters travel, whose averages are not the factors of the average."""
         return all(any(LORA[side].search(name) for name in self.tensors) for side in "AB")
@@ -120,12 +128,14 @@ class Attached:
         told = {
             f"attached.{name}": f"{_said(tensor.dtype)} {list(tensor.shape)}" for name, tensor in self.tensors.items()
         }
-        kept = dict(list(told.items())[:MOST_TOLD])
-        if len(told) > MOST_TOLD:
+        lengths = accumulate(len(f"{name}{said}".encode()) for name, said in told.items())
+        fit = min(MOST_TOLD, sum(length <= ROOM for length in lengths))
+        kept = dict(list(told.items())[:fit])
+        if len(told) > fit:
             rest = blake3()
-            for name in list(told)[MOST_TOLD:]:
+            for name in list(told)[fit:]:
                 rest.update(f"{name}\0{told[name]}\0".encode())
-            kept["attached-rest"] = f"{len(told) - MOST_TOLD} tensors, {rest.hexdigest(8)}"
+            kept["attached-rest"] = f"{len(told) - fit} tensors, {rest.hexdigest(8)}"
         if self._frozen:
             kept["frozen-base"] = f"{len(self._frozen)} tensors, {digest(self._frozen.items())}"
         return kept
@@ -206,6 +216,8 @@ def _chosen(tensors: Mapping[str, Tensor], wanted: Sequence[str] | None) -> dict
         raise BadInput("attach: the model has no trainable parameters and no float buffers; nothing could travel")
     if wanted is None:
         return dict(tensors)
+    if not wanted:
+        raise BadInput("attach: names is empty, so that nothing would travel; leave it out, or give patterns")
     for pattern in wanted:
         if not any(fnmatchcase(name, pattern) for name in tensors):
             raise BadInput(

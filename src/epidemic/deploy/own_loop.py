@@ -143,6 +143,11 @@ class ScriptsTraining:
         codec = attached.codec
         if codec is not None and experiment.compression is None:
             experiment = msgspec.structs.replace(experiment, compression=codec)
+        # Otherwise a member's numbers, fine in a row, would be infinite in tensors of half precision.
+        largest = min(experiment.network.largest, attached.largest)
+        experiment = msgspec.structs.replace(
+            experiment, network=msgspec.structs.replace(experiment.network, largest=largest)
+        )
         row = torch.empty(attached.layout.size, dtype=attached.layout.dtype)
         attached.read(row)
         nothing = Samples(np.zeros((0, 1), np.float32), np.zeros(0, np.float32))
