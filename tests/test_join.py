@@ -1,5 +1,6 @@
 """A training script as a node: what is attached, the turns of script and node, what nodes must have in common, what is refused."""
 
+import io
 import queue
 import threading
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from torch import nn
 import epidemic as ep
 from epidemic.core.errors import BadInput, RunFailed
 from epidemic.deploy import agreement as agreements
+from epidemic.deploy import scripts
 from epidemic.deploy.attached import MOST_TOLD, Attached
 from epidemic.deploy.joining import AVERAGE_OF_FACTORS
 from epidemic.deploy.optimiser_state import give_state, state_of
@@ -439,6 +441,31 @@ def test_a_folder_of_a_script_is_not_for_epidemic_node_nor_the_other_way_round(f
         ep.join(folder, quiet=True) as node,
     ):
         node.attach(nn.Linear(2, 1))
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit()", "sys.exit(0)"])
+def test_a_script_that_ends_well_but_early_is_an_error(tmp_path, capsys, end):
+    (tmp_path / "train.py").write_text(f"import sys\n{end}\n")
+    assert scripts._run(tmp_path, str(tmp_path / "train.py")) == 2
+    assert "ended before its node had finished" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("code", "found"), [(3, 3), (256, 1), (-1, 1), ("'no data'", 1)])
+def test_a_script_that_ends_with_an_error_has_never_code_0(tmp_path, capsys, code, found):
+    (tmp_path / "train.py").write_text(f"import sys\nsys.exit({code})\n")
+    assert scripts._run(tmp_path, str(tmp_path / "train.py")) == found
+
+
+def test_a_bar_that_is_drawn_over_and_over_takes_no_room():
+    log = io.StringIO()
+    lines = scripts.TimedLines(log)
+    for i in range(3000):
+        lines.write(f"\r{i}% {'#' * 60}")
+    assert len(lines._part) < 100
+    lines.write("\r100%\nnext\r\n")
+    lines.write("x" * 10**6)
+    assert len(lines._part) <= scripts.LONGEST_LINE + 1
+    assert [line.split(maxsplit=1)[1] for line in log.getvalue().splitlines()] == ["100%", "next"]
 
 
 def test_calls_in_the_wrong_order_are_told(folder, capsys):

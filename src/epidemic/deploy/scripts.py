@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,8 +38,11 @@ class TimedLines(io.TextIOBase):
     def write(self, text: str) -> int:
         """Take text; lines appear when they are whole."""
         with self._lock:
-            *lines, self._part = (self._part + text).split("\n")
-            for line in lines:
+            *lines, part = (self._part + text).split("\n")
+            self._part = part.rpartition("\r")[2][
+                -LONGEST_LINE:
+            ]  # a bar is drawn over and over in one line that has no end
+            for line in (line.removesuffix("\r").rpartition("\r")[2] for line in lines):
                 with suppress(OSError, ValueError):
                     self._log.write(f"{time.time() - self._began:9.2f}  {plain(line, LONGEST_LINE)}\n")
         return len(text)
@@ -84,10 +87,21 @@ def _child(folder: str, script: str, environment: dict[str, str], threads: int, 
     os._exit(code)  # Zenoh's threads need no farewell
 
 
+@contextmanager
+def _plain_end() -> Iterator[None]:
+    """What ends by `sys.exit(0)` has ended like what comes to its last line."""
+    try:
+        yield
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+
+
 def _run(folder: Path, script: str) -> int:
     """Run the script; its exit code."""
     try:
-        runpy.run_path(script, run_name="__main__")
+        with _plain_end():
+            runpy.run_path(script, run_name="__main__")
         if not any((folder / "run").glob("seed-*/summary.json")):
             raise BadInput(
                 f"{script} ended before its node had finished: exchange in every round of node.rounds(), inside `with"
@@ -101,10 +115,8 @@ def _run(folder: Path, script: str) -> int:
         print(f"error: {' '.join(str(problem).split())}")
         return 2 if isinstance(problem, BadInput) else 1
     except SystemExit as end:
-        if end.code in (None, 0):
-            return 0
         print(f"error: {script} ended with {end.code}")
-        return end.code if isinstance(end.code, int) else 1
+        return end.code if isinstance(end.code, int) and 0 < end.code < 256 else 1
     except Exception as problem:
         traceback.print_exc()
         print(f"error: {type(problem).__name__} in {script}: {problem}")
