@@ -215,3 +215,46 @@ def test_a_cluster_that_is_stopped_goes_on(scripts, monkeypatch):
     for node in range(3):
         for name in travels:
             torch.testing.assert_close(there.model(node)[name][0], rows[node][name], rtol=0, atol=1e-5)
+
+
+SPOILT = """
+import torch
+import epidemic as ep
+
+weight = torch.zeros(1)
+with ep.join() as node:
+    node.attach({"weight": weight})
+    node.extra["steps"] = torch.tensor(0)
+    for round in node.rounds():
+        weight.fill_(9e5) if node.node_id else weight.add_(1)
+        node.extra["steps"] += 1
+        print("trained", round, float(weight), int(node.extra["steps"]), flush=True)
+        bad = node.node_id == 0 and weight > 1000
+        node.report(loss=float("WORST") if bad else 1.0)
+        if bad and "WORST" == "1":
+            weight.fill_(float("nan"))
+        node.exchange()
+"""
+
+
+@pytest.mark.parametrize("worst", ["nan", "1"])
+def test_a_member_that_spoils_the_average_does_not_end_a_script_whose_training_explodes(tmp_path, worst):
+    """The node goes on from its own numbers, as one without a script does; `worst`: what the script reports of it."""
+    script = tmp_path / "train.py"
+    script.write_text(SPOILT.replace("WORST", worst))
+    experiment = ep.Experiment(
+        nodes=2,
+        rounds=3,
+        topology=ep.ELLocal(1),
+        algorithm=ep.OwnLoop(),
+        network=BARRIER,
+        checkpoint=ep.Checkpoint(rounds=1),
+    )
+    folders = make_cluster(experiment, free_addresses(2), tmp_path / "cluster")
+    cluster = ScriptCluster(folders, script)
+    assert cluster.wait(60)
+    log = (folders[0] / "node.log").read_text()
+    assert [child.process.exitcode for child in cluster.children] == [0, 0], log
+    trained = [line.split("trained ")[1] for line in log.splitlines() if "trained " in line and "again" not in line]
+    assert [one for one in trained if float(one.split()[1]) < 1000] == ["0 1.0 1", "1 2.0 2", "2 3.0 3"], log
+    assert "trained again from this node's own numbers" in log

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from epidemic.core.errors import BadInput, EpidemicError, Interrupted, RunFailed, plain, require_real
+from epidemic.core.errors import BadInput, Diverged, EpidemicError, Interrupted, RunFailed, plain, require_real
 from epidemic.deploy.attached import Attached, Names
 from epidemic.deploy.keys import Identity
 from epidemic.deploy.node import run_node
@@ -95,6 +95,7 @@ class JoinedNode:
         self._attached: Attached | None = None
         self._thread: threading.Thread | None = None
         self._round: int | None = None  # that the script trains in
+        self._exploded: str | None = None  # why what was trained in this round is not to be sent
         self._exchanged = 0
         self._all_done = False
         self._before: Any = None
@@ -157,12 +158,13 @@ class JoinedNode:
         attached = self._started()
         if self._round is None:
             raise BadInput("exchange() needs a round: call it once in every round of node.rounds()")
+        if (problem := self._exploded or attached.problem(self.experiment.network.largest)) is not None:
+            self._train_again(attached, problem)
+            return ()
         if self._turns.found() is None:
             raise BadInput(
                 "exchange() without numbers: call node.report(loss=...) before the first one; records, status and the live page show them"
             )
-        if (problem := attached.problem(self.experiment.network.largest)) is not None:
-            raise RunFailed(f"round {self._round}: {problem}; lower the learning rate, or look at the data")
         for prefix, optimiser in self._optimisers.items():
             self.extra = {name: tensor for name, tensor in self.extra.items() if not name.startswith(prefix)}
             self.extra |= {f"{prefix}{name}": tensor for name, tensor in state_of(optimiser).items()}
@@ -177,15 +179,35 @@ class JoinedNode:
             attached.write(found[1][0])
         return heard
 
+    def _train_again(self, attached: Attached, problem: str) -> None:
+        """Others' numbers may have made the training explode: the round begins again, once, from what this node had before it took them."""
+        round, self._round, self._exploded = self._round, None, None
+        self._turns.give_up()
+        try:
+            found = self._turns.next_round()
+        except Diverged:  # the node had taken none
+            raise RunFailed(f"round {round}: {problem}; lower the learning rate, or look at the data") from None
+        if found is None:
+            return
+        self._say(f"round {round}: {problem}; it is trained again from this node's own numbers")
+        attached.write(found[1][0])
+        self.extra = {name: tensor.clone() for name, tensor in self._turns.kept.items()}
+        for prefix, optimiser in self._optimisers.items():
+            give_state(optimiser, {n.removeprefix(prefix): t for n, t in self.extra.items() if n.startswith(prefix)})
+
     def report(self, *, loss: float | Tensor, accuracy: float | Tensor | None = None) -> None:
         """Numbers for records, status and the live page; those reported last count.
 
         Args:
-            loss: Of this node's model, on whatever data the script chooses.
+            loss: Of this node's model, on whatever data the script chooses. With one that is not finite, `exchange` sends nothing: `rounds` gives
+                the round again, from this node's numbers before it took those of others.
             accuracy: Between 0 and 1.
         """
         value = _number(loss)
-        if not math.isfinite(value):
+        self._exploded = None if math.isfinite(value) else f"the loss is {value}"
+        if self._exploded is not None and self._round is not None:
+            return
+        if self._exploded is not None:
             raise BadInput(
                 f"report(loss={value}) must be a finite number; lower the learning rate, or look at the data"
             )

@@ -166,10 +166,17 @@ class Turns:
             assert self._row is not None
             assert self._found is not None
             fill(self._row[0])
-            self._loss, self._given = float(self._found.loss[0]), kept
-            self.heard = ()
-            self._round, self._handed = None, True
-            self._change.notify_all()
+            self._hand_back(float(self._found.loss[0]), kept)
+
+    def give_up(self) -> None:
+        """What the script has trained is not to be used: it trains again, from what the node had before it took others' numbers, or the node ends."""
+        with self._change:
+            self._hand_back(float("nan"), {})
+
+    def _hand_back(self, loss: float, given: dict[str, Tensor]) -> None:
+        self._loss, self._given, self.heard = loss, given, ()
+        self._round, self._handed = None, True
+        self._change.notify_all()
 
     def wait_end(self) -> None:
         """Wait until the node has ended; raises why, if that was not its proper end."""
