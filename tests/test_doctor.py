@@ -120,6 +120,12 @@ def test_an_address_that_leads_back_to_the_node_is_a_problem(cluster):
     assert (one.state, one.found) == ("problem", "leads to node-0, which is this node itself")
 
 
+def test_a_name_of_a_host_that_nobody_can_have_is_a_finding(cluster):
+    addresses, name = cluster / "node-1" / "node.toml", f"{'a' * 70}.localhost:7"
+    addresses.write_text(addresses.read_text().replace(address_of(cluster / "node-0"), name))
+    assert states(cluster / "node-1")[f"connection to {name}"] == "warning"
+
+
 def test_a_port_that_is_taken_is_a_problem(cluster):
     host, _, port = address_of(cluster / "node-0").rpartition(":")
     with socket.create_server((host, int(port))):

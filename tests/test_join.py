@@ -25,6 +25,7 @@ from epidemic.deploy.turns import Turns
 from epidemic.experiment.compatibility import refusals
 from epidemic.experiment.files import experiment_from, to_toml
 from epidemic.protocol import events as e
+from epidemic.runtime.programs import module_of
 from epidemic.runtime.setup import prepare
 
 OWN_LOOP = ep.Experiment(nodes=4, rounds=3, topology=ep.ELLocal(1), algorithm=ep.OwnLoop())
@@ -479,6 +480,15 @@ def test_calls_in_the_wrong_order_are_told(folder, capsys):
     with pytest.raises(BadInput, match=r"exchange.. needs a round"):
         exchanged_outside(node)
     assert AVERAGE_OF_FACTORS in capsys.readouterr().err
+
+
+def test_the_model_of_a_script_is_not_written_as_a_program(tmp_path):
+    run = tmp_path / "seed-1"
+    run.mkdir()
+    (run / "run.json").write_text('{"seed": 1}')
+    (tmp_path / "experiment.toml").write_text(to_toml(OWN_LOOP))
+    with pytest.raises(BadInput, match="is in a script of your own"):
+        module_of(run, {"w": torch.zeros(1)})
 
 
 def test_a_script_and_an_experiment_that_needs_one_go_together(tmp_path, capsys):

@@ -143,6 +143,16 @@ def test_other_files_are_refused(folder, capsys):
     assert not (folder / "never.csv").exists()
 
 
+@pytest.mark.parametrize("name", ["prediction", "probability of ill"])
+def test_a_kept_column_is_not_lost_under_a_prediction_of_its_name(folder, capsys, name):
+    table = pandas.read_csv(folder / "train.csv")
+    table[name] = 7
+    table.to_csv(folder / "taken.csv", index=False)
+    assert predict(folder, "--keep", name, table="taken.csv", out="never.csv") == 2
+    assert "rename it" in capsys.readouterr().err
+    assert not (folder / "never.csv").exists()
+
+
 def test_code_that_an_exported_model_names_can_be_refused(folder, capsys):
     changed(folder, "own.safetensors", model={"kind": "python", "factory": "somebody:model"})
     assert predict(folder, "--no-code", model="own.safetensors", out="never.csv") == 2

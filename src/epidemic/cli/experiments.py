@@ -336,7 +336,7 @@ def export_command(
             {"file": str(output), "node": node, "round": round, "tensors": {k: list(t.shape) for k, t in state.items()}}
         )
     early = f"; it is of round {round} of {planned}, because the run is not finished" if planned is not None else ""
-    return typer.echo(f"wrote {output}: {len(state)} tensors, {count:,} numbers{early}")
+    return typer.echo(f"wrote {output}: {len(state)} tensor{'s' * (len(state) != 1)}, {count:,} numbers{early}")
 
 
 def _model_of(run: Path, node: int | None) -> tuple[dict[str, Tensor], int | None, int | None]:

@@ -236,8 +236,8 @@ def _connect(identity: Identity, address: str, *, insecure: bool, patience: floa
             return Finding(check, "problem", str(problem), "correct connect in node.toml"), False
     try:
         connection = socket.create_connection((host, port), timeout=patience)
-    except OSError as problem:
-        reason = "no answer" if isinstance(problem, TimeoutError) else problem.strerror or str(problem)
+    except (OSError, UnicodeError) as problem:  # names of hosts with a part that is too long
+        reason = "no answer" if isinstance(problem, TimeoutError) else getattr(problem, "strerror", "") or str(problem)
         return Finding(check, "warning", reason, "is it started, and does a firewall let it through?"), False
     with connection:
         if insecure:

@@ -30,6 +30,8 @@ MOST_COLUMNS = 10_000
 """Columns of a table that a run writes down; of wider ones no model can be applied to a table later."""
 BATCH = 1024
 """Rows that a model is applied to at once."""
+PREDICTION = "prediction"
+"""The column of predictions."""
 
 
 class TableColumn(msgspec.Struct, frozen=True, array_like=True):
@@ -135,6 +137,11 @@ def _module(about: Exported, tensors: dict[str, Tensor], path: Path) -> nn.Modul
     return module.eval()
 
 
+def chance_of(name: str) -> str:
+    """The column with the probability of a class."""
+    return f"probability of {name}"
+
+
 class Predictions(NamedTuple):
     """What a model says of the rows of a table."""
 
@@ -145,10 +152,10 @@ class Predictions(NamedTuple):
     def table(self, about: Exported) -> dict[str, list[Any]]:
         """The columns to write: those that were kept, the prediction, and the probability of each class."""
         if not about.classes:
-            return {**self.kept, "prediction": self.outputs[:, 0].tolist()}
+            return {**self.kept, PREDICTION: self.outputs[:, 0].tolist()}
         best = self.outputs.argmax(1)
-        chances = {f"probability of {name}": self.outputs[:, i].tolist() for i, name in enumerate(about.classes)}
-        return {**self.kept, "prediction": [about.classes[i] for i in best], **chances}
+        chances = {chance_of(name): self.outputs[:, i].tolist() for i, name in enumerate(about.classes)}
+        return {**self.kept, PREDICTION: [about.classes[i] for i in best], **chances}
 
 
 def predict(exported: ExportedModel, path: Path, separator: str = ",", keep: tuple[str, ...] = ()) -> Predictions:
@@ -166,6 +173,10 @@ def predict(exported: ExportedModel, path: Path, separator: str = ",", keep: tup
     for name in keep:
         if name not in there:
             raise BadInput(f"{argument('keep')} {name}: {path} has no such column; it has {', '.join(there[:20])}")
+        if name == PREDICTION or name in map(chance_of, about.classes):
+            raise BadInput(
+                f"{argument('keep')} {name}: what is predicted is written in a column of that name; rename it in {path}"
+            )
     numbers = numbers_of(frame, [column.name for column in about.columns], path)
     inputs = torch.from_numpy(scaled(numbers, about.scales))
     with torch.inference_mode():

@@ -44,6 +44,11 @@ def module_of(run: Path, state: Mapping[str, Tensor]) -> tuple[nn.Module, tuple[
     if info is None or not file.is_file():
         raise BadInput(f"{run} does not say how its model is built; export it as .safetensors and load that in Python")
     experiment = load(file)
+    if experiment.own_training:
+        raise BadInput(
+            'the model is in a script of your own (algorithm.kind = "own-loop"), so that only its weights are known; export it as'
+            " .safetensors, and load that in the script"
+        )
     data = experiment.load_data()
     module = initial_module(experiment, data, Streams(int(info["seed"])))
     try:
