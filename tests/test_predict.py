@@ -8,6 +8,7 @@ import pytest
 import safetensors
 import safetensors.torch
 import torch
+from torch import nn
 
 from epidemic.cli.app import main
 from epidemic.runtime.exported import KEY, read_exported
@@ -157,3 +158,23 @@ def test_code_that_an_exported_model_names_can_be_refused(folder, capsys):
     changed(folder, "own.safetensors", model={"kind": "python", "factory": "somebody:model"})
     assert predict(folder, "--no-code", model="own.safetensors", out="never.csv") == 2
     assert "--no-code" in capsys.readouterr().err
+
+
+def test_an_exported_model_cannot_call_a_function_of_an_installed_package(folder, capsys, monkeypatch):
+    """Nor one that a module of the author's own has imported."""
+    monkeypatch.chdir(folder)
+    (folder / "beside.py").write_text(
+        "import subprocess\nfrom torch import nn\n\ndef made():\n    return nn.Linear(2, 2)\n"
+    )
+    options = {"args": ["touch", str(folder / "touched")]}
+    for factory in ("subprocess:run", "beside:subprocess.run"):
+        changed(folder, "evil.safetensors", model={"kind": "python", "factory": factory, "options": options})
+        assert predict(folder, model="evil.safetensors", out="never.csv") == 2
+        assert "is neither a class" in capsys.readouterr().err
+    assert not (folder / "touched").exists()
+    tensors = nn.Linear(2, 2).state_dict()
+    metadata = safetensors.safe_open(folder / "mean.safetensors", "pt").metadata()
+    for factory, options in (("beside:made", {}), ("torch.nn:Linear", {"in_features": 2, "out_features": 2})):
+        about = json.loads(metadata[KEY]) | {"model": {"kind": "python", "factory": factory, "options": options}}
+        safetensors.torch.save_file(tensors, folder / "good.safetensors", metadata={KEY: json.dumps(about)})
+        assert predict(folder, model="good.safetensors") == 0

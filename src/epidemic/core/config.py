@@ -248,6 +248,11 @@ def import_object(reference: str, where: str) -> Any:
     return found
 
 
+def found_beside(module: str) -> bool:
+    """Whether a module that was imported is the user's own, from the current directory or beside a file that was read."""
+    return module in _FOUND
+
+
 def _remember(module: str, found: Any, places: set[str]) -> None:
     """Record in which of these directories a module was found."""
     file, top = Path(getattr(found, "__file__", None) or "/").resolve(), module.partition(".")[0]

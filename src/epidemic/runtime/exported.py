@@ -1,7 +1,8 @@
 """Exported models: a file of tensors that says which run it is of, and what its inputs and outputs mean.
 
 The description is JSON in the metadata of the safetensors file. Files come from elsewhere: nothing in them is executed, except a model of
-the author's own (`model.kind = "python"`), which is named as in an experiment file and can be refused (`--no-code`).
+the author's own (`model.kind = "python"`), which is named as in an experiment file and can be refused (`--no-code`). Functions of installed packages
+are never called.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from epidemic.core.config import build_kind
+from epidemic.core.config import build_kind, found_beside, import_object
 from epidemic.core.errors import BadInput, argument
 from epidemic.data import Dataset
 from epidemic.data.labels import numbered
@@ -125,6 +126,8 @@ def read_exported(path: Path) -> ExportedModel:
 def _module(about: Exported, tensors: dict[str, Tensor], path: Path) -> nn.Module:
     model: Model = build_kind(about.model, MODELS, f"{path}: model")
     own = isinstance(model, PythonModel)
+    if isinstance(model, PythonModel):
+        _check_factory(model.factory, path)
     with (
         nullcontext() if own else torch.device("meta")
     ):  # sizes that a file claims cost nothing before its tensors have them
@@ -140,6 +143,20 @@ def _module(about: Exported, tensors: dict[str, Tensor], path: Path) -> nn.Modul
 def chance_of(name: str) -> str:
     """The column with the probability of a class."""
     return f"probability of {name}"
+
+
+def _check_factory(factory: str, path: Path) -> None:
+    """Refuse any function but the author's own: a file of tensors could name each one of this machine, with any options."""
+    made, module = import_object(factory, "model.factory"), factory.partition(":")[0]
+    if isinstance(made, type) and issubclass(made, nn.Module):
+        return
+    top = module.partition(".")[0]
+    if found_beside(module) and str(getattr(made, "__module__", "")).partition(".")[0] == top:
+        return
+    raise BadInput(
+        f"{path}: model.factory = {factory!r} is neither a class of torch.nn.Module nor a function of a module beside the file or here;"
+        " name such a one in the experiment, and export again"
+    )
 
 
 class Predictions(NamedTuple):
