@@ -426,6 +426,7 @@ def test_a_script_that_never_attaches_or_never_exchanges_is_told_so(folder, monk
     with pytest.raises(BadInput, match=r"attach.* was called twice"):
         twice(ep.join(folder, quiet=True))
     monkeypatch.delenv("EPIDEMIC_FOLDER", raising=False)
+    assert ep.join(folder, settings="rounds=7").experiment.rounds == 7
     with pytest.raises(BadInput, match=r"join\(\) has no folder"):
         ep.join()
 
@@ -475,6 +476,9 @@ def test_calls_in_the_wrong_order_are_told(folder, capsys):
         node.exchange()
     with pytest.raises(BadInput, match="must be a finite number"):
         node.report(loss=float("nan"))
+    for value in (torch.zeros(3), "low", None):
+        with pytest.raises(BadInput, match="report: loss is .*; give one number"):
+            node.report(loss=value)
     with pytest.raises(BadInput, match="report: accuracy = 80"):
         node.report(loss=1.0, accuracy=80)
     with pytest.raises(BadInput, match=r"exchange.. needs a round"):

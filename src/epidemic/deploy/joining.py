@@ -85,7 +85,8 @@ class JoinedNode:
                 " 'epidemic cluster up --script'"
             )
         self.folder = Path(found)
-        self._settings, self._insecure, self._quiet = list(settings), insecure, quiet
+        self._settings = [settings] if isinstance(settings, str) else list(settings)
+        self._insecure, self._quiet = insecure, quiet
         self.node_id = Identity.load(self.folder).node_id
         self.experiment = load(self.folder / "experiment.toml", self._settings)
         self.extra: dict[str, Tensor] = {}
@@ -203,7 +204,7 @@ class JoinedNode:
                 the round again, from this node's numbers before it took those of others.
             accuracy: Between 0 and 1.
         """
-        value = _number(loss)
+        value = _number("loss", loss)
         self._exploded = None if math.isfinite(value) else f"the loss is {value}"
         if self._exploded is not None and self._round is not None:
             return
@@ -211,7 +212,7 @@ class JoinedNode:
             raise BadInput(
                 f"report(loss={value}) must be a finite number; lower the learning rate, or look at the data"
             )
-        share = None if accuracy is None else _number(accuracy)
+        share = None if accuracy is None else _number("accuracy", accuracy)
         if share is not None:
             require_real("report: accuracy", share, 0, 1)
         self._turns.report(evaluation_of(value, share))
@@ -316,8 +317,14 @@ class JoinedNode:
                 print(f"node {self.node_id}: {plain(text, LONGEST_LINE)}", file=sys.stderr, flush=True)
 
 
-def _number(value: float | Tensor) -> float:
-    return float(value.detach() if isinstance(value, Tensor) else value)
+def _number(name: str, value: float | Tensor) -> float:
+    try:
+        return float(value.detach() if isinstance(value, Tensor) else value)
+    except (TypeError, ValueError, RuntimeError):
+        shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
+        raise BadInput(
+            f"report: {name} is {type(value).__name__}{shape}; give one number, for example its mean"
+        ) from None
 
 
 def _kept(name: str, tensor: Any) -> Tensor:
