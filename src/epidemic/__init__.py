@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from epidemic import aggregation, callbacks, clock, compression, metrics
+    from epidemic import adversary, aggregation, callbacks, clock, compression, metrics
+    from epidemic.adversary import Adversary
     from epidemic.aggregation import Aggregator, Heard, Mean, Median, PythonAggregator, TrimmedMean
     from epidemic.algorithms import (
         ADPSGD,
@@ -109,6 +110,7 @@ _HOME = {
     "api": "Comparison Run RunSummary Sweep compare simulate sweep",
     "callbacks": "Callback",
     "clock": "Clock",
+    "adversary": "Adversary",
     "aggregation": "Aggregator Heard Mean Median PythonAggregator TrimmedMean",
     "algorithms": "ADPSGD Adam AdamW AsyncEL Choco Column ConstantRate CosineDecay Defaults DivShare ExactDiffusion AsynchronousMethod GossipLearning"
     " GradientTracking LocalSGD PushPull PushSum PythonAlgorithm QGMomentum StepDecay Tokens",
@@ -131,7 +133,7 @@ _HOME = {
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
 
-_ROOMS = ("aggregation", "callbacks", "clock", "compression", "metrics")
+_ROOMS = ("adversary", "aggregation", "callbacks", "clock", "compression", "metrics")
 
 __all__ = ["__version__", *_ROOMS, *sorted(_MODULE)]
 

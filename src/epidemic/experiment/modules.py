@@ -28,6 +28,7 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "topology": ("factory",),
     "algorithm": ("factory",),
     "aggregation": ("factory",),
+    "adversary": ("factory",),
 }
 """Where an experiment's table names objects as "module:name": the keys that hold them, at any depth; none: every text is looked at."""
 

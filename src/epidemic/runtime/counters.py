@@ -76,8 +76,10 @@ class Counters:
         """In how many rounds each node took part.   # (n,)"""
         return sum(self.degrees.values(), np.zeros_like(self.model))
 
-    def traffic(self) -> Traffic:
-        """Over the nodes."""
+    def traffic(self, counted: NDArray[np.bool_] | None = None) -> Traffic:
+        """Over the nodes, or over those that are counted."""
+        if counted is not None:
+            return Counters(*(part[counted] for part in (self.model, self.header, self.control, self.wasted))).traffic()
         total = self.model + self.header + self.control
         parts = (self.model, self.header, self.control, total, *([self.wasted] if self.wasted.any() else []))
         return Traffic(*(MeanMax(float(part.mean()), int(part.max())) for part in parts))

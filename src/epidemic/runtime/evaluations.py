@@ -17,7 +17,18 @@ from torch import Tensor
 from epidemic.core.graph import IntArray
 from epidemic.experiment import Experiment
 from epidemic.learner import Evaluation
-from epidemic.record import HeardCounts, Living, Moment, NodeNumbers, OwnSpread, Record, Spread, Summary, Traffic
+from epidemic.record import (
+    AttackCounts,
+    HeardCounts,
+    Living,
+    Moment,
+    NodeNumbers,
+    OwnSpread,
+    Record,
+    Spread,
+    Summary,
+    Traffic,
+)
 from epidemic.runtime.counters import Counters
 from epidemic.runtime.setup import Setup
 
@@ -36,6 +47,7 @@ def record_of(
     living: Living | None = None,
     time: Moment | None = None,
     delivery: HeardCounts | None = None,
+    attack: AttackCounts | None = None,
 ) -> Record:
     """The record of a round: `found` of the nodes with these `ids` (of one, if all are the same), `mean` of the average of all models."""
     hosted = len(ids)
@@ -54,6 +66,7 @@ def record_of(
         metrics={name: OwnSpread.of(found.metrics[name].expand(hosted)) for name in setup.experiment.own_metrics()},
         time=None if time is None else _with_accuracies(time, found, hosted),
         delivery=delivery,
+        attack=attack,
         per_node=_per_node(setup, of_everybody(found, hosted), ids) if setup.experiment.eval.per_node else None,
     )
 
@@ -107,10 +120,11 @@ def summary_of(
     seconds: float | None = None,
     ended_early: str = "",
     living: Evaluation | None = None,
+    attack: AttackCounts | None = None,
 ) -> Summary:
     """What came out: `final` of the hosted nodes and `mean` of the average of all models, both on the full test set.
 
-    `living`: of those who took part in the last round, where not everybody does.
+    `living`: of those who took part in the last round, where not everybody does. `attack`: what an adversary did.
     """
     found = summary_without_data(
         setup.experiment,
@@ -128,6 +142,7 @@ def summary_of(
         final_mean_model_loss=None if mean is None else float(mean.loss[0]),
         ended_early=ended_early,
         final_living_accuracy=None if living is None else _spread(living, "accuracy", len(living.loss)),
+        attack=attack,
     )
 
 
@@ -184,7 +199,7 @@ def held_of(setup: Setup) -> Tensor:
 def nodes_of(setup: Setup, final: Evaluation, counters: Counters, ids: IntArray, held: Tensor) -> list[dict[str, Any]]:
     """A line for each of these nodes; `held`: the numbers of their samples, as `held_of` has them.   # (k, 1 + classes)"""
     nodes = []
-    took_part = counters.rounds
+    took_part, malicious = counters.rounds, set(setup.malicious.tolist())
     for i, node in enumerate(ids.tolist()):
         samples, *classes = held[i].tolist()
         nodes.append(
@@ -201,6 +216,8 @@ def nodes_of(setup: Setup, final: Evaluation, counters: Counters, ids: IntArray,
         if setup.experiment.participation.partial:
             rounds = int(took_part[i])
             nodes[-1] |= {"rounds": rounds, "steps": rounds * setup.experiment.algorithm.local_steps}
+        if node in malicious:
+            nodes[-1]["malicious"] = True
         if own := [name for name in final.metrics if name != "accuracy"]:
             values = {name: float(final.metrics[name][i]) for name in own}
             nodes[-1]["final_metrics"] = {name: v if math.isfinite(v) else None for name, v in values.items()}

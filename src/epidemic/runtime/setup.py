@@ -58,6 +58,7 @@ class Setup:
     sizes: (
         NDArray[np.int64] | None
     )  # (n,) how many training samples each node has; None where others have data of their own
+    malicious: NDArray[np.int64]  # (b,) the nodes whose messages an adversary writes, ascending
 
     @property
     def samples(self) -> NDArray[np.int64]:
@@ -88,7 +89,8 @@ def prepare(
         weights.put(module, experiment.network.largest)
     check_sizes(experiment, module, data, experiment.nodes if node_ids is None else len(node_ids), device)
     hosted = np.arange(experiment.nodes) if node_ids is None else np.array(node_ids, dtype=np.int64)
-    parts, sizes = _shares(experiment, data, streams, hosted)
+    malicious = malicious_nodes(experiment, streams)
+    parts, sizes = _shares(experiment, data, streams, hosted, malicious)
     span = _span(data)  # of all samples: what is measured must be the same wherever they are
     if cut:
         data, parts = _cut(data, parts)
@@ -112,7 +114,7 @@ def prepare(
         data,
         parts,
         Batches(
-            parts,
+            [part if len(part) else np.zeros(1, dtype=np.int64) for part in parts],  # who holds none never trains
             algorithm.local_steps,
             algorithm.batch_size,
             nodes=experiment.nodes,
@@ -124,7 +126,15 @@ def prepare(
         test,
         initial,
         sizes,
+        malicious,
     )
+
+
+def malicious_nodes(experiment: Experiment, streams: Streams) -> NDArray[np.int64]:
+    """The nodes whose messages an adversary writes; none where there is no adversary.   # (b,)"""
+    if experiment.adversary is None:
+        return np.zeros(0, dtype=np.int64)
+    return experiment.adversary.members(experiment.nodes, streams)
 
 
 def _kind(
@@ -145,7 +155,7 @@ def _kind(
 
 
 def _shares(
-    experiment: Experiment, data: Dataset, streams: Streams, hosted: NDArray[np.int64]
+    experiment: Experiment, data: Dataset, streams: Streams, hosted: NDArray[np.int64], malicious: NDArray[np.int64]
 ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64] | None]:
     """The training samples of the hosted nodes, and how many each node has, as far as that is known here."""
     if experiment.network.data == "own":
@@ -157,7 +167,14 @@ def _shares(
         return [np.arange(len(data.train))], None
     if not isinstance(experiment.partition, Partition):
         raise BadInput(f"partition = {experiment.partition!r} must be a partition, for example Dirichlet()")
-    parts = experiment.partition.split(data.train, experiment.nodes, streams("partition"))
+    if len(malicious) and experiment.adversary is not None and not experiment.adversary.holds_data:
+        honest = np.setdiff1d(np.arange(experiment.nodes), malicious)
+        found = experiment.partition.split(data.train, len(honest), streams("partition"))
+        parts = [np.zeros(0, dtype=np.int64)] * experiment.nodes
+        for node, part in zip(honest.tolist(), found, strict=True):
+            parts[node] = part
+    else:
+        parts = experiment.partition.split(data.train, experiment.nodes, streams("partition"))
     return [parts[i] for i in hosted], np.array([len(part) for part in parts], dtype=np.int64)
 
 
