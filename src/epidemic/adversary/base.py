@@ -28,7 +28,7 @@ from torch import Tensor
 from epidemic.core.errors import BadInput, require_choice, require_int
 from epidemic.core.graph import FloatArray, Graph
 from epidemic.core.rng import Streams
-from epidemic.data import Samples
+from epidemic.data import Dataset, Samples
 
 Ids = NDArray[np.int64]
 Knows = Literal["all", "receiver", "messages"]
@@ -163,10 +163,10 @@ class Adversary(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
 
     # -- data -------------------------------------------------------------------------------------------------------------
 
-    def check_data(self, shape: tuple[int, ...], classes: int) -> None:
-        """Raise BadInput if it can do nothing with data like this. `shape`: of one input."""
+    def check_data(self, data: Dataset) -> None:
+        """Raise BadInput if it can do nothing with data like this."""
 
-    def poisoned(self, samples: Samples, classes: int) -> Samples | None:
+    def poisoned(self, samples: Samples, data: Dataset) -> Samples | None:
         """What its nodes train on instead of these samples of theirs; None: on them as they are."""
         return None
 
@@ -175,7 +175,7 @@ class Adversary(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
         """The share of each batch that is poisoned."""
         return 1.0
 
-    def triggered(self, samples: Samples, classes: int) -> Samples | None:
+    def triggered(self, samples: Samples, data: Dataset) -> Samples | None:
         """Test samples with the targets that the adversary wants; its success rate is the accuracy on them. None: it has no such aim."""
         return None
 

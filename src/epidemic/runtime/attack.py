@@ -89,7 +89,7 @@ class Attack:
         self._untrained: Tensor | None = None  # (b, d)
         self._imagined: Tensor | None = None  # (h, d)
         test = setup.data.evaluated
-        aim = self.adversary.triggered(test, len(setup.data.classes))
+        aim = self.adversary.triggered(test, setup.data)
         self._aim = None if aim is None else setup.task.tensors(aim)
 
     # -- a round ----------------------------------------------------------------------------------------------------------
@@ -229,10 +229,7 @@ class Attack:
             at = torch.from_numpy(place[np.concatenate([[receiver], true])])
             share = w.data[w.indptr[receiver] : w.indptr[receiver + 1]]
             models = rows[at]
-            if adversary.sees == "receiver":
-                looked = models if seen is rows else seen[at]
-            else:
-                looked = common
+            looked = (models if seen is rows else seen[at]) if adversary.sees == "receiver" else common
             if not len(looked):
                 return x[:0]
             combine = partial(self._combined, np.concatenate([true, senders[false]]))

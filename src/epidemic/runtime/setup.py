@@ -36,6 +36,7 @@ from epidemic.models import Model, PythonModel
 from epidemic.runtime.batches import Batches
 from epidemic.runtime.devices import choose_device
 from epidemic.runtime.parts import check_parts
+from epidemic.runtime.poison import PoisonedBatches, with_poison
 from epidemic.runtime.sizes import check_model_size, check_sizes, outputs_of
 from epidemic.runtime.start import StartWeights
 
@@ -91,6 +92,9 @@ def prepare(
     hosted = np.arange(experiment.nodes) if node_ids is None else np.array(node_ids, dtype=np.int64)
     malicious = malicious_nodes(experiment, streams)
     parts, sizes = _shares(experiment, data, streams, hosted, malicious)
+    copy_of: NDArray[np.int64] | None = None
+    if len(malicious) and experiment.adversary is not None:
+        data, copy_of = with_poison(experiment.adversary, data, parts, malicious)
     span = _span(data)  # of all samples: what is measured must be the same wherever they are
     if cut:
         data, parts = _cut(data, parts)
@@ -106,6 +110,16 @@ def prepare(
     _check_whole(task, evaluated)
     algorithm, initial = experiment.algorithm, task.layout.row(task.module)
     check_parts(experiment, len(initial))  # before anybody plans a round for each of them
+    batches = Batches(
+        [part if len(part) else np.zeros(1, dtype=np.int64) for part in parts],  # who holds none never trains
+        algorithm.local_steps,
+        algorithm.batch_size,
+        nodes=experiment.nodes,
+        hosted=hosted,
+        sampling=getattr(algorithm, "sampling", "replacement"),
+    )
+    if copy_of is not None and experiment.adversary is not None:
+        batches = PoisonedBatches(batches, experiment.adversary, malicious, copy_of)
     return Setup(
         experiment,
         seed,
@@ -113,14 +127,7 @@ def prepare(
         hosted,
         data,
         parts,
-        Batches(
-            [part if len(part) else np.zeros(1, dtype=np.int64) for part in parts],  # who holds none never trains
-            algorithm.local_steps,
-            algorithm.batch_size,
-            nodes=experiment.nodes,
-            hosted=hosted,
-            sampling=getattr(algorithm, "sampling", "replacement"),
-        ),
+        batches,
         task,
         evaluated,
         test,
