@@ -279,6 +279,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended_early: str = ""  # why, if a callback ended the seed before all rounds were done
     delivery: HeardCounts | None = None  # of deployed nodes, where there are rounds
     attack: AttackCounts | None = None  # where some nodes are malicious; then everything else is of the honest ones
+    malicious: list[int] = []  # which nodes those are
 
 
 def encode(value: object) -> bytes:

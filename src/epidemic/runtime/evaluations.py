@@ -143,6 +143,7 @@ def summary_of(
         ended_early=ended_early,
         final_living_accuracy=None if living is None else _spread(living, "accuracy", len(living.loss)),
         attack=attack,
+        malicious=[] if attack is None else setup.malicious.tolist(),
     )
 
 
@@ -199,7 +200,7 @@ def held_of(setup: Setup) -> Tensor:
 def nodes_of(setup: Setup, final: Evaluation, counters: Counters, ids: IntArray, held: Tensor) -> list[dict[str, Any]]:
     """A line for each of these nodes; `held`: the numbers of their samples, as `held_of` has them.   # (k, 1 + classes)"""
     nodes = []
-    took_part, malicious = counters.rounds, set(setup.malicious.tolist())
+    took_part = counters.rounds
     for i, node in enumerate(ids.tolist()):
         samples, *classes = held[i].tolist()
         nodes.append(
@@ -216,8 +217,6 @@ def nodes_of(setup: Setup, final: Evaluation, counters: Counters, ids: IntArray,
         if setup.experiment.participation.partial:
             rounds = int(took_part[i])
             nodes[-1] |= {"rounds": rounds, "steps": rounds * setup.experiment.algorithm.local_steps}
-        if node in malicious:
-            nodes[-1]["malicious"] = True
         if own := [name for name in final.metrics if name != "accuracy"]:
             values = {name: float(final.metrics[name][i]) for name in own}
             nodes[-1]["final_metrics"] = {name: v if math.isfinite(v) else None for name, v in values.items()}

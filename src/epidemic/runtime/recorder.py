@@ -295,7 +295,9 @@ class RunRecorder:
             if self.run_directory is not None:
                 nodes = nodes_of(self.setup, final, self.counters, self.ids, held)
                 longer = moment is None  # whether it could go on with more rounds
-                lines = [node | about(node["node"]) for node in nodes]
+                lines = [
+                    node | about(node["node"]) for node in nodes if self.honest is None or self.honest[node["node"]]
+                ]
                 self.run_directory.finish(summary, lines, self._columns_in(x) if longer else None)
             self.listener.finished(summary)
         return summary
