@@ -103,7 +103,7 @@ class Adversary(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
     """The round from which on they are malicious; until then they do as honest nodes do."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.nodes, list | range):
+        if not isinstance(self.nodes, int | str):  # a list or range from Python, too
             msgspec.structs.force_setattr(self, "nodes", tuple(self.nodes))
         if isinstance(self.nodes, tuple):
             for node in self.nodes:

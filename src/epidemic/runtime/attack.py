@@ -186,7 +186,7 @@ class Attack:
     def _write(self, plan: Plan, edges: Edges, x: Tensor, part: Positions) -> tuple[Tensor, NDArray[np.int64]]:
         """The rows that are written, and which of them each message is; -1: none.   # (e, d), (m,)"""
         adversary, graph, here = self.adversary, edges.graph, self.honest[part]
-        honest = part[here]
+        honest = part[here].astype(np.int64)
         rows = x[torch.from_numpy(np.flatnonzero(here))]  # (h, d)
         seen = rows if self._imagined is None else self._imagined[torch.from_numpy(np.flatnonzero(here))]
         intended = plan.delivery.intended.explicit()
@@ -247,16 +247,16 @@ class Attack:
                 x,
             )
 
-        found = self._workers.map(one, attacked)
-        ends = np.cumsum([0, *map(len, found)])
+        pieces = self._workers.map(one, attacked)
+        ends = np.cumsum([0, *map(len, pieces)])
         row = edges.row.copy()
-        for receiver, written, start in zip(attacked, found, ends[:-1].tolist(), strict=True):
+        for receiver, written, start in zip(attacked, pieces, ends[:-1].tolist(), strict=True):
             at = graph.indptr[receiver] + np.flatnonzero(
                 edges.lies[graph.indptr[receiver] : graph.indptr[receiver + 1]]
             )
             if len(written):
                 row[at] = start if len(written) == 1 else start + np.arange(len(at))
-        return torch.cat(found), row
+        return torch.cat(pieces), row
 
     def _looked_at(self, graph: Graph, honest: NDArray[np.int64], seen: Tensor) -> Tensor:
         """The honest models that are looked at, where it is not for each receiver others.   # (q, d)"""

@@ -79,7 +79,10 @@ class Counters:
     def traffic(self, counted: NDArray[np.bool_] | None = None) -> Traffic:
         """Over the nodes, or over those that are counted."""
         if counted is not None:
-            return Counters(*(part[counted] for part in (self.model, self.header, self.control, self.wasted))).traffic()
+            model, header, control, wasted = (
+                part[counted] for part in (self.model, self.header, self.control, self.wasted)
+            )
+            return Counters(model, header, control, wasted).traffic()
         total = self.model + self.header + self.control
         parts = (self.model, self.header, self.control, total, *([self.wasted] if self.wasted.any() else []))
         return Traffic(*(MeanMax(float(part.mean()), int(part.max())) for part in parts))

@@ -57,7 +57,8 @@ class HostileInbox(InboxOfRows):
         rows = self._rows(column)
         for own, one in zip(self._message[column], self._receivers(), strict=True):
             found = rows[torch.from_numpy(one.at).to(rows.device)]
-            yield Heard(own, found, one.senders, one.weights, np.zeros(len(one.at), dtype=np.int64))
+            ages = np.zeros(len(one.at), dtype=np.int64)
+            yield Heard(own, found, one.senders.astype(np.int64), one.weights, ages)
 
     def _aggregated(self, column: str) -> Tensor:
         own = self._message[column]

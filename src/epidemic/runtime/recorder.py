@@ -113,6 +113,7 @@ class RunRecorder:
         if node_id is None and len(self.setup.malicious):
             self.honest = np.ones(self.experiment.nodes, dtype=bool)
             self.honest[self.setup.malicious] = False
+            self.alive = int(self.honest.sum())
         self._saved = time.monotonic()
         self._kept_by_first = self.ranks.count > 1 and self.ranks.any(run_directory is not None)
         # A deployed node keeps its finished run as it is until other nodes agree on more rounds.
