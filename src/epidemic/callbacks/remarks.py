@@ -8,7 +8,7 @@ from epidemic.aggregation import made
 from epidemic.algorithms import cautions
 from epidemic.core.errors import plain
 from epidemic.core.formatting import percent
-from epidemic.experiment import said_of
+from epidemic.experiment import Experiment, said_of
 from epidemic.models import unused_methods
 from epidemic.runtime.describe import disconnection
 from epidemic.runtime.plan import share_of_few
@@ -17,6 +17,23 @@ from epidemic.runtime.sizes import small_shares
 from epidemic.topology import topology_cautions
 
 Kind = Literal["warning", "note"]
+
+
+ENOUGH_MOMENTUM = 0.9
+
+
+def _little_momentum(experiment: Experiment) -> str | None:
+    """A line where malicious nodes can hide behind noise that momentum would take away."""
+    momentum, adversary = getattr(experiment.algorithm, "momentum", None), experiment.adversary
+    plain = getattr(experiment.algorithm, "optimizer", None) == "sgd" and hasattr(experiment.algorithm, "order")
+    if not plain or momentum is None or momentum >= ENOUGH_MOMENTUM or adversary is None or not adversary.size:
+        return None
+    if made(experiment.aggregation).linear:
+        return None
+    return (
+        f"algorithm.momentum = {momentum:g}: malicious models hide behind the noise of honest gradients, of which momentum ="
+        f" {ENOUGH_MOMENTUM:g} with a tenth of the learning rate leaves a nineteenth"
+    )
 
 
 def remarks(setup: Setup, said: set[str]) -> list[tuple[Kind, str]]:
@@ -44,6 +61,8 @@ def remarks(setup: Setup, said: set[str]) -> list[tuple[Kind, str]]:
                 f" ({most} at most), and these nodes keep their own; let each hear more (topology.s), or leave fewer out",
             )
         )
+    if (without := _little_momentum(experiment)) is not None:
+        found.append(("note", without))
     if few is not None and "small shares" not in said:  # its numbers differ between seeds; once is enough
         said.add("small shares")
         found.append(("note", few))

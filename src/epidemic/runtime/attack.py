@@ -20,7 +20,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from epidemic.adversary import Adversary, Scene, Sight
-from epidemic.aggregation import Aggregator, Heard, Median
+from epidemic.aggregation import Aggregator, Heard
 from epidemic.algorithms import Inbox, Rows
 from epidemic.core.errors import EpidemicError, RunFailed
 from epidemic.core.graph import Graph, IntArray
@@ -40,6 +40,8 @@ T = TypeVar("T")
 
 TALLIES = ("aggregates", "bad", "kept", "received", "dropped")
 """What is counted, of honest nodes, as `AttackCounts` has it."""
+HALF = ("median", "geometric-median")
+"""Rules that tolerate fewer than half of the inputs without being told how many."""
 MEMORY = "attack."
 """How the names of the adversary's own tensors in a checkpoint begin."""
 
@@ -51,12 +53,14 @@ def attack_of(population: Population, learner: Learner, workers: Workers) -> Att
 
 def tolerated(rule: Aggregator, inputs: IntArray) -> IntArray | None:
     """How many malicious ones among so many inputs, its own included, a rule tolerates; None where it does not say.   # (k,) -> (k,)"""
+    half = (inputs - 1) // 2
     if rule.linear:
         return np.zeros_like(inputs)
-    if isinstance(rule, Median):
-        return (inputs - 1) // 2
     f = getattr(rule, "f", None)
-    return None if not isinstance(f, int) else np.full_like(inputs, f)
+    if isinstance(f, int):
+        return np.minimum(f, half) if getattr(rule, "few", "own") == "less" else np.full_like(inputs, f)
+    config = getattr(rule, "__struct_config__", None)
+    return half if config is not None and config.tag in HALF and getattr(rule, "before", None) is None else None
 
 
 @dataclass(frozen=True, eq=False)
