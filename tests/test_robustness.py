@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import epidemic as ep
 from epidemic import theory
 from epidemic.adversary import SignFlip
-from epidemic.callbacks.remarks import remarks
+from epidemic.callbacks.progress import remarks
 from epidemic.core.errors import BadInput
 from epidemic.learner import SGDUpdate
 from epidemic.runtime.setup import prepare

@@ -28,6 +28,7 @@ from torch import Tensor
 from epidemic.core.errors import BadInput, require_choice, require_int
 from epidemic.core.graph import FloatArray, Graph
 from epidemic.core.rng import Streams
+from epidemic.core.settings import Settings
 from epidemic.data import Dataset, Samples
 
 Ids = NDArray[np.int64]
@@ -88,7 +89,7 @@ class Scene:
         return apart.mul_(apart).sum(0).div_(q - 1).sqrt_()  # torch.std along this axis takes ten times as long
 
 
-class Adversary(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+class Adversary(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the adversaries. Derive from it and write `message`."""
 
     trains: ClassVar[bool] = False
@@ -203,7 +204,7 @@ class Adversary(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
         raise NotImplementedError(f"{type(self).__name__} must have a method message(scene)")
 
 
-class Informed(Adversary, frozen=True, kw_only=True):
+class Informed(Adversary, frozen=True):
     """Base of adversaries whose knowledge is a setting."""
 
     knows: Knows = "receiver"
