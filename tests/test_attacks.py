@@ -454,7 +454,7 @@ def test_each_sender_may_have_a_message_of_its_own():
         ({"topology": ep.Fragments(ep.ELLocal(2), k=2)}, r"use its inner topology alone"),
         ({"topology": ep.Complete(cost="all-reduce")}, r'use cost = "all-to-all"'),
         ({"participation": ep.Teleportation(m=6)}, r'use kind = "uniform"'),
-        ({"faults": ep.Faults(crashes=[ep.Crash(0, 1, 2)])}, r'use on_return = "keep"'),
+        ({"faults": ep.Faults(crashes=[ep.Crash(0, at=1, returns=2)])}, r'use on_return = "keep"'),
         ({"partition": ep.Explicit(sizes=[5] * 8)}, r'use adversary\.data = "all"'),
         ({"adversary": Spectral(nodes=1)}, r"use a static topology"),
         ({"adversary": Spectral(nodes=1), "topology": ep.Exponential()}, r"need.? links that go both ways|static"),
