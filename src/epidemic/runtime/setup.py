@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -59,7 +59,8 @@ class Setup:
     test: tuple[Tensor, Tensor]  # the full test set
     initial: Tensor  # (d,) the initial model of all nodes
     sizes: NDArray[np.int64] | None  # (n,) training samples of each node; None if other nodes have data of their own
-    malicious: NDArray[np.int64]  # (b,) the nodes whose messages an adversary writes, ascending
+    malicious: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """The nodes whose messages an adversary writes, ascending.   # (b,)"""
 
     @property
     def samples(self) -> NDArray[np.int64]:
