@@ -109,7 +109,7 @@ def test_what_is_not_of_a_run_is_not_overwritten(capsys, file, tmp_path):
     before = contents(out)
     assert "analysis.ipynb" in refused(capsys, "run", file, "--out", out, "--overwrite")
     assert contents(out) == before
-    assert "leave one out" in refused(capsys, "run", "--resume", out, "--overwrite")
+    assert "choose one" in refused(capsys, "run", "--resume", out, "--overwrite")
 
 
 def test_a_run_in_use_is_not_overwritten(capsys, file, tmp_path):

@@ -35,7 +35,7 @@ MAX_JOBS = 256
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Many(Mapping[str, Run]):
-    """Runs by name, looked at together."""
+    """Runs by name, for joint tables and figures."""
 
     runs: dict[str, Run]
 
@@ -156,7 +156,7 @@ def compare(
         comparing.check_target(target)
     places = [] if out is None else comparing.places_of(named, Path(out))
     with overwriting(places, overwrite, resume), run_shown(progress) as displays:
-        told = [*displays, *all_of(callbacks).those]
+        told = [*displays, *all_of(callbacks).callbacks]
         found = comparing.run_methods(named, None if out is None else Path(out), told, resume=resume)
     table = comparing.compare(named, comparing.records_of(found), target)
     return Comparison({name: Run.of(run) for name, run in found.items()}, table)
@@ -281,7 +281,7 @@ def sweep(
 
 
 class _Place:
-    """A temporary directory that is there as long as anybody holds this."""
+    """A temporary directory that exists as long as this object."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="epidemic-sweep-"))
@@ -289,7 +289,7 @@ class _Place:
 
 
 def _read(jobs: Sequence[Job], failed: Mapping[str, str], place: _Place | None) -> dict[str, Run]:
-    """The finished runs, read back; each seed holds the place that its models are read from when they are asked for."""
+    """Read the finished runs; each seed keeps the directory alive that its models are read from."""
     found = {}
     for job in jobs:
         if job.name not in failed:

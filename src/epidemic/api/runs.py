@@ -63,12 +63,12 @@ def simulate(
     """
     places = [] if out is None else [Path(out)]
     with overwriting(places, overwrite, resume), run_shown(progress) as displays:
-        told = [*displays, *all_of(callbacks).those]
+        told = [*displays, *all_of(callbacks).callbacks]
         return Run.of(simulator.simulate(experiment, out, resume=resume, callbacks=told, data=data))
 
 
 def overwriting(places: Sequence[Path], wanted: bool, resume: bool) -> AbstractContextManager[None]:
-    """Replace the runs in these directories by those that begin inside, if that is wanted."""
+    """If wanted, the runs that start inside replace those in these directories."""
     if wanted and resume:
         raise BadInput("overwrite = True replaces what resume = True continues; choose one")
     if wanted and not places:
@@ -94,11 +94,11 @@ class RunSummary:
     best_accuracy: Interval | None
     """The best evaluated round of each seed."""
     mean_model_accuracy: Interval | None
-    """Of the average of all models."""
+    """The accuracy of the average of all models."""
     loss: Interval
     disagreement: Interval | None
     bytes: Interval
-    """Sent per node."""
+    """Bytes sent per node."""
     metrics: Mapping[str, Interval | None]
     """Your own, by name; None where one was not a finite number."""
     seconds: Interval | None = None
@@ -154,7 +154,7 @@ class Run(simulator.SimulationResult):
 
     @property
     def summary(self) -> RunSummary:
-        """Final values over the seeds."""
+        """Final values over the seeds, with their intervals."""
         every = [seed.summary for seed in self.seeds]
 
         def over(values: list[float | None]) -> Interval | None:

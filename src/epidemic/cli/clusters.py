@@ -60,7 +60,7 @@ def cluster_init_command(
 ) -> None:
     r"""Prepare a deployment: keys, and for each node a folder with everything it needs. Copy each to its host and run 'epidemic node'.
 
-    The experiment has as many nodes as its file says; places beyond the hosts are spare, for nodes that come later. Modules of your own that
+    The experiment has as many nodes as its file says; nodes beyond the hosts are spare and may join later. Modules of your own that
     the file names, and what they import beside them, are packed into the folders.
 
     [bold]Example[/bold]
@@ -116,9 +116,9 @@ def cluster_up_command(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    r"""Start all nodes as real processes on this machine, talking over encrypted loopback connections, and show how they do.
+    r"""Start all nodes as real processes on this machine, talking over encrypted loopback connections, and show their progress.
 
-    Ctrl-C stops them all, saved; --resume goes on, with --set rounds=N also after the end. Kill any of them: the others finish. Results of
+    Ctrl-C saves and stops them all; --resume continues, with --set rounds=N also after the end. Kill any of them: the others finish. Results of
     each are in DIR/node-I/run, those of all together in DIR/together. With --script, every process runs that training script, whose node has
     the folder that EPIDEMIC_FOLDER names; what it prints is in DIR/node-I/node.log.
 
@@ -320,7 +320,7 @@ def _starting(cluster: LocalCluster, seen: Mapping[int, Status]) -> str:
 
 
 def _report(cluster: LocalCluster, where: Path, deadline: float, on: str, *, as_json: bool) -> None:
-    """What came out, and whether the nodes learnt together."""
+    """Show the results, and whether the nodes learnt together."""
     from rich.markup import escape
 
     from epidemic.cli.show import percent, plain_table, print_json, show, size
@@ -486,7 +486,7 @@ def cluster_gather_command(
 
 
 def with_more_rounds(directory: Path, settings: list[str]) -> Experiment:
-    """The experiment of a cluster that goes on; of its settings, only the rounds may become more."""
+    """The experiment of a resumed cluster; of its settings, only the rounds may grow."""
     from epidemic.core.config import parse_setting
     from epidemic.experiment import load
 

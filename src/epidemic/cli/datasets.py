@@ -64,7 +64,7 @@ def fetch_command(
         Path | None, typer.Option(metavar="DIR", help="Where to put it.", show_default="the user's data directory")
     ] = None,
 ) -> None:
-    """Download a data set, checked; a download that broke off goes on."""
+    """Download a data set and check it; an interrupted download resumes."""
     from epidemic.core.formatting import size
     from epidemic.core.progress import Bars
     from epidemic.data.base import data_home

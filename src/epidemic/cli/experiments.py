@@ -59,7 +59,7 @@ def compare_command(
     DIR gets comparison.png (accuracy, traffic, disagreement), spreading.png (how far what one node knows has spread after a few
     rounds; of up to 300 nodes) and comparison.json.
 
-    With --on slurm each method is a task of an array job; run the same command again to go on, and for the table when all are done.
+    With --on slurm each method is a task of an array job; run the same command again to resume, and for the table when all are done.
 
     [bold]Examples[/bold]
 
@@ -74,7 +74,7 @@ def compare_command(
     elsewhere = wants_slurm(on, slurm)
     if overwrite and (resume or elsewhere):
         other = "--resume goes" if resume else "--on slurm goes"
-        raise BadInput(f"{other} on with what is there and --overwrite replaces it; leave one out")
+        raise BadInput(f"{other} on with what is there and --overwrite replaces it; choose one")
     check_timeout(rank_timeout, ranks)
     if elsewhere and (rank_timeout is not None or started_as_a_rank()):
         raise BadInput("tasks of Slurm start their own ranks: leave out --rank-timeout and torchrun, or --on slurm")
@@ -211,7 +211,7 @@ def run_command(
 ) -> None:
     """Simulate an experiment: all its seeds, all its nodes, on this machine.
 
-    Ctrl-C ends the current round and saves; --resume goes on, and takes --set for what is not part of the experiment: where the data
+    Ctrl-C ends the current round and saves; --resume continues, and takes --set for what is not part of the experiment: where the data
     lies, runtime, checkpoint, more seeds; and for more rounds, of a finished run too. Results are in DIR/seed-N.
 
     [bold]Examples[/bold]
@@ -364,7 +364,7 @@ def _model_of(run: Path, node: int | None) -> tuple[dict[str, Tensor], int | Non
 
 
 def _resumed(directory: Path, first: bytes | None, settings: list[str]) -> Experiment:
-    """The experiment of a run that is gone on with; `first`: its file where the first rank is, if there are several."""
+    """The experiment of a resumed run; `first`: its file on the first rank, if there are several."""
     from epidemic.experiment import check_run_setting, load
 
     path = directory / "experiment.toml"
@@ -385,7 +385,7 @@ def _resumed(directory: Path, first: bytes | None, settings: list[str]) -> Exper
 
 
 def _how_to_resume(experiment: Experiment, file: Path | None, where: Path, settings: list[str]) -> str:
-    """The command that goes on after an interrupt: from the directory, if that holds all that was asked for."""
+    """The command that resumes after an interrupt: from the directory, if that holds all that was asked for."""
     from epidemic.experiment import load
 
     written = where / "experiment.toml"

@@ -35,7 +35,7 @@ def plan_command(
     no_code: NoCode = False,
     as_json: Json = False,
 ) -> None:
-    r"""Say what an experiment would take: memory, bytes sent, time, and how many processes or GPUs it takes to fit.
+    r"""Estimate what an experiment needs: memory, bytes sent, time, and how many processes or GPUs it takes to fit.
 
     A few rounds of some of its nodes are timed on this machine, which takes seconds; memory and bytes are counted. Nothing is written.
     With --gpus they are trained on the GPU that is here, and it says how many like it are needed, with a rank on each.

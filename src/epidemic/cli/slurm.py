@@ -61,9 +61,9 @@ def hand_over(
     ranks: int = 1,
     settings: Mapping[Path, Sequence[str]] | None = None,
 ) -> bool:
-    """Submit what is missing and say so; False if nothing is: then there are results to be shown. `again`: the words of this command.
+    """Submit what is missing and report it; False if nothing is, so that results can be shown. `again`: the words of this command.
 
-    Runs that have diverged are listed and not submitted: here they would be done again within seconds, there they would queue again for ever.
+    Runs that have diverged are listed and not submitted: they would diverge again after every queueing.
     """
     from epidemic.study.batch import diverged
     from epidemic.study.slurm.submit import parse_options, submit

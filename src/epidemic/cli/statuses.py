@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from epidemic.deploy.status import Status
 
 HEADS = ("heard lately", "heard in all", "alone")
-"""Columns: messages that counted of those expected, in the last rounds and in all; rounds without any message."""
+"""Columns: messages counted of those expected, in the last rounds and in all; rounds without any message."""
 SHOWN = 16
 """So many nodes have a line of their own at the end."""
 FEW = 0.75
@@ -44,7 +44,7 @@ def status_line(statuses: list[Status]) -> str:
 
 
 def status_table(seen: dict[int, Status], running: set[int], title: str) -> Table:
-    """One line per node that answers; of what it says, numbers and words are shown, never markup."""
+    """One line per node that answers; its numbers and words are shown without markup."""
     from rich.text import Text
 
     from epidemic.cli.show import percent, plain_table, size
@@ -87,7 +87,7 @@ def delivery_cells(delivery: HeardCounts | None) -> list[Text]:
 
 
 def delivery_line(parts: Iterable[HeardCounts | None]) -> str:
-    """What came to several nodes, in a few words; empty where nothing is expected."""
+    """Messages counted at several nodes, in a few words; empty if none are expected."""
     total = HeardCounts.total(part for part in parts if part is not None)
     if total is None or not total.rounds:
         return ""

@@ -58,8 +58,8 @@ def hostile_command(
 ) -> None:
     """How many of the models that a node receives are malicious, and what that means for robust aggregation.
 
-    A rule that tolerates f of more than 2 f models needs that no honest node hears more than f malicious ones. The law is exact: how likely that is
-    in a round and in a run, the f that a risk needs, the smallest s that allows it, what somebody gains who corrupts nodes after seeing all graphs,
+    A rule that tolerates f of more than 2 f models needs that no honest node receives more than f malicious ones. The law is exact: how likely that is
+    in a round and in a run, the f that a risk needs, the smallest s that allows it, what an adversary gains who corrupts nodes after seeing all graphs,
     and what the lemmas of RPEL ask for instead.
 
     [bold]Examples[/bold]
@@ -128,7 +128,7 @@ def _check_by_hand(f: int, n: int, s: int, topology: str | None) -> None:
 
 
 def _law(kind: Kind, n: int, b: int, s: int, rounds: int, risk: float, by_hand: int | None) -> dict[str, Any] | None:
-    """All that is said of one way to draw graphs; None where there is no such graph."""
+    """All results for one way to draw graphs; None if there is no such graph."""
     from epidemic import theory
 
     if kind == "el-oracle" and n * s % 2:
@@ -263,7 +263,7 @@ def _print_laws(r: dict[str, Any]) -> None:
 
 
 def _told(r: dict[str, Any], laws: list[dict[str, Any]]) -> list[str]:
-    """What the table means, in sentences."""
+    """The meaning of the table in sentences."""
     from epidemic.theory.hostile import about
 
     notes = ["[dim]A bad node-round: an honest node receives more than f malicious models in a round.[/dim]"]

@@ -47,7 +47,7 @@ def told_to(listener: Progress) -> Iterator[None]:
 
 
 class Loading:
-    """Prints how far reading has come: whole lines, because a bar of a run may be on the screen already."""
+    """Prints the progress of reading in whole lines, because the bar of a run may be on the screen."""
 
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
@@ -64,7 +64,7 @@ class Loading:
 
 
 class Waiting:
-    """Says what is being done once it takes long: a line that changes on a terminal, a plain line now and then elsewhere."""
+    """Shows the current work once it takes long: a line that changes on a terminal, a plain line now and then elsewhere."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Waiting:
             self._stream.flush()
 
     def tell(self, doing: str) -> None:
-        """Show what the program is doing now, once it has taken long enough for somebody to wonder."""
+        """Set the work that is shown once it takes long enough."""
         self._doing = doing
 
     def _speak(self) -> None:

@@ -285,12 +285,12 @@ class Facts:
 
     @property
     def silence(self) -> str:
-        """Why nothing arrives."""
+        """Why no message arrives, in words."""
         return f'topology.kind = "{self.kind}" has no links' if self.silent else f"faults.loss = {self.faults.loss:g}"
 
     @cached_property
     def aggregator(self) -> Aggregator:
-        """The experiment's aggregator."""
+        """The experiment's aggregator, made if it is a user's own."""
         return made(self.experiment.aggregation)
 
     @property

@@ -80,7 +80,7 @@ def _latest(moments: list[Moment], what: str) -> float | None:
 
 
 NOTES = 12
-"""More notes than this are folded."""
+"""More notes than this are collapsed."""
 
 
 def page(results: Results, title: str = "Epidemic Learning: results", target: float | None = None) -> str:

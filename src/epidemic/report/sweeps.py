@@ -55,7 +55,7 @@ def sweep_section(shown: ReportContents) -> str:
 
 
 def _curves(shown: ReportContents, setting: VariedSetting, quantities: Sequence[Quantity]) -> str:
-    """Charts of what came out against the values of a setting, with intervals; joined by a line if nothing else differs."""
+    """Charts of results against the values of a setting, with intervals; joined by a line if nothing else differs."""
     figures = []
     alone = len(shown.design.settings) == 1
     for what in quantities:

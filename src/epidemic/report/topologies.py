@@ -23,7 +23,7 @@ DRAWN_NODES = 300
 """Beyond this many nodes the links are not drawn one by one; degrees are shown instead."""
 
 FLOOR = 1e-14
-"""Where the disagreement axis ends."""
+"""The lower end of the disagreement axis."""
 
 
 def topology_figure(report: TopologyReport, graph: Graph) -> Figure:
@@ -99,7 +99,7 @@ def _draw_degrees(axes: Any, graph: Graph, kind: str) -> None:
 
 
 def _reference(reports: list[TopologyReport]) -> TopologyReport:
-    """The topology whose cost sets the scale: EL-Local, which exists wherever any random one does."""
+    """The topology whose cost sets the scale: EL-Local, which exists whenever any random one does."""
     return next((r for r in reports if r.kind == "el-local"), reports[0])
 
 
@@ -108,7 +108,7 @@ def _reference(reports: list[TopologyReport]) -> TopologyReport:
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3)
 LOWEST = 1e-9
-"""Where the axis of risk ends."""
+"""The lower end of the axis of risk."""
 MOST_S = 400
 """Where the axis of s ends at the latest."""
 

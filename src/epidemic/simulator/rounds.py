@@ -33,11 +33,11 @@ def how_to_resume(run_directory: RunDirectory | None, deciding: bool) -> str:
 class RoundLoop:
     """Runs one seed round by round: all nodes in this process, or those of this rank."""
 
-    def __init__(self, host: Host, run_directory: RunDirectory | None, callback: Callback, how_to_go_on: str) -> None:
+    def __init__(self, host: Host, run_directory: RunDirectory | None, callback: Callback, how_to_resume: str) -> None:
         self.host = host
         self.callback = callback
         listener = RunListener(callback.recorded, callback.evaluating, callback.finished, callback.stop)
-        self.recorder = RunRecorder(host, run_directory, how_to_go_on, listener=listener)
+        self.recorder = RunRecorder(host, run_directory, how_to_resume, listener=listener)
         self.attack = attack_of(host.population, host.learner, host.workers)
         found = self.recorder.restore()
         if self.attack is not None:
@@ -101,7 +101,7 @@ class RoundLoop:
             if attack is not None:
                 attack.look(plan.round, here, index, degree)
             message, own_loss = population.local_update(plan.round, degree, index, here)
-            loss = ranks.everyones(own_loss, who)
+            loss = ranks.gathered_values(own_loss, who)
         recorder.check_loss("training loss", loss, np.flatnonzero(up))
         with recorder.clock("mix"):
             inbox = self._inbox(plan, message, who) if attack is None else attack.inbox(plan, message, who)

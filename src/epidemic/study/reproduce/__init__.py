@@ -70,7 +70,7 @@ def planned(items: list[Item], request: Request) -> list[Job]:
 
 
 def stages(items: list[Item], request: Request) -> Iterator[list[Job]]:
-    """The same in turn: first what decides the settings of others, and these when it has run."""
+    """The jobs in stages: first those whose results decide the settings of others, then these."""
     for stage in ([item.first for item in items], [item.jobs for item in items]):
         jobs = _each_once(job for jobs in stage if jobs is not None for job in jobs(request))
         if jobs:
@@ -84,7 +84,7 @@ def _each_once(jobs: Iterable[Job]) -> list[Job]:
 def run_jobs(
     jobs: list[Job], data: Path | None, watcher: BatchListener | None = None, ranks: int = 1
 ) -> dict[str, str]:
-    """Run what is not finished, one data set after the other, each on so many ranks; why some failed, by name."""
+    """Run what is not finished, one data set after the other, each on so many ranks; returns why some failed, by name."""
     failed: dict[str, str] = {}
     for job in jobs:
         job.check()  # also the finished ones: they may be of another scale
@@ -136,7 +136,7 @@ def check_data(jobs: list[Job], place: Path | None) -> None:
 
 
 def data_settings(jobs: list[Job], place: Path | None) -> dict[Path, list[str]]:
-    """As `key=value` by a run's directory: where the real data of each is, for a process that loads it by itself."""
+    """Settings (`key=value`) by run directory that tell a separate process where the real data is."""
     found = {}
     for job in jobs:
         kind = _data_kind(job)
@@ -159,7 +159,7 @@ def _data_wanted(job: Job) -> tuple[str, float]:
 
 
 class RunCost(msgspec.Struct, frozen=True):
-    """Of one run, all its seeds."""
+    """The cost of one run with all its seeds."""
 
     seconds: float
     sent_per_node: float  # bytes that a node would send over the network, one seed
@@ -167,7 +167,7 @@ class RunCost(msgspec.Struct, frozen=True):
 
 
 def costs(jobs: Sequence[Job]) -> dict[Path, RunCost]:
-    """The cost of every job, whose data need not be there; rates are measured once for what takes the same time."""
+    """The cost of every job, whose data need not be available; equal workloads are measured once."""
     known: dict[str, TrainingCost] = {}
     timed: dict[bytes, Workload] = {}
     found = {}
