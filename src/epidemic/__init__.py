@@ -16,7 +16,24 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from epidemic import aggregation, callbacks, clock, compression, metrics
-    from epidemic.aggregation import Aggregator, Heard, Mean, Median, PythonAggregator, TrimmedMean
+    from epidemic.aggregation import (
+        GTS,
+        IOS,
+        WMSR,
+        Aggregator,
+        Centred,
+        Clipped,
+        GeometricMedian,
+        Heard,
+        Krum,
+        MeaMed,
+        Mean,
+        Median,
+        MultiKrum,
+        Nearest,
+        PythonAggregator,
+        TrimmedMean,
+    )
     from epidemic.algorithms import (
         ADPSGD,
         Adam,
@@ -109,7 +126,7 @@ _HOME = {
     "api": "Comparison Run RunSummary Sweep compare simulate sweep",
     "callbacks": "Callback",
     "clock": "Clock",
-    "aggregation": "Aggregator Heard Mean Median PythonAggregator TrimmedMean",
+    "aggregation": "Aggregator Centred Clipped GTS GeometricMedian Heard IOS Krum MeaMed Mean Median MultiKrum Nearest PythonAggregator TrimmedMean WMSR",
     "algorithms": "ADPSGD Adam AdamW AsyncEL Choco Column ConstantRate CosineDecay Defaults DivShare ExactDiffusion AsynchronousMethod GossipLearning"
     " GradientTracking LocalSGD PushPull PushSum PythonAlgorithm QGMomentum StepDecay Tokens",
     "data": "CIFAR10 FEMNIST IID MNIST Arrays Dataset Digits Dirichlet DirichletHsu Explicit Fashion FashionMNIST ImageFolder ImageTable"

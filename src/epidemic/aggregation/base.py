@@ -5,7 +5,8 @@ that is refused before anything runs, and so that every host knows how to comput
 
     linear          the weighted average says it all: every host computes it as one W @ X
     coordinatewise  every number follows from the same number of the inputs (see `Coordinatewise`): many receivers are computed at once
-    neither         it is called for one receiver at a time
+    by rows         it reads the inputs where they are (see `Rowwise`), for one receiver at a time
+    neither         it is called with copies of the inputs, for one receiver at a time
 
 Shapes: d numbers of a model, h models received, m = 1 + h inputs, the own one first.
 """
@@ -36,6 +37,18 @@ class Heard:
     def inputs(self) -> Tensor:
         """The own model and those received, in one tensor of its own.   # (m, d)"""
         return torch.cat([self.own[None], self.received])
+
+    def without(self, those: NDArray[np.bool_]) -> Heard:
+        """The same without these of the received models, if it has any; the weights of the others grow alike.   # (h,)"""
+        weights = self.weights[np.array([True, *~those])]
+        left = torch.from_numpy(~those).to(self.received.device)
+        return Heard(
+            self.own,
+            self.received[left] if len(self.received) == len(those) else self.received,
+            self.senders[~those],
+            weights / (weights.sum() or 1.0),
+            self.ages[~those],
+        )
 
 
 class Aggregator:
@@ -88,6 +101,23 @@ class Coordinatewise(Aggregator):
     def __call__(self, heard: Heard) -> Tensor:
         """The same of one receiver.   # -> (d,)"""
         return self.reduce(list(heard.inputs.unbind()))
+
+
+class Rowwise(Aggregator):
+    """An aggregator that reads its inputs where they are, a block of columns at a time, so that nobody has to copy them into one tensor."""
+
+    __slots__ = ()
+
+    def combine(self, own: Tensor, received: Sequence[Tensor], weights: NDArray[np.float64], out: Tensor) -> None:
+        """Aggregate what one receiver holds, at least `fewest` inputs, into `out`. The inputs must stay as they are.   # (d,), h times (d,), (1 + h,) -> (d,)"""
+        raise NotImplementedError(f"{type(self).__name__} must have a method combine(own, received, weights, out)")
+
+    def __call__(self, heard: Heard) -> Tensor:
+        """The same of one receiver.   # -> (d,)"""
+        out = torch.empty_like(heard.own)
+        rows = heard.received.reshape(len(heard.received), out.numel())
+        self.combine(heard.own.reshape(-1), list(rows.unbind()), heard.weights, out.view(-1))
+        return out
 
 
 def total(parts: Sequence[Tensor]) -> Tensor:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-import msgspec
 from torch import Tensor
 
 from epidemic.aggregation.base import Coordinatewise, total
 from epidemic.aggregation.ordering import smallest
+from epidemic.aggregation.tolerant import MixableMedian
 
 
-class Median(Coordinatewise, msgspec.Struct, frozen=True, tag_field="kind", tag="median", forbid_unknown_fields=True):
+class Median(MixableMedian, Coordinatewise, frozen=True, tag_field="kind", tag="median", forbid_unknown_fields=True):
     """Of each coordinate the middle one of all inputs; of an even number the mean of the two middle ones.
 
     Fewer than half of the inputs may be anything: the result stays among the values of the others.
     """
-
-    pairs: ClassVar[bool] = False
 
     def reduce(self, inputs: list[Tensor]) -> Tensor:
         """The one or two in the middle."""
