@@ -38,17 +38,20 @@ class Heard:
         """The own model and those received, in one tensor of its own.   # (m, d)"""
         return torch.cat([self.own[None], self.received])
 
-    def without(self, those: NDArray[np.bool_]) -> Heard:
-        """The same without these of the received models, if it has any; the weights of the others grow alike.   # (h,)"""
-        weights = self.weights[np.array([True, *~those])]
-        left = torch.from_numpy(~those).to(self.received.device)
-        return Heard(
-            self.own,
-            self.received[left] if len(self.received) == len(those) else self.received,
-            self.senders[~those],
-            weights / (weights.sum() or 1.0),
-            self.ages[~those],
-        )
+    def only(self, kept: NDArray[np.bool_]) -> Heard:
+        """The same with some of the received models, if it has any; the weights of the others grow alike.   # (h,)"""
+        received = self.received
+        if len(received) == len(kept):
+            received = received[torch.from_numpy(kept).to(received.device)]
+        return Heard(self.own, received, self.senders[kept], weights_of(self.weights, kept), self.ages[kept])
+
+
+def weights_of(weights: NDArray[np.float64], kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Weights of the own model and some of those received: equal ones as if no other had come.   # (1 + h,), (h,)"""
+    found = weights[np.array([True, *kept])]
+    if (found == found[0]).all():
+        return np.full(len(found), 1 / len(found))
+    return np.asarray(found / found.sum())
 
 
 class Aggregator:

@@ -16,7 +16,9 @@ class IOS(Tolerant, ByDistances, frozen=True, tag_field="kind", tag="ios", forbi
         left = np.arange(len(gram))
         for _ in range(self.tolerated(len(gram))):
             these = gram[np.ix_(left, left)]
-            squared = np.diag(these) - 2 * these.mean(1)  # but for a number that is the same for all
+            squared = len(left) * np.diag(these) - 2 * these.sum(
+                1
+            )  # times as many, but for a number that is the same for all
             last = len(left) - 1 - int(np.argmax(squared[:0:-1])) if len(left) > 1 else 0
             left = np.delete(left, last)
         return mean_of(left, len(gram))

@@ -11,6 +11,11 @@ from epidemic.aggregation.tolerant import Mixable
 class Krum(Mixable, ByDistances, frozen=True, tag_field="kind", tag="krum", forbid_unknown_fields=True):
     """The one input whose m - `f` - 1 nearest others are nearest to it, by the sum of squared distances."""
 
+    @property
+    def linear(self) -> bool:
+        """It takes one even if nobody lies, but all are alike after mixing."""
+        return self.f == 0 and self.before is not None
+
     def coefficients(self, gram: Numbers) -> Numbers:
         """One of them is 1."""
         return best(gram, self.tolerated(len(gram)), 1)

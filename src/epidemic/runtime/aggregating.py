@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epidemic.aggregation import Aggregator, Coordinatewise, Heard, Mean, Rowwise
+from epidemic.aggregation.base import weights_of
 from epidemic.core.errors import EpidemicError, RunFailed
 from epidemic.core.graph import FloatArray, IntArray
 from epidemic.core.workers import Workers, blocks
@@ -42,8 +43,7 @@ class Receiver:
     def without(self, finite: NDArray[np.bool_]) -> Receiver:
         """The same without rows that are not finite; the others' weights grow alike.   # (l,)"""
         kept = finite[self.at]
-        weights = self.weights[np.array([True, *kept])]
-        return Receiver(self.at[kept], self.senders[kept], weights / (weights.sum() or 1.0))
+        return Receiver(self.at[kept], self.senders[kept], weights_of(self.weights, kept))
 
 
 def finite_rows(rows: Tensor) -> NDArray[np.bool_]:
@@ -111,7 +111,7 @@ def aggregate_one(rule: Aggregator, own: Tensor, received: Sequence[Tensor], hea
     finite = np.array([bool(finite_rows(row.reshape(1, -1))[0]) for row in received], dtype=bool)
     if not finite.all():
         received = [row for row, good in zip(received, finite, strict=True) if good]
-        heard = heard.without(~finite)
+        heard = heard.only(finite)
     m = 1 + len(received)
     if m < rule.fewest:
         out.copy_(own)
