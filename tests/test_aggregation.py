@@ -327,7 +327,13 @@ def models(experiment):
 def test_a_file_names_it_and_a_file_without_it_means_the_mean():
     assert "aggregation" not in small().table()
     assert "aggregation" not in to_toml(small(aggregation=ep.Mean()))
-    for rule in (ep.TrimmedMean(f=2, few="less"), ep.Median(), *FORMS, ep.Clipped(tau=2.0), ep.Clipped(tau="adaptive", f=2)):
+    for rule in (
+        ep.TrimmedMean(f=2, few="less"),
+        ep.Median(),
+        *FORMS,
+        ep.Clipped(tau=2.0),
+        ep.Clipped(tau="adaptive", f=2),
+    ):
         given = small(aggregation=rule)
         assert experiment_from(given.table()) == given
         assert "[aggregation]" in to_toml(given)
@@ -452,6 +458,39 @@ def test_a_stopped_asynchronous_run_goes_on_to_the_same_bits(tmp_path):
     assert torch.equal(run.models.rows, whole)
 
 
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"kind": "nearest", "f": -1}, "aggregation.f = -1"),
+        ({"kind": "nearest", "few": "none"}, "few"),
+        ({"kind": "krum", "before": "nmm"}, "before"),
+        ({"kind": "nearest", "before": "nnm"}, "aggregation.before is not a known key"),
+        (
+            {"kind": "median", "f": 2},
+            'aggregation.f = 2 has no meaning here, because a median leaves nothing out: give aggregation.before = "nnm"',
+        ),
+        ({"kind": "clipped", "tau": 1.0, "f": 2}, "aggregation.f = 2 has no meaning with aggregation.tau = 1"),
+        ({"kind": "clipped", "tau": 1.0, "few": "less"}, "has no meaning with aggregation.tau = 1"),
+        ({"kind": "clipped", "tau": "cs"}, "aggregation.tau"),
+        ({"kind": "clipped", "tau": -1.0}, "aggregation.tau = -1"),
+        ({"kind": "centred", "steps": 0}, "aggregation.steps = 0"),
+        ({"kind": "w-msr", "f": 1.5}, "aggregation.f"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused_with_a_line(table, said):
+    with pytest.raises(BadInput) as problem:
+        aggregator_from(table)
+    assert said in str(problem.value)
+    assert "\n" not in str(problem.value)
+
+
+def test_gossip_learning_merges_two_models_by_clipping_at_a_given_length():
+    plain = models(free(algorithm=ep.GossipLearning(merge="average")))
+    clipped = models(free(algorithm=ep.GossipLearning(merge="average"), aggregation=ep.Clipped(tau=0.01)))
+    assert torch.isfinite(clipped).all()
+    assert not torch.equal(clipped, plain)
+
+
 def test_gossip_learning_merges_two_models_by_a_rule_of_ones_own():
     class Half(Aggregator):
         weighted = True
@@ -476,11 +515,14 @@ def test_it_learns_among_liars_where_the_mean_does_not():
             return state, message, loss
 
     what = {"nodes": 10, "rounds": 30, "topology": ep.Complete(), "partition": ep.IID(), "algorithm": Lying(lr=0.2)}
-    best = {}
-    for rule in (ep.Mean(), ep.TrimmedMean(f=2), ep.Median()):
+    rules = [ep.TrimmedMean(f=2), ep.Median(), ep.Nearest(f=2), ep.TrimmedMean(f=2, before="nnm"), ep.Clipped(f=2)]
+    rules += [ep.GTS(f=2), ep.Krum(f=2), ep.MultiKrum(f=2), ep.MeaMed(f=2), ep.IOS(f=2), ep.WMSR(f=2)]
+    best = []
+    for rule in (ep.Mean(), *rules, ep.GeometricMedian(), ep.Centred(tau=0.3), ep.Clipped(tau="adaptive", f=2)):
         run = ep.simulate(small(**what, aggregation=rule, eval=ep.Eval(every=30, samples="all")))
-        best[type(rule)] = run.seeds[0].summary.final_accuracy.max
-    assert best[ep.Mean] < 0.5 < 0.8 < min(best[ep.TrimmedMean], best[ep.Median])
+        best.append(run.seeds[0].summary.final_accuracy.max)
+    mean, *robust = best
+    assert mean < 0.5 < 0.8 < min(robust), best
 
 
 # -- refused before anything runs -------------------------------------------------------------------------------------
@@ -506,6 +548,14 @@ TRIMMED = ep.TrimmedMean(f=1)
         ),
         ({"compression": ep.compression.TopK(share=0.5)}, 'compression.kind = "top-k" sends some of them'),
         ({"topology": ep.Complete(cost="all-reduce")}, 'topology.cost = "all-reduce" adds them up on their way'),
+        (
+            {"topology": ep.Fragments(inner=ep.ELOracle(s=4), k=2), "aggregation": ep.TrimmedMean(before="nnm")},
+            'topology.kind = "fragments" sends their parts',
+        ),
+        ({"topology": ep.ELLocal(s=4), "faults": ep.Faults(cap=2)}, "use faults.max_retries = 0"),
+        ({"aggregation": ep.Krum(), "nodes": 1001, "topology": ep.Complete()}, "are more than 1000; use topology.kind"),
+        ({"aggregation": ep.Nearest(f=5)}, "needs 11 models, and nodes = 10 is all there are"),
+        ({"aggregation": ep.Krum(), "mixing": "samples"}, 'mixing = "samples" gives each a weight of its own'),
         ({"aggregation": ep.TrimmedMean(f=5)}, "needs 11 models, and nodes = 10 is all there are"),
         (
             {"topology": ep.Fragments(inner=ep.ELOracle(s=4), k=2), "aggregation": Nearest()},
