@@ -534,7 +534,7 @@ TRIMMED = ep.TrimmedMean(f=1)
     ("changes", "said"),
     [
         ({"aggregation": 3}, "aggregation = 3 is not an aggregator: derive it from ep.Aggregator"),
-        ({"mixing": "samples"}, 'mixing = "samples" gives each a weight of its own; use mixing = "uniform"'),
+        ({"mixing": "samples"}, 'mixing = "samples" gives each its own weight; use mixing = "uniform"'),
         ({"topology": ep.Geometric(radius=1.0)}, 'topology.kind = "geometric" has weights of its own'),
         ({"algorithm": ep.PushSum()}, 'algorithm.kind = "push-sum" needs its weighted sums as they are'),
         ({"algorithm": ep.GradientTracking()}, 'algorithm.kind = "gradient-tracking" needs its weighted sums'),
@@ -547,7 +547,7 @@ TRIMMED = ep.TrimmedMean(f=1)
             'compression.kind = "random-k" sends some of them; use "int8"',
         ),
         ({"compression": ep.compression.TopK(share=0.5)}, 'compression.kind = "top-k" sends some of them'),
-        ({"topology": ep.Complete(cost="all-reduce")}, 'topology.cost = "all-reduce" adds them up on their way'),
+        ({"topology": ep.Complete(cost="all-reduce")}, 'topology.cost = "all-reduce" sums them on their way'),
         (
             {"topology": ep.Fragments(inner=ep.ELOracle(s=4), k=2), "aggregation": ep.TrimmedMean(before="nnm")},
             'topology.kind = "fragments" sends their parts',
@@ -555,7 +555,7 @@ TRIMMED = ep.TrimmedMean(f=1)
         ({"topology": ep.ELLocal(s=4), "faults": ep.Faults(cap=2)}, "use faults.max_retries = 0"),
         ({"aggregation": ep.Krum(), "nodes": 1001, "topology": ep.Complete()}, "are more than 1000; use topology.kind"),
         ({"aggregation": ep.Nearest(f=5)}, "needs 11 models, and nodes = 10 is all there are"),
-        ({"aggregation": ep.Krum(), "mixing": "samples"}, 'mixing = "samples" gives each a weight of its own'),
+        ({"aggregation": ep.Krum(), "mixing": "samples"}, 'mixing = "samples" gives each its own weight'),
         ({"aggregation": ep.TrimmedMean(f=5)}, "needs 11 models, and nodes = 10 is all there are"),
         (
             {"topology": ep.Fragments(inner=ep.ELOracle(s=4), k=2), "aggregation": Nearest()},

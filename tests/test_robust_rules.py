@@ -70,7 +70,7 @@ WORKED = {
         [F(6, 5), F(21, 5)],
         [F(59, 15), F(22, 5)],
     ),
-    "nnm + median": (lambda f: ep.Median("nnm", f), [F(5, 2)], [F(6, 5), F(21, 5)], [4, F(19, 5)]),
+    "nnm + median": (lambda f: ep.Median(before="nnm", f=f), [F(5, 2)], [F(6, 5), F(21, 5)], [4, F(19, 5)]),
 }
 DEFINITIONS = {
     "median": definitions.median,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 
 from epidemic.aggregation.distances import ByDistances, Numbers
 from epidemic.core.errors import require_int, require_real
+from epidemic.core.settings import Settings
 
 
-class Centred(ByDistances, msgspec.Struct, frozen=True, tag_field="kind", tag="centred", forbid_unknown_fields=True):
+class Centred(ByDistances, Settings, frozen=True, tag_field="kind", tag="centred", forbid_unknown_fields=True):
     """A centre that moves from the own model by the mean of the differences to all inputs, cut to length `tau` if they are longer, `steps` times."""
 
     tau: float = 1.0

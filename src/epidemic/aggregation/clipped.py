@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-import msgspec
 import numpy as np
 
 from epidemic.aggregation.distances import ByDistancesToOwn, Numbers, nearest_of
 from epidemic.aggregation.tolerant import Few
 from epidemic.core.errors import BadInput, require_choice, require_int, require_real
+from epidemic.core.settings import Settings
 
 ROUNDING = 1e-12
 """What weights that should be as large may be less."""
 
 
-class Clipped(
-    ByDistancesToOwn, msgspec.Struct, frozen=True, tag_field="kind", tag="clipped", forbid_unknown_fields=True
-):
+class Clipped(ByDistancesToOwn, Settings, frozen=True, tag_field="kind", tag="clipped", forbid_unknown_fields=True):
     """The weighted average, where the difference of a received model to the own one is cut to length `tau` if it is longer."""
 
     weighted: ClassVar[bool] = True

@@ -12,7 +12,7 @@ Shapes: d numbers of a model, h models received, m = 1 + h inputs, the own one f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -117,7 +117,9 @@ def add_up(coefficients: Numbers, inputs: Sequence[Tensor], out: Tensor) -> None
             into.add_(row[columns], alpha=share)
 
 
-def _added(own: Tensor, received: Sequence[Tensor], products, shape: tuple[int, ...]) -> Numbers:  # type: ignore[no-untyped-def]
+def _added(
+    own: Tensor, received: Sequence[Tensor], products: Callable[[Tensor], Tensor], shape: tuple[int, ...]
+) -> Numbers:
     """What `products` makes of the differences to the own model, added up over blocks of columns."""
     half = own.dtype not in (torch.float32, torch.float64)
 

@@ -12,7 +12,7 @@ class Krum(Mixable, ByDistances, frozen=True, tag_field="kind", tag="krum", forb
     """The one input whose m - `f` - 1 nearest others are nearest to it, by the sum of squared distances."""
 
     @property
-    def linear(self) -> bool:
+    def linear(self) -> bool:  # type: ignore[override]
         """It takes one even if nobody lies, but all are alike after mixing."""
         return self.f == 0 and self.before is not None
 

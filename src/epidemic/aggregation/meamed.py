@@ -11,7 +11,7 @@ from epidemic.aggregation.tolerant import Mixable
 
 
 class MeaMed(Mixable, Coordinatewise, frozen=True, tag_field="kind", tag="meamed", forbid_unknown_fields=True):
-    """Of each coordinate the mean of the m - `f` inputs that are nearest to their median; of two that are as near the smaller number."""
+    """For each coordinate the mean of the m - `f` inputs that are nearest to their median; of two that are as near the smaller number."""
 
     def reduce(self, inputs: list[Tensor]) -> Tensor:
         """In order, those nearest to the median are next to each other: each of the f smallest is left out, or else one of the f largest."""

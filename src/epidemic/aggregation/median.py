@@ -1,4 +1,4 @@
-"""The median, coordinate by coordinate."""
+"""The median of received models, coordinate by coordinate."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from epidemic.aggregation.tolerant import MixableMedian
 
 
 class Median(MixableMedian, Coordinatewise, frozen=True, tag_field="kind", tag="median", forbid_unknown_fields=True):
-    """Of each coordinate the middle one of all inputs; of an even number the mean of the two middle ones.
+    """For each coordinate the middle one of all inputs; for an even number the mean of the two middle ones.
 
-    Fewer than half of the inputs may be anything: the result stays among the values of the others.
+    Fewer than half of the inputs may be arbitrary: the result stays among the values of the others.
     """
 
     def reduce(self, inputs: list[Tensor]) -> Tensor:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-import msgspec
-
+from epidemic.aggregation.base import Aggregator
 from epidemic.core.errors import BadInput, require_choice, require_int
+from epidemic.core.settings import Settings
 
 Few = Literal["own", "less"]
 Before = Literal["nnm"]
 
 
-class Tolerant(msgspec.Struct, frozen=True):
+class Tolerant(Aggregator, Settings, frozen=True):
     """A rule that bears `f` inputs which may be anything, as long as there are more than 2 f. f = 0 is the mean."""
 
     pairs: ClassVar[bool] = False
@@ -26,12 +26,12 @@ class Tolerant(msgspec.Struct, frozen=True):
         require_choice("aggregation.few", self.few, ("own", "less"))
 
     @property
-    def linear(self) -> bool:
+    def linear(self) -> bool:  # type: ignore[override]
         """Nothing is left out."""
         return self.f == 0
 
     @property
-    def fewest(self) -> int:
+    def fewest(self) -> int:  # type: ignore[override]
         """More good ones than f."""
         return 2 * self.f + 1 if self.few == "own" else 1
 
@@ -51,7 +51,7 @@ class Mixable(Tolerant, frozen=True):
         require_before(self.before)
 
 
-class MixableMedian(msgspec.Struct, frozen=True):
+class MixableMedian(Aggregator, Settings, frozen=True):
     """A rule that needs no f, but for nearest-neighbour mixing before it."""
 
     pairs: ClassVar[bool] = False
@@ -81,12 +81,12 @@ class MixableMedian(msgspec.Struct, frozen=True):
         return 0 if self.before is None else 1 if self.f is None else self.f
 
     @property
-    def linear(self) -> bool:
+    def linear(self) -> bool:  # type: ignore[override]
         """All means before are the same."""
         return self.before is not None and self.mixed == 0
 
     @property
-    def fewest(self) -> int:
+    def fewest(self) -> int:  # type: ignore[override]
         """Any number will do, but for the mixing before."""
         return 2 * self.mixed + 1 if self.few == "own" else 1
 

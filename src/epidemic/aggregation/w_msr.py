@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-import msgspec
 import torch
 from torch import Tensor
 
@@ -13,11 +12,12 @@ from epidemic.aggregation.base import Rowwise
 from epidemic.aggregation.distances import WIDTH, Numbers
 from epidemic.aggregation.ordering import smallest
 from epidemic.core.errors import require_int
+from epidemic.core.settings import Settings
 from epidemic.core.workers import blocks
 
 
-class WMSR(Rowwise, msgspec.Struct, frozen=True, tag_field="kind", tag="w-msr", forbid_unknown_fields=True):
-    """Of each coordinate the mean of the own value and the received ones, without the `f` largest of those above it and the `f` smallest of those below it.
+class WMSR(Rowwise, Settings, frozen=True, tag_field="kind", tag="w-msr", forbid_unknown_fields=True):
+    """For each coordinate the mean of the own value and the received ones, without the `f` largest of those above it and the `f` smallest of those below it.
 
     Where f or fewer are above or below it, all of those are left out.
     """
