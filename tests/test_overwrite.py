@@ -141,7 +141,7 @@ def test_a_comparison_is_replaced_with_all_its_methods_and_nothing_else(capsys, 
     assert sorted(path.name for path in out.iterdir() if any(path.glob("seed-*"))) == ["none", "other", "ring"]
     assert contents(out / "other") == kept
     assert not (out / "complete").exists()
-    assert "leave one out" in refused(capsys, "compare", new, "--out", out, "--overwrite", "--resume")
+    assert "choose one" in refused(capsys, "compare", new, "--out", out, "--overwrite", "--resume")
 
 
 def test_overwriting_in_python(tmp_path):
@@ -151,7 +151,7 @@ def test_overwriting_in_python(tmp_path):
     with pytest.raises(ep.BadInput, match="finished run"):
         ep.simulate(experiment, out)
     assert ep.simulate(experiment, out, overwrite=True).summary.rounds == (1,)
-    with pytest.raises(ep.BadInput, match="leave one out"):
+    with pytest.raises(ep.BadInput, match="choose one"):
         ep.simulate(experiment, out, overwrite=True, resume=True)
     with pytest.raises(ep.BadInput, match="needs a directory"):
         ep.simulate(experiment, overwrite=True)

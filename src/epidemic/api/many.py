@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,6 +28,7 @@ from epidemic.study.sweep import experiment_jobs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 MAX_JOBS = 256
 
@@ -68,7 +69,7 @@ class Comparison(_Many):
         super().__init__(runs)
         object.__setattr__(self, "table", table)
 
-    def dataframe(self) -> Any:
+    def dataframe(self) -> DataFrame:
         """The records of all methods as a pandas DataFrame: a row for each method, seed and evaluated round."""
         return dataframe_of(self.runs)
 
@@ -91,7 +92,7 @@ class Comparison(_Many):
             order: The names of methods that come first, in that order, in the legend and below the others in the picture.
         """
         nodes = next(iter(self.runs.values())).experiment.nodes
-        title = f"{count(len(self), 'method')}, {nodes} nodes"
+        title = f"{count(len(self), 'method')}, {count(nodes, 'node')}"
         return figure_of(self.runs, title, metric, path, self.table.target, x, colours, order)
 
     def __repr__(self) -> str:
@@ -181,7 +182,7 @@ class Sweep(_Many):
         object.__setattr__(self, "failed", failed)
         object.__setattr__(self, "_kept", kept)
 
-    def dataframe(self) -> Any:
+    def dataframe(self) -> DataFrame:
         """The records of all points as a pandas DataFrame, with a column for each setting that differs."""
         kept: bool = self._kept  # type: ignore[attr-defined]
         return dataframe_of(self.runs, directories=kept)
@@ -218,7 +219,7 @@ class Sweep(_Many):
 
 def sweep(
     experiment: Experiment,
-    grid: Mapping[str, Iterable[Any]],
+    grid: Mapping[str, Iterable[object]],
     out: str | Path | None = None,
     *,
     seeds: int | Sequence[int] | None = None,

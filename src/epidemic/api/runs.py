@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from epidemic import simulator
 from epidemic.api.views import dataframe_of, figure_of, node_figure_of, run_shown
@@ -20,10 +20,11 @@ from epidemic.runtime.replace import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 
 def simulate(
-    experiment: Experiment | str | Path | Mapping[str, Any],
+    experiment: Experiment | str | Path | Mapping[str, object],
     out: str | Path | None = None,
     *,
     resume: bool = False,
@@ -173,7 +174,7 @@ class Run(simulator.SimulationResult):
             seconds=over([s.seconds for s in every]),
         )
 
-    def dataframe(self) -> Any:
+    def dataframe(self) -> DataFrame:
         """The records as a pandas DataFrame, a row for each seed and evaluated round.
 
         The columns are those of `epidemic report -o table.csv`. Needs pandas: pip install 'epidemic-learning[tables]'.
@@ -202,7 +203,7 @@ class Run(simulator.SimulationResult):
         Returns:
             The Matplotlib figure; a notebook shows it.
         """
-        title = f"{self.experiment.name}, {self.experiment.nodes} nodes"
+        title = f"{self.experiment.name}, {count(self.experiment.nodes, 'node')}"
         if per_node:
             return node_figure_of({seed.seed: seed.records for seed in self.seeds}, title, metric, path, x)
         return figure_of({self.experiment.name: self}, title, metric, path, x=x)

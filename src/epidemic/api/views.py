@@ -27,6 +27,7 @@ from epidemic.study.batch import BatchListener, Job
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 
 def results_of(runs: Mapping[str, SimulationResult]) -> Results:
@@ -44,7 +45,7 @@ def _seed(table: dict[str, Any], seed: SeedRun) -> SeedResult:
     return SeedResult(seed.path or Path(), info, seed.records, False, seed.summary, None, {})
 
 
-def dataframe_of(runs: Mapping[str, SimulationResult], *, directories: bool = True) -> Any:
+def dataframe_of(runs: Mapping[str, SimulationResult], *, directories: bool = True) -> DataFrame:
     """The tidy table, with the columns of `epidemic report -o table.csv`; no directory where nothing was kept."""
     pandas = need("pandas", "Data frames", "tables")
     rows = results_of(runs).rows()
@@ -170,7 +171,7 @@ def batch_shown(jobs: Sequence[Job], progress: bool | None) -> Iterator[BatchLis
 
 
 def _wanted(progress: bool | None) -> bool:
-    """None: if somebody looks."""
+    """Whether to show progress; None: in a notebook or on a terminal."""
     if progress is None:
         return in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
     if not isinstance(progress, bool):

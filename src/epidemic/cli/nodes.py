@@ -13,6 +13,7 @@ import typer
 
 from epidemic.cli.options import NoCode, Quiet, Settings
 from epidemic.core.errors import BadInput, plain
+from epidemic.core.formatting import count
 from epidemic.core.progress import Waiting
 from epidemic.runtime.interrupt import signals_to
 
@@ -71,7 +72,7 @@ def node_command(
             found = score(summary.final_accuracy, summary.final_loss)
             heard = delivery_line([summary.delivery])
             typer.echo(
-                f"done: {summary.rounds} rounds, {found} on the full test set, {size(summary.bytes.total.mean)} sent"
+                f"done: {count(summary.rounds, 'round')}, {found} on the full test set, {size(summary.bytes.total.mean)} sent"
                 f"{', ' * bool(heard)}{heard}; {directory / 'run'}"
             )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from epidemic.core.formatting import count
 from epidemic.deploy.isolation import mostly_alone, often_alone
 from epidemic.record import HeardCounts
 
@@ -37,7 +38,7 @@ def status_line(statuses: list[Status]) -> str:
     sent = size(sum(s.bytes for s in statuses) / len(statuses))
     heard = delivery_line(s.delivery for s in statuses)
     return (
-        f"{where}{accuracy}, {len(statuses)} nodes, {sent} sent per node,"
+        f"{where}{accuracy}, {count(len(statuses), 'node')}, {sent} sent per node,"
         f" messages late {sum(s.late for s in statuses)}, lost {sum(s.lost for s in statuses)}{', ' * bool(heard)}{heard}"
     )
 

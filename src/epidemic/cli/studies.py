@@ -295,7 +295,7 @@ def _print_plan(items: list[Item], jobs: list[Job], *, as_json: bool) -> None:
     from rich.markup import escape
 
     from epidemic.cli.show import duration, plain_table, print_json, show, size
-    from epidemic.study.pricing import costs
+    from epidemic.study.reproduce import costs
 
     todo = [job for job in jobs if not job.finished]
     cost = costs(todo)

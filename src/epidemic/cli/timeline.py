@@ -9,6 +9,7 @@ import typer
 
 from epidemic.cli.options import Json, NoCode
 from epidemic.core.errors import BadInput, require_int, require_real
+from epidemic.core.formatting import count
 
 if TYPE_CHECKING:
     from epidemic.experiment import Experiment
@@ -70,7 +71,9 @@ def timeline_command(
     spans, trips, shown = _log(experiment, number, seconds, lanes)
     line = TimelineChart.of(spans, trips, nodes=lanes, seconds=shown)
     those = (
-        f"{experiment.nodes} nodes" if lanes == experiment.nodes else f"the first {lanes} of {experiment.nodes} nodes"
+        count(experiment.nodes, "node")
+        if lanes == experiment.nodes
+        else f"the first {lanes} of {experiment.nodes} nodes"
     )
     figure = timeline_figure(line, f"{experiment.name}, seed {number}: {those}, the first {simulated(shown)}")
     save(figure, output)
@@ -80,7 +83,9 @@ def timeline_command(
             {"file": str(output), "nodes": lanes, "seconds": shown, "messages": len(line.trips), "shares": shares}
         )
     said = ", ".join(f"{kind} {100 * share:.1f} %" for kind, share in shares.items())
-    show(f"wrote {output}: {those}, the first {simulated(shown)}, {len(line.trips):,} messages; of their time: {said}")
+    show(
+        f"wrote {output}: {those}, the first {simulated(shown)}, {count(len(line.trips), 'message')}; of their time: {said}"
+    )
 
 
 def _experiment(source: Path, seed: int | None) -> tuple[Experiment, int]:

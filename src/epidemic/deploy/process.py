@@ -312,7 +312,8 @@ class Process:
                 found = self._work.get_nowait()
                 if not isinstance(found, EpidemicError):
                     given = [one for one in found if isinstance(one[1], e.Give)]
-                    self.learning.compute(given)
+                    if given:
+                        self.learning.compute(given)
                     found = [one for one in found if one not in given]
                 if found:
                     self._put_off.append(found)

@@ -106,8 +106,3 @@ def legend(groups: Sequence[tuple[str, Sequence[tuple[LineStyle, str]]]]) -> str
             f"<ul class=legend>{first}{''.join(f'<li>{swatch(look)}{escape(text)}</li>' for look, text in entries)}</ul>"
         )
     return "".join(found)
-
-
-def count(number: int, what: str) -> str:
-    """Write a number with its noun: "1 run", "2 runs"."""
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -228,7 +228,9 @@ def spreading_figure(spreads: Sequence[FollowedModel]) -> Figure:
         for axes, t in zip(panels, rounds, strict=True):
             _draw(axes, spread, t)
             if row == 0:
-                axes.set_title("at the start" if t == 0 else f"after {t} round{'s' * (t > 1)}", fontsize=10)
+                axes.set_title(
+                    "at the start" if t == 0 else f"after {t} {'round' if t == 1 else 'rounds'}", fontsize=10
+                )
         panels[0].set_ylabel(spread.name, fontsize=11, fontweight="bold")
     figure.suptitle("Whose model contains something of what one node knew at the start", fontsize=12, x=0.01, ha="left")
     return figure

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from epidemic import theory
+from epidemic.core.formatting import count
 from epidemic.core.graph import Graph
 from epidemic.measure import TopologyReport
 from epidemic.report.palette import LineStyle
@@ -88,13 +89,13 @@ def _draw_graph(axes: Any, graph: Graph, kind: str) -> None:
     axes.set_axis_off()
     degree = graph.in_degree
     heard = f"{degree.min()}" if degree.min() == degree.max() else f"{degree.min()} to {degree.max()}"
-    axes.set_title(f"{kind}, {graph.n} nodes, round 0: every node receives {heard}", fontsize=11, loc="left")
+    axes.set_title(f"{kind}, {count(graph.n, 'node')}, round 0: every node receives {heard}", fontsize=11, loc="left")
 
 
 def _draw_degrees(axes: Any, graph: Graph, kind: str) -> None:
-    count = np.bincount(graph.in_degree)
-    axes.bar(np.arange(len(count)), count, color=line(kind)["color"])
-    polish(axes, f"{kind}, {graph.n} nodes, round 0", "models received", "nodes")
+    having = np.bincount(graph.in_degree)
+    axes.bar(np.arange(len(having)), having, color=line(kind)["color"])
+    polish(axes, f"{kind}, {count(graph.n, 'node')}, round 0", "models received", "nodes")
 
 
 def _reference(reports: list[TopologyReport]) -> TopologyReport:

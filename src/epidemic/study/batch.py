@@ -28,7 +28,7 @@ from epidemic.core.formatting import score, simulated
 from epidemic.core.workers import available_threads
 from epidemic.data import Dataset
 from epidemic.experiment import Experiment, experiment_from
-from epidemic.experiment.sending import received, sent
+from epidemic.experiment.files import received, sent
 from epidemic.learner import Learner
 from epidemic.record import Record, Summary
 from epidemic.runtime.run_directory import RunDirectory

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from epidemic.core.errors import plain
-from epidemic.core.formatting import ABOUT_DISAGREEMENT, simulated, size
+from epidemic.core.formatting import ABOUT_DISAGREEMENT, count, simulated, size
 from epidemic.counting import TRAININGS, of_planned, round_label, rounds_planned, without_rounds
 from epidemic.experiment import flat
 from epidemic.record import Moment, Record
@@ -58,7 +58,7 @@ def index(catalogue: Catalogue, clusters: Sequence[tuple[str, str, dict[str, int
     if not runs and not clusters:
         pieces.append((None, _nothing_yet(catalogue)))
     busy = f"{counts['running']} running, " if counts["running"] else ""
-    return LivePage(f"{busy}{len(runs)} run{'' if len(runs) == 1 else 's'} - epidemic", pieces)
+    return LivePage(f"{busy}{count(len(runs), 'run')} - epidemic", pieces)
 
 
 def _nothing_yet(catalogue: Catalogue) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from epidemic.core.errors import plain
-from epidemic.core.formatting import size
+from epidemic.core.formatting import count, size
 from epidemic.core.graph import Graph
 from epidemic.deploy.isolation import mostly_alone, often_alone
 from epidemic.record import HeardCounts
@@ -136,7 +136,7 @@ def _picture(cluster: WatchedCluster) -> str:
     parts += [_node(m, where[m.node_id], r, named=len(people) <= NAMED) for m in people]
     when = f" in round {max(cluster.round, 0)}" if cluster.unit == "round" else ""
     caption = f"Links{when}" if graph is not None else "The nodes"
-    what = f"{len(people)} nodes on a circle: {said}."
+    what = f"{count(len(people), 'node')} on a circle: {said}."
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="net-t net-d"><title id="net-t">{escape(caption)}</title>'
         f'<desc id="net-d">{escape(what)}</desc>{_arrow()}{"".join(parts)}</svg><figcaption>{escape(caption)}</figcaption>'
