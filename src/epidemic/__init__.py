@@ -33,7 +33,24 @@ if TYPE_CHECKING:
         theory,
         topology,
     )
-    from epidemic.aggregation import Aggregator, Heard, Mean, Median, PythonAggregator, TrimmedMean
+    from epidemic.aggregation import (
+        GTS,
+        IOS,
+        WMSR,
+        Aggregator,
+        Centred,
+        Clipped,
+        GeometricMedian,
+        Heard,
+        Krum,
+        MeaMed,
+        Mean,
+        Median,
+        MultiKrum,
+        Nearest,
+        PythonAggregator,
+        TrimmedMean,
+    )
     from epidemic.algorithms import (
         ADPSGD,
         Adam,
@@ -128,7 +145,7 @@ _HOME = {
     "api": "Comparison Run RunSummary Sweep compare simulate sweep",
     "callbacks": "Callback",
     "clock": "Clock",
-    "aggregation": "Aggregator Heard Mean Median PythonAggregator TrimmedMean",
+    "aggregation": "Aggregator Centred Clipped GTS GeometricMedian Heard IOS Krum MeaMed Mean Median MultiKrum Nearest PythonAggregator TrimmedMean WMSR",
     "algorithms": "ADPSGD Adam AdamW AsyncEL Choco Column ConstantRate CosineDecay Defaults DivShare ExactDiffusion AsynchronousMethod GossipLearning"
     " GradientTracking LocalSGD OwnLoop PushPull PushSum PythonAlgorithm QGMomentum StepDecay Tokens",
     "data": "CIFAR10 FEMNIST IID MNIST Arrays Dataset Digits Dirichlet DirichletHsu Explicit Fashion FashionMNIST ImageFolder ImageTable"
