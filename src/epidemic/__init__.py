@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from epidemic import (
+        adversary,
         aggregation,
         algorithms,
         callbacks,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         theory,
         topology,
     )
+    from epidemic.adversary import Adversary
     from epidemic.aggregation import (
         GTS,
         IOS,
@@ -145,6 +147,7 @@ _HOME = {
     "api": "Comparison Run RunSummary Sweep compare simulate sweep",
     "callbacks": "Callback",
     "clock": "Clock",
+    "adversary": "Adversary",
     "aggregation": "Aggregator Centred Clipped GTS GeometricMedian Heard IOS Krum MeaMed Mean Median MultiKrum Nearest PythonAggregator TrimmedMean WMSR",
     "algorithms": "ADPSGD Adam AdamW AsyncEL Choco Column ConstantRate CosineDecay Defaults DivShare ExactDiffusion AsynchronousMethod GossipLearning"
     " GradientTracking LocalSGD OwnLoop PushPull PushSum PythonAlgorithm QGMomentum StepDecay Tokens",
@@ -169,6 +172,7 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
 
 _ROOMS = (
+    "adversary",
     "aggregation",
     "algorithms",
     "callbacks",

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from epidemic.adversary import Adversary
 from epidemic.aggregation import Aggregator, made
 from epidemic.algorithms import asked_for
 from epidemic.clock import CloseAdaptive, CloseBarrier, CloseQuorum, LateMessages
@@ -29,6 +30,7 @@ from epidemic.core.config import to_table
 from epidemic.core.errors import BadInput
 from epidemic.core.graph import Graph
 from epidemic.core.rng import Streams
+from epidemic.data import Explicit
 from epidemic.faults import CAP_OF_REQUESTS, WHOLE_SUM, Faults
 from epidemic.mixing import NEEDS_BOTH_WAYS, NEEDS_NATIVE, OF_WHAT_ARRIVED, weights
 from epidemic.protocol.commitment import MOST_ROUNDS
@@ -296,6 +298,24 @@ class Facts:
         return made(self.experiment.aggregation)
 
     @property
+    def adversary(self) -> Adversary | None:
+        """What malicious nodes do; None where no node is malicious."""
+        given = self.experiment.adversary
+        return given if given is not None and given.size else None
+
+    @property
+    def hostile(self) -> str:
+        """How a message names it."""
+        assert self.adversary is not None
+        return f'adversary.kind = "{self.adversary.called}"'
+
+    @property
+    def adopting(self) -> bool:
+        """Whether a node may take the model of a single other one."""
+        faults = self.faults
+        return faults.on_return == "adopt" and bool(faults.crashes or faults.random_crashes)
+
+    @property
     def robust(self) -> str:
         """The aggregator, as a message names it."""
         return said_of(self.experiment)
@@ -371,6 +391,14 @@ NO_AVERAGE = Trait("an algorithm without an average", lambda f: not f.has("aggre
 PAIRS = Trait("an asynchronous method of pairs", lambda f: f.free is not None and f.free.merges_pairs)
 BY_AGE = Trait('weight = "age"', lambda f: f.aging)
 SOME_NUMBERS = Trait("messages of some numbers", lambda f: f.compression is not None and f.compression.partial)
+# -- adversaries
+ADVERSARY = Trait("[adversary]", lambda f: f.adversary is not None)
+OF_A_STATIC_GRAPH = Trait("an adversary of one graph", lambda f: f.adversary is not None and f.adversary.static_only)
+DATA_OF_THE_HONEST = Trait(
+    "data of honest nodes only", lambda f: f.adversary is not None and not f.adversary.holds_data
+)
+SAID_SHARES = Trait("shares that are said", lambda f: isinstance(f.experiment.partition, Explicit))
+ADOPTS = Trait("nodes that take the model of one other", lambda f: f.adopting)
 # -- what a user's own algorithms ask for
 ASKS_WHOLE = Trait("an algorithm that asks for whole messages", lambda f: f.asked & {"each", "sum"})
 ASKS_SUMS = Trait("an algorithm that asks for sums", lambda f: "sum" in f.asked)
@@ -936,6 +964,103 @@ RULES: tuple[Rule, ...] = (
         COMPLETE,
         "{f.robust} compares all models that a node receives, and nodes = {f.nodes} that all send to all are more than {limit[whole]}",
         'use topology.kind = "el-oracle", or a rule that goes by coordinates ("trimmed-mean", "median")',
+    ),
+    # adversaries
+    Rule(
+        DEPLOYED,
+        ADVERSARY,
+        "[adversary] is for simulations: deployed nodes run the protocol as it is",
+        "leave it out",
+    ),
+    Rule(
+        ADVERSARY,
+        RANKS,
+        "{f.hostile} looks at models of all nodes, and {f.ranks} ranks have a part each",
+        "run it in one process",
+    ),
+    Rule(
+        ADVERSARY,
+        rounds(CLOCK),
+        "[adversary] sees what honest nodes are about to send in a round, and under a [clock] they do not send together",
+        "leave [clock] out",
+    ),
+    Rule(
+        ADVERSARY,
+        ASYNCHRONOUS,
+        '[adversary] sees what honest nodes are about to send in a round, and algorithm.kind = "{f.method}" has none',
+        'use algorithm.kind = "local-sgd"',
+    ),
+    Rule(
+        ADVERSARY,
+        NOT_MODELS,
+        '{f.hostile} sends models, and messages of algorithm.kind = "{f.method}" are something else, or must all arrive',
+        'use algorithm.kind = "local-sgd" or "qg-momentum"',
+    ),
+    Rule(
+        ADVERSARY,
+        BALANCED,
+        'algorithm.kind = "{f.method}" needs weights that add up to 1 for every sender, too, which malicious ones do not keep to',
+        'use algorithm.kind = "local-sgd" or "qg-momentum"',
+    ),
+    Rule(
+        ADVERSARY,
+        DIFFERENCES,
+        '{f.hostile} sends models, and messages of algorithm.kind = "{f.method}" are differences',
+        'use algorithm.kind = "local-sgd" or "qg-momentum"',
+    ),
+    Rule(
+        ADVERSARY,
+        ALL_REDUCE,
+        'topology.cost = "all-reduce" has no messages that could be malicious: models are added up on their way',
+        'use cost = "all-to-all"',
+    ),
+    Rule(
+        ADVERSARY,
+        FRAGMENTS,
+        '{f.hostile} sends whole models, and topology.kind = "{f.kind}" sends their parts separate ways',
+        "use its inner topology alone",
+    ),
+    Rule(
+        ADVERSARY,
+        COMPRESSION,
+        "{f.hostile} sends models as they are, and [compression] makes them smaller",
+        "leave one of them out",
+    ),
+    Rule(
+        ADVERSARY,
+        BY_SAMPLES,
+        'mixing = "samples" goes by what nodes say of themselves, and malicious ones can say anything',
+        'use mixing = "uniform"',
+    ),
+    Rule(
+        ADVERSARY,
+        LIVE_ONLY,
+        'participation.kind = "teleportation" hands models from node to node, and a malicious one would hand over anything',
+        'use kind = "uniform"',
+    ),
+    Rule(
+        ADVERSARY,
+        ADOPTS,
+        'faults.on_return = "adopt" gives a returning node the model of a single other one, which may be malicious',
+        'use on_return = "keep"',
+    ),
+    Rule(
+        DATA_OF_THE_HONEST,
+        SAID_SHARES,
+        'partition.kind = "explicit" says the share of every node, and malicious ones hold none',
+        'use adversary.data = "all"',
+    ),
+    Rule(
+        OF_A_STATIC_GRAPH,
+        CHANGING,
+        '{f.hostile} needs one graph for all rounds, and topology.kind = "{f.kind}" changes it',
+        "use a static topology (ring, torus, regular, complete)",
+    ),
+    Rule(
+        OF_A_STATIC_GRAPH,
+        ONE_WAY,
+        '{f.hostile} needs links that go both ways, and some of topology.kind = "{f.kind}" go one way only',
+        "use ring, torus, regular or complete",
     ),
     # ranks
     Rule(
