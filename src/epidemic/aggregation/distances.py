@@ -48,7 +48,7 @@ class ByDistances(Rowwise):
         raise NotImplementedError(f"{type(self).__name__} must have a method coefficients(gram)")
 
     def combine(self, own: Tensor, received: Sequence[Tensor], weights: Numbers, out: Tensor) -> None:
-        """The weighted sum.   # (d,), h times (d,), (1 + h,) -> (d,)"""
+        """Add up the inputs by their coefficients.   # (d,), h times (d,), (1 + h,) -> (d,)"""
         add_up(self.coefficients(gram_of(own, received)), [own, *received], out)
 
 
@@ -70,7 +70,7 @@ class ByDistancesToOwn(Rowwise):
         raise NotImplementedError(f"{type(self).__name__} must have a method coefficients(squared, weights)")
 
     def combine(self, own: Tensor, received: Sequence[Tensor], weights: Numbers, out: Tensor) -> None:
-        """The weighted sum.   # (d,), h times (d,), (1 + h,) -> (d,)"""
+        """Add up the inputs by their coefficients.   # (d,), h times (d,), (1 + h,) -> (d,)"""
         add_up(self.coefficients(squared_to_own(own, received), weights), [own, *received], out)
 
 

@@ -35,7 +35,7 @@ class WMSR(Rowwise, Settings, frozen=True, tag_field="kind", tag="w-msr", forbid
         return self.f == 0
 
     def combine(self, own: Tensor, received: Sequence[Tensor], weights: Numbers, out: Tensor) -> None:
-        """Block by block."""
+        """Aggregate block by block of coordinates."""
         h = len(received)
         for columns in blocks(len(own), WIDTH):
             mine = own[columns]
