@@ -68,6 +68,9 @@ def drawn(seed: int) -> Table:
                 {"kind": "mean"},
                 {"kind": "median"},
                 {"kind": "trimmed-mean", **_some(r, 0.5, f=lambda: r.choice([0, 2]), few=lambda: "less")},
+                {"kind": r.choice(ROBUST), **_some(r, 0.5, f=lambda: r.choice([0, 2]), before=lambda: "nnm")},
+                {"kind": r.choice(AROUND), **_some(r, 0.5, f=lambda: r.choice([0, 2]), few=lambda: "less")},
+                {"kind": "clipped", **_some(r, 0.7, tau=lambda: r.choice(["adaptive", 0.1]))},
             ]
         )
     if r.random() < 0.2:
@@ -91,6 +94,8 @@ def drawn(seed: int) -> Table:
     return table
 
 
+ROBUST = ("meamed", "krum", "multi-krum")
+AROUND = ("nearest", "gts", "ios")
 FREE = ("async-el", "gossip-learning", "ad-psgd", "divshare")
 
 
@@ -525,6 +530,8 @@ QUIET: list[tuple[str, Callable[[Table], Any], str]] = [
     ),
     ("topology.k", lambda t: t["topology"]["kind"] == "base", "among few nodes some k give the same graphs"),
     ("aggregation.few", _always, "there may always be inputs enough"),
+    ("aggregation.before", _always, "mixing may leave nothing out"),
+    ("aggregation.tau", _always, "models may be so few that nodes keep their own"),
     ("aggregation.f", _always, "with so few inputs nothing may be left"),
     ("adversary", _always, "malicious nodes may be heard by nobody, and there may be too few honest ones to differ"),
     ("topology.strict", _always, "it refuses what it does not like"),

@@ -35,7 +35,24 @@ if TYPE_CHECKING:
         topology,
     )
     from epidemic.adversary import Adversary
-    from epidemic.aggregation import Aggregator, Heard, Mean, Median, PythonAggregator, TrimmedMean
+    from epidemic.aggregation import (
+        GTS,
+        IOS,
+        WMSR,
+        Aggregator,
+        Centred,
+        Clipped,
+        GeometricMedian,
+        Heard,
+        Krum,
+        MeaMed,
+        Mean,
+        Median,
+        MultiKrum,
+        Nearest,
+        PythonAggregator,
+        TrimmedMean,
+    )
     from epidemic.algorithms import (
         ADPSGD,
         Adam,
@@ -131,7 +148,7 @@ _HOME = {
     "callbacks": "Callback",
     "clock": "Clock",
     "adversary": "Adversary",
-    "aggregation": "Aggregator Heard Mean Median PythonAggregator TrimmedMean",
+    "aggregation": "Aggregator Centred Clipped GTS GeometricMedian Heard IOS Krum MeaMed Mean Median MultiKrum Nearest PythonAggregator TrimmedMean WMSR",
     "algorithms": "ADPSGD Adam AdamW AsyncEL Choco Column ConstantRate CosineDecay Defaults DivShare ExactDiffusion AsynchronousMethod GossipLearning"
     " GradientTracking LocalSGD OwnLoop PushPull PushSum PythonAlgorithm QGMomentum StepDecay Tokens",
     "data": "CIFAR10 FEMNIST IID MNIST Arrays Dataset Digits Dirichlet DirichletHsu Explicit Fashion FashionMNIST ImageFolder ImageTable"

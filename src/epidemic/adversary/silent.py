@@ -9,5 +9,5 @@ class Silent(Adversary, frozen=True, tag="silent"):
     """Nothing. Receivers have fewer models, as if messages were lost."""
 
     def message(self, scene: Scene) -> None:
-        """Return nothing, so that no message is sent."""
+        """Send nothing to anybody."""
         return

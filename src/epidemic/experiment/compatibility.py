@@ -36,6 +36,7 @@ from epidemic.mixing import NEEDS_BOTH_WAYS, NEEDS_NATIVE, OF_WHAT_ARRIVED, weig
 from epidemic.protocol.commitment import MOST_ROUNDS
 from epidemic.protocol.partial_view import MOST_ENTRIES
 from epidemic.topology import (
+    Complete,
     ELLocal,
     Fragments,
     exchange_of,
@@ -57,6 +58,9 @@ LOOKED_AT = 4
 """Rounds of each seed checked for balance, if a topology does not declare whether its links go both ways."""
 
 CLOSE = 1e-9
+
+MOST_WHOLE = 1000
+"""Nodes that may all hear each other where each of them compares whole models with each other."""
 
 ROUND_FAULTS = ("crashes", "random_crashes", "blocked", "partitions", "loss")
 """Faults that a simulation draws and a real network has by itself."""
@@ -371,7 +375,7 @@ class Rule:
     def line(self, facts: Facts) -> str:
         """The message for this experiment."""
         text = f"{self.why}; {self.instead}" if self.instead else self.why
-        return text.format(f=facts, limit={"rounds": MOST_ROUNDS, "entries": MOST_ENTRIES})
+        return text.format(f=facts, limit={"rounds": MOST_ROUNDS, "entries": MOST_ENTRIES, "whole": MOST_WHOLE})
 
 
 # -- aggregators
@@ -382,6 +386,7 @@ WHOLE_MODELS = Trait(
 )
 NOT_OF_PAIRS = Trait("an aggregator of more than two", lambda f: not f.aggregator.linear and not f.aggregator.pairs)
 TOO_FEW_NODES = Trait("fewer nodes than it needs", lambda f: f.aggregator.fewest > f.nodes)
+MANY_WHOLE = Trait("an aggregator of whole models of very many", lambda f: WHOLE_MODELS(f) and f.nodes > MOST_WHOLE)
 NO_AVERAGE = Trait("an algorithm without an average", lambda f: not f.has("aggregates"))
 PAIRS = Trait("an asynchronous method of pairs", lambda f: f.free is not None and f.free.merges_pairs)
 BY_AGE = Trait('weight = "age"', lambda f: f.aging)
@@ -431,6 +436,7 @@ NOTHING_ARRIVES = Trait("no links, or messages that are all lost", lambda f: f.s
 REQUESTS = Trait("requests for models", lambda f: exchange_of(f.topology) == "requests")
 ALL_REDUCE = Trait("an all-reduce", lambda f: exchange_of(f.topology) == "all-reduce")
 NOT_MESSAGES = Trait("requests or an all-reduce", lambda f: exchange_of(f.topology) != "messages")
+COMPLETE = Trait("a complete graph", lambda f: isinstance(f.topology, Complete))
 CHANGING = Trait("a graph that changes", lambda f: not is_static(f.topology))
 ROUND_GRAPHS = Trait(
     "a graph for each round", lambda f: not isinstance(f.topology, ELLocal) and not is_static(f.topology)
@@ -516,6 +522,7 @@ OWN_DATA = Trait("data of each node's own", lambda f: f.network.data == "own")
 COIN = Trait("a coin of each node's own", lambda f: f.network.blind)
 COMMITTED = Trait('coin = "committed"', lambda f: f.network.coin == "committed")
 NOT_PRIVATE = Trait("a coin that is not private", lambda f: f.network.coin != "private")
+PRIVATE = Trait('coin = "private"', lambda f: f.network.coin == "private")
 NOT_BARRIER = Trait('a close other than "barrier"', lambda f: not f.network.close.waits_for_all)
 BARRIER = Trait('close = "barrier"', lambda f: f.network.close.waits_for_all)
 NETWORK_CLOSE = Trait("a close of rounds", lambda f: not isinstance(f.network.close, CloseAdaptive))
@@ -946,6 +953,18 @@ RULES: tuple[Rule, ...] = (
         "{f.robust} needs {f.aggregator.fewest} models, and nodes = {f.nodes} is all there are: every node would keep its own",
         "use more nodes, or leave fewer out",
     ),
+    Rule(
+        NOT_AVERAGE,
+        REDIRECTS,
+        "{f.robust} tolerates as many liars as the round's graph lets through, and the messages that faults.cap redirects follow no graph",
+        "use faults.max_retries = 0",
+    ),
+    Rule(
+        MANY_WHOLE,
+        COMPLETE,
+        "{f.robust} compares all models that a node receives, and nodes = {f.nodes} that all send to all are more than {limit[whole]}",
+        'use topology.kind = "el-oracle", or a rule that goes by coordinates ("trimmed-mean", "median")',
+    ),
     # adversaries
     Rule(
         DEPLOYED,
@@ -1195,6 +1214,12 @@ RULES: tuple[Rule, ...] = (
         NOT_EL_LOCAL,
         'network.coin = "{f.network.coin}" needs topology.kind = "el-local", where each node draws its own targets',
         'this one is "{f.kind}"',
+    ),
+    Rule(
+        NOT_AVERAGE,
+        deployed(PRIVATE),
+        '{f.robust} tolerates as many liars as the round\'s graph lets through, and with network.coin = "private" they choose whom they send to',
+        'use coin = "shared" or "committed", whose graphs receivers can check',
     ),
     Rule(
         deployed(COMMITTED),
