@@ -27,12 +27,14 @@ from epidemic.adversary import (
     Silent,
     Spectral,
 )
+from epidemic.aggregation import made
 from epidemic.cli.app import main
 from epidemic.core.errors import BadInput, RunFailed
 from epidemic.core.rng import Streams
 from epidemic.experiment import experiment_from, to_toml
 from epidemic.experiment.compatibility import require_compatible
 from epidemic.record import encode
+from epidemic.runtime.attack import tolerated
 from epidemic.runtime.plan import plan_round
 from epidemic.runtime.setup import prepare
 
@@ -63,6 +65,13 @@ ALL = [
     Gaussian(nodes=2), LabelFlip(nodes=2), LabelFlip(nodes=2, where="rows"), Silent(nodes=2), NotANumber(nodes=2), Huge(nodes=2),
 ]  # fmt: skip
 NAMES = [f"{one.called}-{i}" for i, one in enumerate(ALL)]
+
+
+class Told(ep.Aggregator):
+    """A rule that does not say how many it tolerates."""
+
+    def __call__(self, heard):
+        return heard.own
 
 
 class Truthful(Adversary, frozen=True, tag="truthful"):
@@ -381,6 +390,24 @@ def test_records_without_an_adversary_say_nothing_of_one():
     assert record.attack is None
     assert b"attack" not in encode(record)
     assert "[adversary]" not in to_toml(small())
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        (ep.Mean(), 0),
+        (ep.Median(), 3),
+        (ep.Median(before="nnm", f=2), 2),
+        (ep.TrimmedMean(2), 2),
+        (ep.TrimmedMean(2, before="nnm"), 2),
+        (ep.TrimmedMean(5, few="less"), 3),
+        (ep.aggregation.Nearest(2), 2),
+        (Told(), None),
+    ],
+)
+def test_how_many_malicious_ones_of_seven_a_rule_tolerates(rule, told):
+    found = tolerated(made(rule), np.array([7]))
+    assert (None if found is None else int(found[0])) == told
 
 
 def test_the_success_of_a_backdoor_is_measured_and_the_trimmed_mean_lowers_it():

@@ -56,7 +56,9 @@ def tolerated(rule: Aggregator, inputs: IntArray) -> IntArray | None:
     half = (inputs - 1) // 2
     if rule.linear:
         return np.zeros_like(inputs)
-    f = getattr(rule, "f", None)
+    rule = getattr(rule, "inner", rule)  # of one preceded by mixing
+    f = getattr(rule, "mixed", None) if getattr(rule, "before", None) is not None else None
+    f = getattr(rule, "f", None) if f is None else f
     if isinstance(f, int):
         return np.minimum(f, half) if getattr(rule, "few", "own") == "less" else np.full_like(inputs, f)
     config = getattr(rule, "__struct_config__", None)
