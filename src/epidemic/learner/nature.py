@@ -21,12 +21,12 @@ _CONVOLUTIONS = frozenset(f"conv{kind}{d}d" for kind in ("", "_transpose") for d
 
 @dataclass(frozen=True)
 class Nature:
-    """What a module does while training."""
+    """What a module does during training, as far as it matters for the strategy."""
 
     random: bool
-    """It draws random numbers (dropout)."""
+    """Whether it draws random numbers (dropout)."""
     changes_buffers: bool
-    """It changes its buffers (BatchNorm)."""
+    """Whether it changes its buffers (BatchNorm)."""
     convolved: int
     """Numbers per sample that the largest of its convolutions puts out; 0 without any."""
     products: int
@@ -34,7 +34,7 @@ class Nature:
     outputs: int
     """Numbers that it puts out per sample."""
     any_layout: bool = True
-    """It takes pictures whose channels lie side by side; `x.view(n, -1)` after a convolution does not."""
+    """Whether it accepts channels-last images; `x.view(n, -1)` after a convolution does not."""
 
 
 def nature_of(module: nn.Module, inputs: Tensor) -> Nature:
@@ -79,7 +79,7 @@ def _takes_any_layout(module: nn.Module, inputs: Tensor) -> bool:
 
 
 class Watched(TorchFunctionMode, ABC):
-    """Sees every call of a function of PyTorch by whatever runs inside."""
+    """Intercepts every PyTorch function called inside."""
 
     def __torch_function__(
         self,
@@ -88,7 +88,7 @@ class Watched(TorchFunctionMode, ABC):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """What PyTorch calls in place of the function."""
+        """Called by PyTorch in place of the function."""
         found = func(*args, **(kwargs or {}))
         self.saw(getattr(func, "__name__", ""), args, kwargs or {}, found)
         return found

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class PerNode:
-    """One row after the other, each by one worker thread with a module of its own."""
+    """Trains one row after the other, each in a worker thread with a module of its own."""
 
     def __init__(self, task: Task, workers: Workers, *, draws_random_numbers: bool = False) -> None:
         self.task = task
@@ -32,13 +32,13 @@ class PerNode:
         losses = torch.zeros(len(x), dtype=torch.float64)
 
         def one(i: int) -> None:
-            seat = self._seat().take(x[i])
+            bound = self._bound().take(x[i])
             inputs, targets = self.task.batch(index[i])
             row = slice(i, i + 1)
             held = parts_of_memory(memory, row, lambda rows: {"": rows[:, :trainable]}).get("", {})
-            optimiser, pieces = of_rows(step, row), [(x[row, :trainable], held, seat.gradient[None])]
+            optimiser, pieces = of_rows(step, row), [(x[row, :trainable], held, bound.gradient[None])]
             for r in range(index.shape[1]):
-                losses[i] += seat.backward(inputs[r], targets[r])
+                losses[i] += bound.backward(inputs[r], targets[r])
                 optimiser.update(pieces)
 
         self._each(one, len(x), seeds)
@@ -50,9 +50,9 @@ class PerNode:
         gradients = torch.zeros_like(x)
 
         def one(i: int) -> None:
-            seat = self._seat().take(x[i])
-            losses[i] = seat.backward(*self.task.batch(index[i]))
-            gradients[i, :trainable] = seat.gradient
+            bound = self._bound().take(x[i])
+            losses[i] = bound.backward(*self.task.batch(index[i]))
+            gradients[i, :trainable] = bound.gradient
 
         self._each(one, len(x), seeds)
         return losses, gradients
@@ -65,12 +65,12 @@ class PerNode:
         @torch.no_grad()
         def one(piece: tuple[int, slice]) -> tuple[list[float], list[Tensor]]:
             i, block = piece
-            seat = self._seat().take(x[i], training=False)
+            bound = self._bound().take(x[i], training=False)
             sums, gathered = [0.0] * (1 + len(task.metrics)), []
             for part in blocks(block.stop - block.start, EVALUATION_BATCH):
                 which = slice(block.start + part.start, block.start + part.stop)
                 raw, wanted = inputs[which], targets[which]
-                outputs = seat.module(laid_out(task.floats(raw)))
+                outputs = bound.module(laid_out(task.floats(raw)))
                 sums[0] += float(task.loss(outputs, wanted)) * len(raw)
                 for j, metric in enumerate(task.metrics.values(), start=1):
                     sums[j] += float(metric(outputs, wanted).sum())
@@ -112,15 +112,15 @@ class PerNode:
                 torch.manual_seed(seeds[i])
                 work(i)
 
-    def _seat(self) -> _Seat:
-        if not hasattr(self._own, "seat"):
-            self._own.seat = _Seat(self.task)
-        seat: _Seat = self._own.seat
-        return seat
+    def _bound(self) -> _RowModule:
+        if not hasattr(self._own, "bound"):
+            self._own.bound = _RowModule(self.task)
+        bound: _RowModule = self._own.bound
+        return bound
 
 
-class _Seat:
-    """A module whose parameters are, for a while, views into somebody's row."""
+class _RowModule:
+    """A module whose parameters are temporarily views into a row."""
 
     def __init__(self, task: Task) -> None:
         self.module = copy.deepcopy(task.module)
@@ -139,7 +139,7 @@ class _Seat:
                 self._buffers.append((self.module.get_submodule(owner), leaf, e))
         self._counters = [(b, b.clone()) for b in self.module.buffers() if not b.is_floating_point()]
 
-    def take(self, row: Tensor, *, training: bool = True) -> _Seat:
+    def take(self, row: Tensor, *, training: bool = True) -> _RowModule:
         """Work on this row: what the optimiser or BatchNorm changes is changed in the row."""
         for e, p in zip(self.layout.entries, self._parameters, strict=False):
             p.data = row[e.start : e.stop].view(e.shape)
@@ -162,7 +162,7 @@ class _Seat:
 
 
 def _by_channels(task: Task, inputs: Tensor) -> bool:
-    """Whether these are pictures that the module is given with their channels side by side."""
+    """Whether the inputs are images that are passed to the module in channels-last layout."""
     return inputs.dim() == 4 and task.device.type == "cpu" and task.nature.any_layout
 
 

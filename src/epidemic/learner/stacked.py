@@ -103,7 +103,7 @@ class Stacked:
     def _filled_up(
         self, x: Tensor, memory: Memory, index: Tensor, step: Optimiser, seeds: list[int], missing: int
     ) -> Tensor:
-        """The same with rows that nobody needs, so that chunks have the one size that is traced."""
+        """The same, padded with unused rows, so that all chunks have the traced size."""
         k = len(x)
 
         def filled(rows: Tensor) -> Tensor:
@@ -196,7 +196,7 @@ class Stacked:
     def _through_trace(
         self, key: tuple[Any, ...], work: Callable[..., Any], arguments: tuple[Any, ...], training: bool
     ) -> Any:
-        """What `work` gives, by the plain tensor operations that it amounts to for arguments of these shapes: without vmap's own overhead."""
+        """The result of `work`, by plain tensor operations traced for these shapes, without vmap's overhead."""
         if key not in self._traced:
             with self._tracing:
                 if key not in self._traced:

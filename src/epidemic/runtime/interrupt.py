@@ -27,7 +27,7 @@ class Stop:
         self.broke = False  # whether the models were left in the middle of a round
 
     def request(self, *_: Any) -> None:
-        """Handle a signal."""
+        """Handle a signal from the system."""
         if not self._holding or self._wanted:  # a second Ctrl-C does not wait; the last checkpoint then counts
             self._raised = True
             raise KeyboardInterrupt
@@ -67,7 +67,7 @@ class AgreedStop(Stop):
     """Only records interrupts: the ranks of a simulation stop when all have agreed, because each waits for the others in every round."""
 
     def request(self, *_: Any) -> None:
-        """Handle a signal."""
+        """Handle a signal from the system."""
         now = time.monotonic()
         if self._wanted and now - self._since > AT_ONCE:  # a second one does not wait
             self.broke = True

@@ -83,8 +83,8 @@ class Base(Topology, frozen=True, tag="base"):
         period, at = divmod(round + self.start, self.length(n))
         one, other, weight = base_rounds(n, self.k)[at]
         if self.relabel == "period":
-            seat = streams("topology", period).permutation(n)
-            one, other = seat[one], seat[other]
+            position = streams("topology", period).permutation(n)
+            one, other = position[one], position[other]
         return Graph.from_edges(n, *both_ways(one, other), np.concatenate([weight, weight]))
 
 
