@@ -288,6 +288,19 @@ def test_imagined_labels_are_what_honest_nodes_would_have_learnt_from_them():
     torch.testing.assert_close(seen[0], rows.mean(0), rtol=1e-5, atol=1e-6)
 
 
+def test_what_is_imagined_leaves_no_trace_in_what_honest_nodes_learn():
+    class Thinking(LabelFlip, frozen=True, tag="thinking"):
+        def message(self, scene):
+            return None
+
+    changes = {"algorithm": ep.LocalSGD(lr=0.2, batch_size=4, momentum=0.9), "rounds": 3}
+    thought, silent = (
+        ep.simulate(small(adversary=adversary, **changes)).models.rows
+        for adversary in (Thinking(nodes=2, where="rows"), Silent(nodes=2))
+    )
+    assert torch.equal(thought, silent)
+
+
 # -- records ----------------------------------------------------------------------------------------------------------
 
 
