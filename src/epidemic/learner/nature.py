@@ -7,11 +7,13 @@ which takes longer than everything else before the first round.
 from __future__ import annotations
 
 import copy
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -35,25 +37,38 @@ class Nature:
     """Numbers that it puts out per sample."""
     any_layout: bool = True
     """It takes pictures whose channels lie side by side; `x.view(n, -1)` after a convolution does not."""
+    random_evaluated: bool = False
+    """It draws random numbers when it is evaluated, too."""
+    unseen: bool = False
+    """It asks Python or NumPy for random numbers, which no tensor shows: it must be called anew for every batch."""
 
 
 def nature_of(module: nn.Module, inputs: Tensor) -> Nature:
     """Run a copy of the module on these inputs (a batch) and look."""
     trained = copy.deepcopy(module).train()
     before = {n: b.clone() for n, b in trained.named_buffers()}
-    state = torch.get_rng_state()
+    state, others = torch.get_rng_state(), _other_generators()
     try:
         with torch.no_grad(), _Convolutions() as seen:
             outputs = trained(inputs.clone())
+        between = torch.get_rng_state()
         with torch.no_grad():
             copy.deepcopy(trained).eval()(inputs.clone())
-        random = not torch.equal(state, torch.get_rng_state())
+        random_evaluated = not torch.equal(between, torch.get_rng_state())
+        draws = random_evaluated or not torch.equal(state, between)
     finally:
         torch.set_rng_state(state)
     changed = any(not torch.equal(b, before[n]) for n, b in trained.named_buffers())
     numbers = outputs.numel() if isinstance(outputs, Tensor) else 0
     convolved, products, out = (n // len(inputs) for n in (seen.largest, seen.products, numbers))
-    return Nature(random, changed, convolved, products, out, _takes_any_layout(trained, inputs))
+    layouts, unseen = _takes_any_layout(trained, inputs), _other_generators() != others
+    return Nature(draws, changed, convolved, products, out, layouts, random_evaluated, unseen)
+
+
+def _other_generators() -> tuple[Any, ...]:
+    """Where Python's and NumPy's generators stand."""
+    kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - a user's model may draw from it
+    return random.getstate(), kind, keys.tobytes(), *rest
 
 
 def channels_together(x: Tensor) -> Tensor:

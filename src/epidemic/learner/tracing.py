@@ -58,6 +58,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Remember where a tensor, or each of several, comes from."""
         if isinstance(value, Tensor):
             node.meta["looks"] = tuple(value.shape), tuple(value.stride())
+            node.meta["dtype"] = value.dtype
             self._nodes[value] = node
             if known:
                 self._known[value] = True
