@@ -41,6 +41,8 @@ class Nature:
     """It draws random numbers when it is evaluated, too."""
     unseen: bool = False
     """It asks Python or NumPy for random numbers, which no tensor shows: it must be called anew for every batch."""
+    recurrent: bool = False
+    """It has recurrent layers, for which PyTorch has operations of its own that are faster than their steps one by one."""
 
 
 def nature_of(module: nn.Module, inputs: Tensor) -> Nature:
@@ -62,7 +64,8 @@ def nature_of(module: nn.Module, inputs: Tensor) -> Nature:
     numbers = outputs.numel() if isinstance(outputs, Tensor) else 0
     convolved, products, out = (n // len(inputs) for n in (seen.largest, seen.products, numbers))
     layouts, unseen = _takes_any_layout(trained, inputs), _other_generators() != others
-    return Nature(draws, changed, convolved, products, out, layouts, random_evaluated, unseen)
+    recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
+    return Nature(draws, changed, convolved, products, out, layouts, random_evaluated, unseen, recurrent)
 
 
 def _other_generators() -> tuple[Any, ...]:

@@ -220,7 +220,7 @@ class TracedGradient:
 def traced_gradient(task: Task, index: Tensor) -> TracedGradient | None:
     """What PyTorch does for a batch of these samples; None where that may differ from call to call, or cannot be told.   # (b,)"""
     nature, layout = task.nature, task.layout
-    if task.device.type != "cpu" or nature.changes_buffers or nature.unseen:
+    if task.device.type != "cpu" or nature.changes_buffers or nature.unseen or nature.recurrent:
         return None
     module = copy.deepcopy(task.module).train()
 
@@ -240,10 +240,10 @@ def traced_gradient(task: Task, index: Tensor) -> TracedGradient | None:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what tracing cannot take, nothing is said: it is done without
             traced = trace(in_order, arguments)
-            draws = draws_taken_out(traced)
+            draws = draws_taken_out(traced) if nature.random else []
     except Exception:
         return None
-    return TracedGradient(script(traced), draws) if not draws or nature.random else None
+    return TracedGradient(script(traced), draws)
 
 
 def by_channels(task: Task, inputs: Tensor) -> bool:

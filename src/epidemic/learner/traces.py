@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from epidemic.learner.task import Task
 
@@ -19,12 +19,14 @@ MOST_KINDS = 8
 _TRACES: OrderedDict[Hashable, Traces] = OrderedDict()  # by kind of task: tracing takes longer than a short run
 
 _DRAWS = {
+    torch.ops.aten.bernoulli.p: "bernoulli_",
     torch.ops.aten.bernoulli_.float: "bernoulli_",
     torch.ops.aten.uniform_.default: "uniform_",
     torch.ops.aten.normal_.default: "normal_",
     torch.ops.aten.exponential_.default: "exponential_",
 }
 """Operations that fill a tensor with random numbers, and the methods that do the same with a generator that is given."""
+_FILL_WHAT_IS_THERE = frozenset(list(_DRAWS)[1:])
 
 
 def traces_of(task: Task) -> Traces:
@@ -67,7 +69,11 @@ def draws_taken_out(traced: GraphModule) -> list[Draw]:
         if node.op != "call_function" or torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
             continue
         before, *arguments = node.args
-        fresh = before.op == "call_function" and "empty" in str(before.target)
+        if _idle(node):
+            continue
+        fresh = node.target not in _FILL_WHAT_IS_THERE or (
+            before.op == "call_function" and "empty" in str(before.target)
+        )
         if (
             node.target not in _DRAWS
             or node.kwargs
@@ -81,9 +87,20 @@ def draws_taken_out(traced: GraphModule) -> list[Draw]:
         last.meta.update(node.meta)
         like = torch.empty_strided(shape, stride, dtype=node.meta["dtype"], device="meta")
         draws.append(Draw(like, getattr(Tensor, _DRAWS[node.target]), tuple(arguments)))
-        before.replace_all_uses_with(last)
         node.replace_all_uses_with(last)
         graph.erase_node(node)
-        graph.erase_node(before)
+        if node.target in _FILL_WHAT_IS_THERE:
+            before.replace_all_uses_with(last)
+            graph.erase_node(before)
+    graph.eliminate_dead_code()
     traced.recompile()
     return draws
+
+
+def _idle(node: Node) -> bool:
+    """Whether it is an attention without dropout, which could draw and does not."""
+    named = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    if "dropout_p" not in named:
+        return False
+    given = dict(zip(named, node.args, strict=False)) | node.kwargs
+    return given.get("dropout_p", 0.0) == 0.0
