@@ -14,6 +14,7 @@ ALL = [
     "drawing",
     "training",
     "small_models",
+    "models",
     "views",
     "aggregation",
     "methods",
@@ -31,10 +32,20 @@ MINUTES = 30
 """What all of them together may take on two cores."""
 
 
+def _with_parts(words: list[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """The benchmarks that are named, each once, and the parts of each (`models/lstm`); no parts are all of them."""
+    parts: dict[str, list[str]] = {}
+    for word in words:
+        name, _, part = word.partition("/")
+        parts.setdefault(name, []).extend([part] if part else [])
+    return list(parts), parts
+
+
 def main(words: list[str]) -> int:
     """0 if every ratio is reached, 1 if not or if one fails, 2 if the words are not understood."""
     smallest = "--smallest" in words
     names = [word for word in words if word != "--smallest"] or ALL
+    names, parts = _with_parts(names)
     unknown = [name for name in names if name not in ALL]
     if unknown:
         print(f"error: unknown benchmark {unknown[0]!r}; known: --smallest, {', '.join(ALL)}", file=sys.stderr)
@@ -47,7 +58,8 @@ def main(words: list[str]) -> int:
         print(f"== {name}", flush=True)
         began = time.perf_counter()
         try:
-            reached = importlib.import_module(f"benchmarks.{name}").run()
+            module = importlib.import_module(f"benchmarks.{name}")
+            reached = module.run(parts[name]) if parts[name] else module.run()
         except Exception:  # the others are measured all the same
             traceback.print_exc()
             reached = False

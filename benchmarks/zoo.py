@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -89,7 +90,7 @@ class Residual(nn.Module):
 def resnet18() -> nn.Module:
     """ResNet-18 for pictures of 32 x 32, with GroupNorm: 11 million parameters."""
     widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
-    blocks = [Residual(a, b, 1 if a == b else 2) for a, b in zip(widths[:-1], widths[1:], strict=True)]
+    blocks = [Residual(a, b, 1 if a == b else 2) for a, b in pairwise(widths)]
     first = nn.Sequential(nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.GroupNorm(2, 64), nn.ReLU())
     return nn.Sequential(first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
