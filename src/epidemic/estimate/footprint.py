@@ -86,7 +86,8 @@ def _stacked(setup: Setup, workers: Workers) -> bool:
     experiment, wanted = setup.experiment, setup.experiment.runtime.strategy
     if wanted in STRATEGIES:
         return wanted == "stacked"
-    if rule(setup.task.nature, experiment.nodes, experiment.algorithm.batch_size, GPU)[0] != "stacked":
+    nature, size = setup.task.nature, setup.task.layout.size
+    if rule(nature, experiment.nodes, experiment.algorithm.batch_size, GPU, size)[0] != "stacked":
         return False
     index = torch.from_numpy(setup.batches.index(setup.streams, 0)[:1]).to(setup.task.device)
     return obstacle_to_stacking(Stacked(setup.task, workers), setup.initial, index) is None

@@ -20,6 +20,8 @@ from torch.overrides import TorchFunctionMode
 
 _CONVOLUTIONS = frozenset(f"conv{kind}{d}d" for kind in ("", "_transpose") for d in (1, 2, 3))
 
+_ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
+
 
 @dataclass(frozen=True)
 class Nature:
@@ -43,6 +45,8 @@ class Nature:
     """It asks Python or NumPy for random numbers, which no tensor shows: it must be called anew for every batch."""
     recurrent: bool = False
     """It has recurrent layers, for which PyTorch has operations of its own that are faster than their steps one by one."""
+    attention: bool = False
+    """It has attention, for which there is a fast operation that vmap does not take."""
 
 
 def nature_of(module: nn.Module, inputs: Tensor) -> Nature:
@@ -51,7 +55,7 @@ def nature_of(module: nn.Module, inputs: Tensor) -> Nature:
     before = {n: b.clone() for n, b in trained.named_buffers()}
     state, others = torch.get_rng_state(), _other_generators()
     try:
-        with torch.no_grad(), _Convolutions() as seen:
+        with torch.no_grad(), _Operations() as seen:
             outputs = trained(inputs.clone())
         between = torch.get_rng_state()
         with torch.no_grad():
@@ -65,7 +69,9 @@ def nature_of(module: nn.Module, inputs: Tensor) -> Nature:
     convolved, products, out = (n // len(inputs) for n in (seen.largest, seen.products, numbers))
     layouts, unseen = _takes_any_layout(trained, inputs), _other_generators() != others
     recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
-    return Nature(draws, changed, convolved, products, out, layouts, random_evaluated, unseen, recurrent)
+    return Nature(
+        draws, changed, convolved, products, out, layouts, random_evaluated, unseen, recurrent, seen.attention
+    )
 
 
 def _other_generators() -> tuple[Any, ...]:
@@ -116,14 +122,16 @@ class Watched(TorchFunctionMode, ABC):
         """A function of this name was called with these arguments, and gave what was found."""
 
 
-class _Convolutions(Watched):
-    """Counts the convolutions, called as modules or as functions."""
+class _Operations(Watched):
+    """Counts the convolutions, called as modules or as functions, and notices attention."""
 
     def __init__(self) -> None:
         super().__init__()
         self.largest = self.products = 0
+        self.attention = False
 
     def saw(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any) -> None:
+        self.attention = self.attention or name in _ATTENTION
         if name in _CONVOLUTIONS:
             given = {**dict(zip(("input", "weight"), args, strict=False)), **kwargs}
             weight, narrow = given["weight"], given["input"] if "transpose" in name else found

@@ -29,11 +29,15 @@ SAMPLES = 4 * EVALUATION_BATCH
 """... on so many samples at a time."""
 
 
-def most_trained(rows: int, size: int, *, convolved: bool) -> int:
-    """How many of so many rows of this size are trained together at most; it grows with their number."""
+def most_trained(rows: int, size: int, *, convolved: bool, shared: bool = False) -> int:
+    """How many of so many rows of this size are trained together at most; it grows with their number.
+
+    `shared`: by several threads, which all should have a piece where rows are so large that it pays.
+    """
     if convolved:
         return max(1, min(max(48, -(-rows // 8)), 1000, 32_000_000 // size))
-    return max(1, min(max(48, 160_000 // size, -(-rows // 8)), 1000, 8_000_000 // size))
+    fewest = min(48, -(-rows // 2)) if shared else 48
+    return max(1, min(max(fewest, 160_000 // size, -(-rows // 8)), 1000, 8_000_000 // size))
 
 
 def most_evaluated(rows: int, size: int) -> int:
@@ -63,7 +67,8 @@ class Stacked:
         if self.steady:
             return self.steady
         convolved = rows == 0 or self.task.nature.products > 0
-        most = most_trained(rows, self.task.layout.size, convolved=convolved)
+        shared = self.task.device.type == "cpu"
+        most = most_trained(rows, self.task.layout.size, convolved=convolved, shared=shared)
         return most if convolved else -(-rows // -(-rows // most))  # equal ones
 
     def sgd(self, x: Tensor, memory: Memory, index: Tensor, step: Optimiser, seeds: list[int]) -> Tensor:
