@@ -34,6 +34,7 @@ ALL = [
     "network",
     "floods",
     "ranks",
+    "walk",
 ]
 MINUTES = 30
 """What all of them together may take on two cores."""

@@ -39,7 +39,7 @@ def _cifar10() -> ep.Experiment:
     path = os.environ.get("CIFAR10")
     data = ep.CIFAR10(path=path) if path else _noise(sized(50_000, 960), sized(10_000, 100), (3, 32, 32), 10)
     return ep.Experiment(
-        nodes=sized(96, 8), rounds=sized(3, 1), topology=ep.ELLocal(7), data=data, model=ep.GNLeNet(), algorithm=ep.LocalSGD(0.05, 3, 8),
+        nodes=sized(96, 8), rounds=sized(3, 1), topology=ep.ELLocal(7), data=data, model=ep.GNLeNet(), algorithm=ep.LocalSGD(0.05, local_steps=3, batch_size=8),
         eval=ep.Eval(every=3, samples=100), partition=ep.Dirichlet(),
     )  # fmt: skip
 
@@ -47,7 +47,7 @@ def _cifar10() -> ep.Experiment:
 def _femnist() -> ep.Experiment:
     return ep.Experiment(
         nodes=sized(96, 8), rounds=sized(2, 1), topology=ep.ELLocal(7), data=_noise(sized(100_000, 400), 50, (1, 28, 28), 62), model=ep.FEMNISTCNN(),
-        algorithm=ep.LocalSGD(0.1, 7, 16), eval=ep.Eval(every=2, samples=50), partition=ep.IID(),
+        algorithm=ep.LocalSGD(0.1, local_steps=7, batch_size=16), eval=ep.Eval(every=2, samples=50), partition=ep.IID(),
     )  # fmt: skip
 
 

@@ -49,15 +49,15 @@ def methods(n: int, s: int) -> dict[str, dict[str, Any]]:
     local = ep.ELLocal(s)
     topologies = {
         "el-oracle": ep.ELOracle(s), "el-oracle, fresh": ep.ELOracle(s, base="fresh"), "pull": ep.Pull(s),
-        "el-local, cyclon": ep.ELLocal(s, ep.Cyclon()), "el-local, jelasity": ep.ELLocal(s, ep.Jelasity()),
-        "el-local, spray": ep.ELLocal(s, ep.Spray(a=2)), "peer-swap": ep.PeerSwap(s), "regular": ep.Regular(s),
+        "el-local, cyclon": ep.ELLocal(s, view=ep.Cyclon()), "el-local, jelasity": ep.ELLocal(s, view=ep.Jelasity()),
+        "el-local, spray": ep.ELLocal(s, view=ep.Spray(a=2)), "peer-swap": ep.PeerSwap(s), "regular": ep.Regular(s),
         "ring": ep.Ring(), "torus": ep.Torus(), "complete": ep.Complete(), "complete, all-reduce": ep.Complete(cost="all-reduce"),
         "erdos-renyi": ep.ErdosRenyi(), "geometric": ep.Geometric(), "exponential": ep.Exponential(),
         "one-peer-exponential": ep.OnePeerExponential(), "base, k = 1": ep.Base(1), "base, k = 4": ep.Base(4),
         "d-equistatic": ep.DEquiStatic(s), "u-equistatic": ep.UEquiStatic(s), "od-equidyn": ep.ODEquiDyn(), "ou-equidyn": ep.OUEquiDyn(),
         "matcha over a torus": ep.Matcha(ep.Torus(), probabilities="optimal" if n <= 300 else "uniform"),
-        "every 5 rounds": ep.Every(local, 5), "periodic": ep.Periodic(local, 5),
-        "1 fragment": ep.Fragments(local, 1), "4 fragments": ep.Fragments(local, 4), "16 fragments": ep.Fragments(local, 16),
+        "every 5 rounds": ep.Every(local, period=5), "periodic": ep.Periodic(local, period=5),
+        "1 fragment": ep.Fragments(local, k=1), "4 fragments": ep.Fragments(local, k=4), "16 fragments": ep.Fragments(local, k=16),
     }  # fmt: skip
     codecs = {
         "float16": Float16(), "bfloat16": BFloat16(), "int8": Int8(), "random-k 25 %": RandomK(0.25), "random-k 1 %": RandomK(0.01),
@@ -67,7 +67,7 @@ def methods(n: int, s: int) -> dict[str, dict[str, Any]]:
         **{name: {"topology": topology} for name, topology in topologies.items()},
         "hypercube": {"topology": ep.Hypercube(), "nodes": 1 << (n.bit_length() - 1)},
         "half of the nodes": {"participation": ep.UniformParticipation(n // 2)},
-        "half of the nodes, blind": {"participation": ep.UniformParticipation(n // 2, "blind")},
+        "half of the nodes, blind": {"participation": ep.UniformParticipation(n // 2, links="blind")},
         "bernoulli 0.5": {"participation": ep.BernoulliParticipation(0.5)},
         "teleportation": {"participation": ep.Teleportation(n // 2)},
         **{name: {"compression": codec} for name, codec in codecs.items()},

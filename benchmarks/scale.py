@@ -169,7 +169,7 @@ def trained(n: str, kind: str = "gn-lenet") -> dict[str, float]:
     experiment = ep.Experiment(
         nodes=nodes, topology=ep.ELLocal(7), partition=ep.IID(), model=ep.Logistic() if small else ep.GNLeNet(), rounds=3,
         data=Dataset(some(each * nodes), some(10), tuple(map(str, range(classes))), 2 / 255, -1.0),
-        algorithm=ep.LocalSGD(0.05, 1, each), eval=ep.Eval(every=1, samples=10),
+        algorithm=ep.LocalSGD(0.05, local_steps=1, batch_size=each), eval=ep.Eval(every=1, samples=10),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as where:
         ep.simulate(experiment, where, progress=False)

@@ -59,6 +59,6 @@ def run() -> bool:
 
 def _experiment(view: object) -> ep.Experiment:
     return ep.Experiment(
-        nodes=NODES, topology=ep.ELLocal(S, view), data=ep.Synthetic(features=64, classes=10, samples=8 * NODES), partition=ep.IID(),
+        nodes=NODES, topology=ep.ELLocal(S, view=view), data=ep.Synthetic(features=64, classes=10, samples=8 * NODES), partition=ep.IID(),
         model=ep.Logistic(), algorithm=ep.LocalSGD(lr=0.05, batch_size=8), runtime=ep.Runtime(strategy="stacked"),
     )  # fmt: skip

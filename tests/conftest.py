@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -20,6 +21,10 @@ os.environ["EPIDEMIC_CACHE"] = _cache.name
 for _own in ("EPIDEMIC_DATA", "EPIDEMIC_DEBUG"):  # a developer's settings are none of the tests' business
     os.environ.pop(_own, None)
 os.environ.setdefault("COLUMNS", "100")  # the width of printed tables
+
+# A shell that starts the tests in the background leaves them deaf to Ctrl-C, and processes that they start inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure():

@@ -47,7 +47,7 @@ def views(kind, n, s, seed, round):
     """Every node's view of a round."""
     topology = {
         "el-local": ELLocal(s), "el-oracle": ELOracle(s), "ring": Ring(),
-        "base": Base(s), "matcha": Matcha(Ring(), 0.4, "uniform"), "periodic": Periodic(Base(s), 3),
+        "base": Base(s), "matcha": Matcha(Ring(), budget=0.4, probabilities="uniform"), "periodic": Periodic(Base(s), period=3),
     }[kind]  # fmt: skip
     graph = topology.graph(n, round, Streams(seed))
     digest = bytes([round % 251]) * 8
@@ -271,7 +271,7 @@ class World:
         self.at(time, go)
 
     def limit(self):
-        """A stated time after the last fault within which every live node has come to its end."""
+        """A stated time after the last fault within which every live node has finished."""
         w = self.what
         a_round = w.deadline + max(w.compute) + SECOND
         # with a barrier, on a ring, one after the other finds its neighbour to have been away for too long

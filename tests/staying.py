@@ -5,7 +5,7 @@ A schedule is like those of `simulated`, but it does not end: after the last fau
 
   together    all live nodes that can reach each other are within 2 rounds of each other (`Long.allowed` says where it is more)
   heard       each node counts at least 95 % of the messages that its peers sent it for the rounds that it closes, but for those of slow senders;
-              85 % where nobody knows whom to wait for; half of them where a slow node keeps its neighbours waiting
+              85 % where in-neighbours are unknown; half of them where a slow node keeps its neighbours waiting
   rounds      each node closes at least 95 % of the rounds that it passes; half of them by quorum, with a cap or beside a slow node, where those
               who get their messages late are left behind and leave rounds out
   company     no node closes a round without a message while a peer that it could wait for is alive and a little behind,
@@ -219,7 +219,7 @@ class Long(simulated.World):
         """By how many rounds a node may be ahead of another one.
 
         Waiting passes from neighbour to neighbour: on a ring it takes a round for each hop. Who has no in-neighbours waits for nobody.
-        Where nobody knows whom to wait for it takes a round more, and a quorum that came together is not held up by those without a
+        Where in-neighbours are unknown it takes a round more, and a quorum that came together is not held up by those without a
         message. Who has only the slow node to wait for falls behind by the rounds that fit into its training.
         """
         w, unknown = self.what, self.what.private or self.what.cap is not None

@@ -472,7 +472,7 @@ TRIMMED = ep.TrimmedMean(f=1)
     ("changes", "said"),
     [
         ({"aggregation": 3}, "aggregation = 3 is not an aggregator: derive it from ep.Aggregator"),
-        ({"mixing": "samples"}, 'mixing = "samples" gives each a weight of its own; use mixing = "uniform"'),
+        ({"mixing": "samples"}, 'mixing = "samples" gives each its own weight; use mixing = "uniform"'),
         ({"topology": ep.Geometric(radius=1.0)}, 'topology.kind = "geometric" has weights of its own'),
         ({"algorithm": ep.PushSum()}, 'algorithm.kind = "push-sum" needs its weighted sums as they are'),
         ({"algorithm": ep.GradientTracking()}, 'algorithm.kind = "gradient-tracking" needs its weighted sums'),
@@ -485,7 +485,7 @@ TRIMMED = ep.TrimmedMean(f=1)
             'compression.kind = "random-k" sends some of them; use "int8"',
         ),
         ({"compression": ep.compression.TopK(share=0.5)}, 'compression.kind = "top-k" sends some of them'),
-        ({"topology": ep.Complete(cost="all-reduce")}, 'topology.cost = "all-reduce" adds them up on their way'),
+        ({"topology": ep.Complete(cost="all-reduce")}, 'topology.cost = "all-reduce" sums them on their way'),
         ({"aggregation": ep.TrimmedMean(f=5)}, "needs 11 models, and nodes = 10 is all there are"),
         (
             {"topology": ep.Fragments(inner=ep.ELOracle(s=4), k=2), "aggregation": Nearest()},

@@ -130,7 +130,7 @@ def test_a_model_that_others_made_insane_is_replaced_by_the_own_one():
     assert torch.equal(mended[0], own)
     assert here.nodes[1].mended == 1
     assert here.said == [
-        "second 0: what others sent made no sane model (network.largest = 1e+06): going on with its own (further ones are counted only)"
+        "second 0: received numbers gave an invalid model (network.largest = 1e+06): continuing with its own (further ones are only counted)"
     ]
 
 

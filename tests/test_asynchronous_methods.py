@@ -25,7 +25,7 @@ def test_the_methods_are_known_by_kind():
     [
         ep.AsyncEL(lr=0.1, order="mix-first", wait=True, queue="keep"),
         ep.GossipLearning(
-            period=0.5, jitter=0.1, variant="rw", capacity=3, parts=4, tokens=ep.Tokens("randomised", 10, 20)
+            period=0.5, jitter=0.1, variant="rw", capacity=3, parts=4, tokens=ep.Tokens("randomised", A=10, C=20)
         ),
         ep.ADPSGD(patience=5.0, momentum=0.9),
         ep.DivShare(fragments=4, order="mix-first"),
@@ -82,7 +82,8 @@ def test_without_a_clock_there_is_nothing_to_take_part_in(kind):
 
 @pytest.mark.parametrize("kind", FREE)
 @pytest.mark.parametrize(
-    "topology", [ep.ELLocal(1), ep.Complete(), ep.Ring(), ep.Regular(4), ep.Every(ep.Ring(), 5), ep.UEquiStatic(4)]
+    "topology",
+    [ep.ELLocal(1), ep.Complete(), ep.Ring(), ep.Regular(4), ep.Every(ep.Ring(), period=5), ep.UEquiStatic(4)],
 )
 def test_nodes_choose_among_random_others_or_static_neighbours(kind, topology):
     ep.Experiment(nodes=16, algorithm=FREE[kind](), topology=topology, clock=ep.Clock())
@@ -94,7 +95,7 @@ def test_nodes_choose_among_random_others_or_static_neighbours(kind, topology):
     [
         (ep.ELOracle(4), "el-oracle"),
         (ep.OnePeerExponential(), "one-peer-exponential"),
-        (ep.Every(ep.ELLocal(1), 5), "every"),
+        (ep.Every(ep.ELLocal(1), period=5), "every"),
     ],
 )
 def test_a_topology_with_a_graph_for_each_round_is_refused(kind, topology, name):
@@ -115,11 +116,11 @@ def test_weights_of_rounds_are_refused(kind):
 @pytest.mark.parametrize(
     ("method", "topology", "words"),
     [
-        (ep.AsyncEL(wait=True), ep.Isolated(), 'wait = true needs somebody to hear from, but topology.kind = "none"'),
+        (ep.AsyncEL(wait=True), ep.Isolated(), 'wait = true needs a node that sends, but topology.kind = "none"'),
         (
             ep.ADPSGD(),
             ep.Isolated(),
-            'topology.kind = "none" leaves algorithm.kind = "ad-psgd" nobody to exchange with',
+            'topology.kind = "none" leaves algorithm.kind = "ad-psgd" no peer to exchange with',
         ),
         (ep.ADPSGD(), ep.ELLocal(7), 'topology.s = 7 must be 1 for algorithm.kind = "ad-psgd"'),
     ],
@@ -137,7 +138,7 @@ def test_what_a_method_cannot_have_is_refused(method, topology, words):
     [
         ({"kind": "async-el", "order": "sendfirst"}, "algorithm.order = 'sendfirst' must be one of 'send-first', 'mix-first'"),
         ({"kind": "async-el", "wait": 1}, "algorithm.wait = 1 must be true or false"),
-        ({"kind": "async-el", "patience": 3}, "algorithm.patience = 3 has no meaning where nobody waits"),
+        ({"kind": "async-el", "patience": 3}, "algorithm.patience = 3 has no effect unless nodes wait"),
         ({"kind": "async-el", "patience": 0, "wait": True}, "algorithm.patience = 0.0 must be at least 1e-06"),
         ({"kind": "async-el", "fragments": 3}, "algorithm.fragments is not a known key"),
         ({"kind": "gossip-learning", "period": 0}, "algorithm.period = 0.0 must be at least 1e-06"),

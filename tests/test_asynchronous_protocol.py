@@ -162,7 +162,7 @@ def test_a_node_evaluates_trains_and_sends_to_those_of_its_choice_who_are_there(
     assert only(acts, e.SendMessage, e.Learn) == [post, e.Learn(1, "better")]
     assert node(e.Learnt(0, "the same again")) == []
     acts = node(e.Introduced(2, 2, "t2", 3, 0, (), True), e.Learnt(1, "best"))
-    assert only(acts, e.SendMessage)[0].to == (1,)  # node 2 has come to its end
+    assert only(acts, e.SendMessage)[0].to == (1,)  # node 2 has finished
 
 
 def test_a_message_is_used_once_and_what_it_changes_is_computed():
@@ -192,7 +192,7 @@ def test_ages_that_nobody_can_have_are_refused_and_said_once():
     assert node.p.tally["counted"] == 1
     assert node.p.count.refused["implausible"] == 2
     assert [act.text for act in only(acts, e.Say)] == [
-        "refused a message of node 1: ages that nobody can have (further ones are counted only)"
+        "refused a message of node 1: implausible ages (further ones are only counted)"
     ]
 
 
@@ -255,9 +255,7 @@ def test_one_that_has_no_model_takes_somebodys():
 
 def test_one_that_comes_after_the_end_has_learnt_nothing():
     acts = One(adopt=False).begin(round=10)
-    assert [act.reason for act in only(acts, e.Fail)] == [
-        "the others were at their end before this node learnt anything"
-    ]
+    assert [act.reason for act in only(acts, e.Fail)] == ["all peers finished before this node learnt anything"]
 
 
 def test_evaluations_by_time_come_one_at_a_time():

@@ -62,3 +62,12 @@ def test_every_module_that_measures_is_listed():
     listed = ast.parse((ROOT / "benchmarks/__main__.py").read_text()).body
     names = next(one.value for one in listed if isinstance(one, ast.Assign) and one.targets[0].id == "ALL")
     assert measuring == set(ast.literal_eval(names))
+
+
+def test_a_simulated_round_is_read_in_few_files(tmp_path):
+    """As many as there were when this was written: who adds one adds it here, too, and says why."""
+    count = "import sys; from pathlib import Path; from benchmarks import walk; print(*map(len, walk.simulated(Path(sys.argv[1]))))"
+    done = subprocess.run([sys.executable, "-c", count, tmp_path], cwd=ROOT, capture_output=True, text=True, check=True)
+    models, whole = map(int, done.stdout.split())
+    assert 0 < models <= 10
+    assert models < whole <= 32

@@ -316,7 +316,7 @@ import sys
 import numpy as np
 from pathlib import Path
 from epidemic.data import Dataset, Samples, Source
-from epidemic.core.reading import told_to
+from epidemic.core.progress import told_to
 
 class Slow(Source, frozen=True, tag="slow"):
     def files(self):
@@ -451,11 +451,11 @@ def test_the_command_lists_and_clears(tmp_path, home, capsys, monkeypatch):
 
 
 def test_progress_is_said_after_two_seconds_and_then_now_and_then(monkeypatch, capsys):
-    from epidemic.cli import loading
+    from epidemic.core import progress
 
     clock = [100.0]
-    monkeypatch.setattr(loading.time, "monotonic", lambda: clock[0])
-    tell = loading.Loading()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    tell = progress.Loading()
     for clock[0] in np.arange(100.0, 110.0, 0.5):
         tell("pictures", int(clock[0] * 1000) - 100_000, 10_000)
     said = capsys.readouterr().err.splitlines()

@@ -13,8 +13,7 @@ import pytest
 
 import epidemic as ep
 from epidemic.callbacks import Callback, EarlyStopping, all_of
-from epidemic.callbacks.scalars import BUILT_IN, scalars
-from epidemic.callbacks.tensorboard import TAGS
+from epidemic.callbacks.trackers import BUILT_IN, TAGS, scalars
 from epidemic.cli import main
 from epidemic.core.errors import BadInput, RunFailed
 from epidemic.report.page import page
@@ -204,7 +203,7 @@ def test_a_callback_that_raises_is_named_and_the_run_can_go_on(ended, tmp_path, 
         ep.simulate(EXPERIMENT, tmp_path / "run", callbacks=[stopping, Broken(where)])
     assert str(caught.value).startswith(f"callback Broken failed in {where}(): ValueError: not today; ")
     saved = (
-        "seed 1 itself is finished" if where == "finished" else "go on with: simulate(..., resume=True) with the same"
+        "seed 1 itself is finished" if where == "finished" else "resume with: simulate(..., resume=True) with the same"
     )
     assert saved in str(caught.value)
     state = json.loads((tmp_path / "run" / "seed-1" / "state.json").read_text())
@@ -235,7 +234,7 @@ def test_stop_must_give_words():
         def stop(self):
             return True
 
-    with pytest.raises(RunFailed, match=r"callback Yes failed in stop\(\): TypeError: it must give a reason in words"):
+    with pytest.raises(RunFailed, match=r"callback Yes failed in stop\(\): TypeError: it must return a reason as text"):
         ep.simulate(EXPERIMENT, callbacks=Yes())
 
 
@@ -423,5 +422,5 @@ def test_where_a_callback_decides_the_way_on_is_with_it(tmp_path):
             if rounds_done == 3:
                 raise KeyboardInterrupt
 
-    with pytest.raises(ep.Interrupted, match=r"go on with: simulate\(\.\.\., resume=True\) with the same callbacks"):
+    with pytest.raises(ep.Interrupted, match=r"resume with: simulate\(\.\.\., resume=True\) with the same callbacks"):
         ep.simulate(EXPERIMENT, tmp_path / "run", callbacks=[Stop(), ep.callbacks.EarlyStopping(patience=3)])

@@ -173,11 +173,11 @@ def test_deployed_nodes_learn_the_simulators_models_from_the_bytes_of_messages(c
     [
         ({"topology": ep.ELLocal(3)}, r'"el-local" changes them; .* \[compression\] kind = "random-k"'),
         ({"topology": ep.OnePeerExponential()}, "needs the same neighbours in all rounds"),
-        ({"faults": ep.Faults(loss=0.1)}, "whoever misses one is wrong for ever"),
-        ({"faults": ep.Faults(crashes=(ep.Crash(1, 2, 3),))}, 'use algorithm.kind = "local-sgd" with'),
+        ({"faults": ep.Faults(loss=0.1)}, "a node that misses one stays out of sync"),
+        ({"faults": ep.Faults(crashes=(ep.Crash(1, at=2, returns=3),))}, 'use algorithm.kind = "local-sgd" with'),
         ({"compression": Int8()}, "set algorithm.compressor and leave it out"),
-        ({"topology": ep.Fragments(ep.Ring(), 2)}, "use its inner topology alone"),
-        ({"clock": Clock(compute=ConstantCompute(0.1), close=CloseDeadline(seconds=1))}, "which this algorithm cannot bear"),
+        ({"topology": ep.Fragments(ep.Ring(), k=2)}, "use its inner topology alone"),
+        ({"clock": Clock(compute=ConstantCompute(0.1), close=CloseDeadline(seconds=1))}, "loses late messages, but this algorithm needs every message"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_one_line(changes, message):

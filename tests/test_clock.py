@@ -523,9 +523,9 @@ def test_models_that_are_still_equal_are_evaluated_while_somebody_is_away(algori
         ({"clock": Clock(close=CloseGlobal()), "algorithm": AsyncEL()}, "no rounds to close"),
         ({"clock": Clock(), "algorithm": GossipLearning(period=1.0), "topology": ep.ELOracle(4)}, "el-local"),
         ({"clock": Clock(), "topology": ep.Pull(3)}, r'nobody answers under a \[clock\]; use topology.kind = "el-local"'),
-        ({"clock": Clock(), "topology": ep.Every(ep.Pull(3), 2)}, 'use topology.kind = "el-local"'),
+        ({"clock": Clock(), "topology": ep.Every(ep.Pull(3), period=2)}, 'use topology.kind = "el-local"'),
         ({"clock": Clock(), "topology": ep.Complete("all-reduce")}, r'not carried out under a \[clock\]; use cost = "all-to-all"'),
-        ({"clock": Clock(), "topology": ep.Periodic(ep.Ring(), 3, "all-reduce")}, 'use cost = "all-to-all"'),
+        ({"clock": Clock(), "topology": ep.Periodic(ep.Ring(), period=3, cost="all-reduce")}, 'use cost = "all-to-all"'),
         ({"clock": 3}, r"Clock\(\.\.\.\)"),
     ],
 )  # fmt: skip

@@ -168,8 +168,8 @@ def test_wrong_links_and_other_commitments_are_refused_counted_and_said_once():
     assert [action.text.split(" (")[0] for action in said if isinstance(action, e.Say)] == [
         "refused a message: it does not show the link of the hash chain that its sender committed to",
         "refused a message: its sender has not drawn this node in that round",
-        "refused node 3: it commits to another hash chain than at first; does it have its coin.secret?",
-        "refused node 4: it commits to another hash chain than at first; does it have its coin.secret?",
+        "refused node 3: its hash chain differs from the first one; does it have its coin.secret?",
+        "refused node 4: its hash chain differs from the first one; does it have its coin.secret?",
     ]
     node.sends(3, 0)
     assert node.p.mailbox.tally["counted"] == 1  # what it committed to at first still counts

@@ -85,7 +85,7 @@ def test_compare_from_a_file(tmp_path, capsys):
     assert not cut
 
     assert main(["compare", str(file), "--out", str(out), "--quiet"]) == 2
-    assert "holds an earlier comparison; go on with --resume" in capsys.readouterr().err
+    assert "holds an earlier comparison; resume with --resume" in capsys.readouterr().err
     assert json.loads((out / "comparison.json").read_text())["baseline"] == "ring, slow"
     assert main(["compare", str(file), "--out", str(out), "--quiet", "--resume", "--target", "0.99"]) == 0
     shown = capsys.readouterr().out
@@ -311,7 +311,7 @@ def test_odd_names_are_printed_as_they_are(tmp_path, capsys, monkeypatch):
         (["run", "first.toml", "--set", "faults.blocked=[[1]]"], 2, "faults.blocked[0]"),
         (["run", "first.toml", "--set", "topology.s=4.5"], 2, "topology.s = 4.5 must be a whole number"),
         (["run", "first.toml", "--set", "runtime.device=meta"], 2, 'runtime.device = "meta" is not available'),
-        (["run", "first.toml", "--set", "data.kind=femnist"], 2, "set data.path to where it is"),
+        (["run", "first.toml", "--set", "data.kind=femnist"], 2, "set data.path to its location"),
         (["export", ".", "--mean", "-o", "nowhere/x.safetensors"], 2, "does not exist; create it first"),
         (["theory", "-n", "96", "--noise", "1e308", "--heterogeneity", "1e308"], 2, "noise = 1e+308 must be at most 1e+60"),
     ],

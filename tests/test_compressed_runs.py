@@ -100,7 +100,7 @@ class InterruptedAfter(Callback):
             raise KeyboardInterrupt
 
 
-CRASHES = ep.Faults(loss=0.1, crashes=(ep.Crash(1, 1, 4), ep.Crash(5, 2, 3)))
+CRASHES = ep.Faults(loss=0.1, crashes=(ep.Crash(1, at=1, returns=4), ep.Crash(5, at=2, returns=3)))
 
 
 @pytest.mark.parametrize("codec", EVERY, ids=repr)
@@ -122,7 +122,7 @@ def test_a_run_is_not_gone_on_with_under_another_codec(tmp_path):
 
 
 def test_a_node_that_returns_is_given_a_whole_model():
-    run = ep.simulate(small(compression=Int8(), faults=ep.Faults(crashes=(ep.Crash(1, 1, 4),))))
+    run = ep.simulate(small(compression=Int8(), faults=ep.Faults(crashes=(ep.Crash(1, at=1, returns=4),))))
     sent = run.records[-1].bytes
     received = round(sent.header.mean * 7 / HEADER_BYTES)
     assert sent.model.mean * 7 == pytest.approx((received - 1) * (D + 8) + 4 * D)

@@ -13,7 +13,7 @@ from epidemic import theory
 from epidemic.algorithms import Column
 from epidemic.compression import CODECS, BFloat16, Float16, Int8, RandomK, TopK, Uncompressed, codec_from
 from epidemic.compression.base import LONG, SAMPLE, smallest
-from epidemic.compression.int8 import BUCKET, LEVELS
+from epidemic.compression.rounded import BUCKET, LEVELS
 from epidemic.core.graph import Graph
 from epidemic.core.rng import Streams
 from epidemic.core.workers import Workers

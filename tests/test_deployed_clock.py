@@ -90,11 +90,11 @@ def test_a_run_that_computes_has_the_events_of_a_dry_one():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"close": CloseGlobal()}, 'clock.close.kind = "global" needs somebody'),
+        ({"close": CloseGlobal()}, 'clock.close.kind = "global" needs a view of all nodes'),
         ({"close": CloseSchedule(seconds=1)}, 'clock.close.kind = "schedule" needs one clock'),
         ({"close": CloseDeadline(seconds=1, catch_up=True)}, "leave rounds out by themselves"),
         ({"close": CloseAdaptive(), "protocol": "plain"}, 'use clock.protocol = "deployed" with it'),
-        ({"close": CloseBarrier(), "faults": ep.Faults(cap=2)}, "needs to know whom to wait for"),
+        ({"close": CloseBarrier(), "faults": ep.Faults(cap=2)}, "needs known in-neighbours"),
         (
             {"close": CloseDeadline(seconds=1), "protocol": "plain", "faults": ep.Faults(cap=2)},
             "a cap needs clock.protocol",

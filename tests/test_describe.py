@@ -34,7 +34,7 @@ def test_static_graphs_are_described_with_their_weights():
     assert describe_network(experiment(), APART) == {"static": True, "connected": False, "sigma": 1.0}
     ring = describe_network(experiment(topology=Ring()), 1)["sigma"]
     assert ring == pytest.approx((1 + 2 * np.cos(2 * np.pi / 40)) / 3)
-    held = describe_network(experiment(topology=ep.Every(Ring(), 2)), 1)
+    held = describe_network(experiment(topology=ep.Every(Ring(), period=2)), 1)
     assert held["sigma"] == ring
 
 

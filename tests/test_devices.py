@@ -255,80 +255,23 @@ def convert_file(tmp_path, content, form, lender=None):
 
 
 def test_fedscales_capacity_is_converted(tmp_path):
-    lines, left_out = convert_file(tmp_path, {"1": {"computation": 12.5, "communication": 8000}}, "fedscale-capacity")
+    lines = convert_file(tmp_path, {"1": {"computation": 12.5, "communication": 8000}}, "fedscale-capacity")
     assert lines == [Line(id="1", ms_per_sample=12.5, up_kbps=8000, down_kbps=8000)]
-    assert left_out == []
 
 
 def test_fedscales_behaviour_is_converted(tmp_path):
     """Its own example: the empty session vanishes, and one that is not ended lasts to the end of the period."""
     entry = {"duration": 9, "active": [1, 3, 6, 9], "inactive": [1, 4, 7, 10], "finish_time": 10, "model": "x"}
     open_end = {"active": [0, 5], "inactive": [2], "finish_time": 10}
-    (line, other), _ = convert_file(tmp_path, {"1": entry, "2": open_end}, "fedscale-behave")
+    line, other = convert_file(tmp_path, {"1": entry, "2": open_end}, "fedscale-behave")
     assert line == Line(id="1", on=((3, 4), (6, 7), (9, 10)), period_s=10)
     assert other.on == ((0, 2), (5, 10))
-
-
-def flash(*lines):
-    return {"guid": "g", "model": "m", "messages": "\n".join(f"2020-01-{when}\t{state}" for when, state in lines)}
-
-
-def test_flash_devices_are_on_while_locked_charging_and_on_wifi(tmp_path):
-    trace = flash(
-        ("03 00:00:00", "screen_lock"),
-        ("03 01:00:00", "Wifi"),
-        ("03 02:00:00", "battery_charged_on"),
-        ("03 02:30:00", "87%"),
-        ("03 03:00:00", "4G"),
-        ("03 04:00:00", "wifi"),
-        ("03 05:00:00", "screen_on"),
-        ("03 06:00:00", "screen_unlock"),
-        ("04 00:00:00", "screen_off"),
-    )
-    (line,), left_out = convert_file(tmp_path, {"0": trace}, "flash")
-    assert line == Line(id="g", on=((7200, 10800), (14400, 21600)), period_s=86400)
-    assert not left_out
-
-
-def test_flash_devices_keep_their_hours_relative_to_each_other(tmp_path):
-    """A trace of a day that begins at 20:00 and is on from 22:00 to 02:00 is on from 0 to 2 and from 22 to 24."""
-    trace = flash(
-        ("05 20:00:00", "screen_lock"),
-        ("05 20:00:00", "wifi"),
-        ("05 22:00:00", "battery_charged_on"),
-        ("06 02:00:00", "battery_charged_off"),
-        ("06 20:00:00", "screen_on"),
-    )
-    (line,), _ = convert_file(tmp_path, [trace], "flash")
-    assert line.on == ((0, 7200), (79200, 86400))
-
-
-def test_broken_flash_devices_are_left_out_and_named(tmp_path):
-    good = flash(("03 00:00:00", "wifi"), ("03 01:00:00", "screen_lock"))
-    bad = {
-        "state": flash(("03 00:00:00", "flying"), ("03 01:00:00", "wifi")),
-        "time": {"messages": "yesterday\twifi"},
-        "short": flash(("03 00:00:00", "wifi")),
-        "none": {},
-    }
-    lines, left_out = convert_file(tmp_path, {"good": good, **bad}, "flash")
-    assert [line.on for line in lines] == [()]
-    said = " ".join(left_out)
-    for reason in (
-        "'state' has a state that is not known: 'flying'",
-        "'time' has a line",
-        "without length",
-        "no messages",
-    ):
-        assert reason in said
-    with pytest.raises(BadInput, match="has no devices in the form flash; the first one 'state'"):
-        convert_file(tmp_path, bad, "flash")
 
 
 def test_what_a_trace_lacks_is_lent(tmp_path):
     lender = read_devices(file_of(tmp_path, {"ms_per_sample": 1, "up_kbps": 5}, {"ms_per_sample": 2, "up_kbps": 6}))
     entry = {"active": [0], "inactive": [5], "finish_time": 10}
-    lines, _ = convert_file(tmp_path, {str(i): entry for i in range(3)}, "fedscale-behave", lender)
+    lines = convert_file(tmp_path, {str(i): entry for i in range(3)}, "fedscale-behave", lender)
     assert [(line.ms_per_sample, line.up_kbps, line.on) for line in lines] == [
         (1, 5, ((0, 5),)), (2, 6, ((0, 5),)), (1, 5, ((0, 5),)),
     ]  # fmt: skip
@@ -343,9 +286,9 @@ def test_what_a_trace_lacks_is_lent(tmp_path):
             'is a pickle, which can run anything .* python -c "import json, pickle',
         ),
         (pickle.dumps({"1": 2}, protocol=0), "fedscale-capacity", "is a pickle"),
-        (b"{", "flash", "cannot be read as JSON"),
-        (b"3", "flash", "must hold a table of devices"),
-        ({}, "flash", "has no devices"),
+        (b"{", "fedscale-behave", "cannot be read as JSON"),
+        (b"3", "fedscale-behave", "must hold a table of devices"),
+        ({}, "fedscale-behave", "has no devices"),
         ({"1": {"computation": 0, "communication": 1}}, "fedscale-capacity", "device '1' must have computation"),
         ({"1": {"computation": 3}}, "fedscale-capacity", "must have communication, a number .* it is None"),
         ({"1": 5}, "fedscale-behave", "must have finish_time"),
@@ -399,15 +342,6 @@ def test_shipped_files_are_shown_by_name(capsys):
     assert (found["devices"], found["Mbit/s up"]["min"], found["Mbit/s up"]["max"]) == (60, 10, 60)
 
 
-def test_devices_left_out_are_told(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    good = flash(("03 00:00:00", "wifi"), ("03 01:00:00", "screen_lock"))
-    (tmp_path / "t.json").write_text(json.dumps({"a": good, "b": {}}))
-    code, _, err = run(capsys, "devices", "convert", "t.json", "d.jsonl", "--from", "flash")
-    assert code == 0
-    assert "left out: 1 device; the first: device 'b' has no messages" in err
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -417,8 +351,14 @@ def test_devices_left_out_are_told(capsys, tmp_path, monkeypatch):
         (["make", "bare.jsonl", "--nodes", "3"], "bare.jsonl exists already"),
         (["make", "no/a.jsonl", "--nodes", "3"], "does not exist; create it first"),
         (["make", "a.jsonl", "--nodes", "3", "--seed", "-1"], "seed = -1 must be at least 0"),
-        (["convert", "none.json", "a.jsonl", "--from", "flash"], "none.json cannot be read as JSON: No such file"),
-        (["convert", "bare.jsonl", "a.jsonl", "--from", "flsh"], "--from = 'flsh' is not known; did you mean 'flash'"),
+        (
+            ["convert", "none.json", "a.jsonl", "--from", "fedscale-behave"],
+            "none.json cannot be read as JSON: No such file",
+        ),
+        (
+            ["convert", "bare.jsonl", "a.jsonl", "--from", "fedscale-behav"],
+            "--from = 'fedscale-behav' is not known; did you mean 'fedscale-behave'",
+        ),
     ],
 )
 def test_bad_commands_get_one_line(capsys, tmp_path, monkeypatch, arguments, says):

@@ -122,7 +122,7 @@ def test_el_local_with_everybody_is_complete():
 
 
 def test_a_frozen_el_oracle_is_d_psgd_on_its_graph():
-    frozen = ep.Every(ep.ELOracle(4), 1000)
+    frozen = ep.Every(ep.ELOracle(4), period=1000)
 
     class Fixed:
         def graph(self, n, round, streams):
@@ -320,7 +320,7 @@ def test_a_refused_offer_costs_control_bytes_not_a_model():
 
 def test_a_crashed_node_stands_still_and_is_not_heard():
     run, watch = watched(
-        small(faults=Faults(crashes=(Crash(3, 1, 4),), on_return="keep"), eval=ep.Eval(every=1, samples=50))
+        small(faults=Faults(crashes=(Crash(3, at=1, returns=4),), on_return="keep"), eval=ep.Eval(every=1, samples=50))
     )
     for t in (1, 2, 3):
         assert torch.equal(watch.models[t + 1][3], watch.models[t][3])
@@ -330,7 +330,7 @@ def test_a_crashed_node_stands_still_and_is_not_heard():
 
 
 def test_a_returning_node_adopts_a_live_peers_model():
-    faults = Faults(crashes=(Crash(3, 1, 4),))
+    faults = Faults(crashes=(Crash(3, at=1, returns=4),))
     experiment = small(faults=faults, topology=ep.Isolated(), algorithm=LocalSGD(lr=1e-12, batch_size=1), rounds=5)
     _, watch = watched(experiment)
     plan = watch.plans[4]
@@ -340,7 +340,7 @@ def test_a_returning_node_adopts_a_live_peers_model():
 
 
 def test_adopting_costs_the_donor_a_model():
-    run = ep.simulate(small(faults=Faults(crashes=(Crash(3, 1, 4),)), topology=ep.Isolated()))
+    run = ep.simulate(small(faults=Faults(crashes=(Crash(3, at=1, returns=4),)), topology=ep.Isolated()))
     assert run.records[-1].bytes.model.max == 4 * 650
     assert run.records[-1].bytes.model.mean == pytest.approx(4 * 650 / 12)
 
@@ -350,8 +350,8 @@ def test_adopting_costs_the_donor_a_model():
 @pytest.mark.parametrize("topology", [ep.Ring(), ep.Complete()])
 def test_learning_goes_on_through_all_faults(algorithm, mixing, topology):
     faults = Faults(
-        crashes=(Crash(0, 2, 6),), random_crashes=RandomCrashes(0.05, 2), loss=0.2, blocked=((1, 2),),
-        partitions=(Split(((0, 1, 2, 3, 4, 5),), 3, 6),),
+        crashes=(Crash(0, at=2, returns=6),), random_crashes=RandomCrashes(0.05, rounds_down=2), loss=0.2, blocked=((1, 2),),
+        partitions=(Split(((0, 1, 2, 3, 4, 5),), start=3, end=6),),
     )  # fmt: skip
     run = ep.simulate(
         small(algorithm=algorithm, mixing=mixing, topology=topology, faults=faults, rounds=30, eval=ep.Eval(every=10))
@@ -361,7 +361,7 @@ def test_learning_goes_on_through_all_faults(algorithm, mixing, topology):
 
 
 def test_everybody_may_be_down():
-    run, watch = watched(small(faults=Faults(crashes=tuple(Crash(i, 2, 4) for i in range(12)))))
+    run, watch = watched(small(faults=Faults(crashes=tuple(Crash(i, at=2, returns=4) for i in range(12)))))
     assert torch.equal(watch.models[2], watch.models[4])
     assert run.records[-1].accuracy.mean > 0.2
 
@@ -805,7 +805,7 @@ class Growing(SignSGD):
 def test_a_demanding_algorithm_with_crashes_resumes(tmp_path):
     experiment = small(
         algorithm=Growing(),
-        faults=Faults(crashes=(Crash(2, 1, 3), Crash(4, 4, 6))),
+        faults=Faults(crashes=(Crash(2, at=1, returns=3), Crash(4, at=4, returns=6))),
         checkpoint=ep.Checkpoint(rounds=1),
         rounds=8,
     )
@@ -880,7 +880,7 @@ def test_models_are_read_from_the_directory_as_it_was(tmp_path, monkeypatch):
     assert torch.equal(short.models.rows, ep.simulate(small(rounds=2)).models.rows)
     monkeypatch.chdir(tmp_path)
     ep.simulate(small(rounds=4), "other", resume=True)
-    with pytest.raises(BadInput, match="had 2 rounds: it has gone on"):
+    with pytest.raises(BadInput, match="had 2 rounds: it has continued"):
         kept.models  # noqa: B018
     lost = ep.simulate(small(rounds=2), "here", resume=True)
     shutil.rmtree("here")

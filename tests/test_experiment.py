@@ -23,6 +23,7 @@ from epidemic.experiment import (
     with_settings,
 )
 from epidemic.experiment.differences import BETWEEN_NODES_WITH_OWN_DATA, MEANT, decisive
+from epidemic.experiment.kinds import AXES, page, template
 from epidemic.faults import Crash, Faults, Split
 from epidemic.topology import ELLocal, Every, Ring
 
@@ -56,28 +57,26 @@ def test_the_template_shows_every_key(tmp_path):
         assert getattr(experiment, part) == getattr(ep.Experiment(), part)
 
 
-def test_kinds_named_in_the_template_are_all_there_are():
-    from epidemic.algorithms import ALGORITHMS
-    from epidemic.algorithms.optimisers import OPTIMIZERS
-    from epidemic.algorithms.schedules import SCHEDULES
-    from epidemic.data import PARTITIONS, SOURCES
-    from epidemic.models import MODELS
-    from epidemic.topology import TOPOLOGIES
+@pytest.mark.parametrize("axis", [*AXES.values()], ids=[*AXES])
+def test_kinds_named_in_the_template_are_all_there_are(axis):
+    for kind in axis.kinds:
+        assert re.search(rf"(?<![-\w]){kind}(?![-\w])", TEMPLATE) or axis.table == "clock.links.latency", kind
 
-    for kinds in (TOPOLOGIES, ALGORITHMS, OPTIMIZERS, SCHEDULES, SOURCES, PARTITIONS):
-        for kind in kinds:
-            assert kind in TEMPLATE
-    for kind in MODELS:
-        assert kind in TEMPLATE or kind == "point"  # for theory checks only
+
+def test_the_template_and_the_page_of_all_kinds_are_up_to_date():
+    said = "make them again: python -m epidemic.experiment.kinds"
+    assert template() == TEMPLATE, said
+    assert (ROOT / "docs/kinds.md").read_text() == page(), said
+    assert "{kinds of" not in TEMPLATE
 
 
 @pytest.mark.parametrize(
     "experiment",
     [
         ep.Experiment(),
-        ep.Experiment(name='with "quotes"', topology=Every(ELLocal(3), 4), seeds=[1, 2], model=ep.MLP((3, 4))),
+        ep.Experiment(name='with "quotes"', topology=Every(ELLocal(3), period=4), seeds=[1, 2], model=ep.MLP((3, 4))),
         ep.Experiment(
-            faults=Faults(crashes=(Crash(1, 2, 3), Crash(2, 5)), partitions=(Split(((0, 1), (2,)), 3),), cap=4, max_retries="unlimited")
+            faults=Faults(crashes=(Crash(1, at=2, returns=3), Crash(2, at=5)), partitions=(Split(((0, 1), (2,)), start=3),), cap=4, max_retries="unlimited")
         ),
         ep.Experiment(data=ep.Synthetic(features=3), partition=ep.Explicit(weights=(1.0, 2.0)), nodes=2, topology=Ring()),
         ep.Experiment(data=ep.PythonData(function="a:b", options={"x": 1, "y": [True]}), eval=ep.Eval(samples="all")),
@@ -295,8 +294,8 @@ class Own:
 
 def test_a_class_derived_from_ours_is_a_users_own():
     assert not ep.Experiment(algorithm=Slow()).portable
-    assert not ep.Experiment(topology=Every(Own(1), 2)).portable
-    assert ep.Experiment(topology=Every(Ring(), 2)).portable
+    assert not ep.Experiment(topology=Every(Own(1), period=2)).portable
+    assert ep.Experiment(topology=Every(Ring(), period=2)).portable
     assert same_experiment(ep.Experiment(algorithm=Slow()).table(), ep.Experiment().table())
 
 
@@ -423,4 +422,4 @@ def test_seeds_by_their_number(tmp_path, capsys):
         assert main(["run", str(file), *more]) == 2
         assert message in capsys.readouterr().err
     assert main(["run", str(out)]) == 2
-    assert f"go on with the run in it by --resume {out}" in capsys.readouterr().err
+    assert f"resume the run in it with --resume {out}" in capsys.readouterr().err

@@ -44,11 +44,15 @@ def fault_sets(draw):
     pairs = st.tuples(nodes, nodes).filter(lambda p: p[0] != p[1])
     return Faults(
         crashes=tuple(
-            Crash(i, at, at + 2) for i, at in draw(st.lists(st.tuples(nodes, st.integers(0, 5)), max_size=3))
+            Crash(i, at=at, returns=at + 2) for i, at in draw(st.lists(st.tuples(nodes, st.integers(0, 5)), max_size=3))
         ),
-        random_crashes=draw(st.sampled_from([None, RandomCrashes(0.2), RandomCrashes(0.3, 2), RandomCrashes(1.0, 1)])),
+        random_crashes=draw(
+            st.sampled_from(
+                [None, RandomCrashes(0.2), RandomCrashes(0.3, rounds_down=2), RandomCrashes(1.0, rounds_down=1)]
+            )
+        ),
         blocked=tuple(draw(st.lists(pairs, max_size=6))),
-        partitions=draw(st.sampled_from([(), (Split(((0, 1, 2, 3),), 1, 4),)])),
+        partitions=draw(st.sampled_from([(), (Split(((0, 1, 2, 3),), start=1, end=4),)])),
         loss=draw(st.sampled_from([0.0, 0.3, 1.0])),
         cap=draw(st.sampled_from([None, 0, 1, 3, 15, 99])),
         max_retries=draw(st.sampled_from([0, 1, 3, "unlimited"])),
@@ -189,13 +193,15 @@ def test_a_lost_offer_counts_as_tried():
 
 
 def test_nobody_adopts_across_a_partition():
-    split = Split(((0, 1, 2),), 0, 10)
-    faults = Faults(crashes=(Crash(1, 1, 3), Crash(4, 1, 3)), partitions=(split,), blocked=((1, 0),))
+    split = Split(((0, 1, 2),), start=0, end=10)
+    faults = Faults(
+        crashes=(Crash(1, at=1, returns=3), Crash(4, at=1, returns=3)), partitions=(split,), blocked=((1, 0),)
+    )
     returning, donors = faults.adoptions(6, 3, STREAMS)
     assert returning.tolist() == [1, 4]
     assert donors[0] == 2
     assert donors[1] in (3, 5)
-    alone = Faults(crashes=(Crash(1, 1, 3),), partitions=(Split(((1,),)),))
+    alone = Faults(crashes=(Crash(1, at=1, returns=3),), partitions=(Split(((1,),)),))
     assert alone.adoptions(6, 3, STREAMS)[0].size == 0
 
 
@@ -206,13 +212,13 @@ def test_loss_drops_each_message_independently():
 
 
 def test_scheduled_crashes_and_returns():
-    faults = Faults(crashes=(Crash(3, 2, 5), Crash(4, 1)))
+    faults = Faults(crashes=(Crash(3, at=2, returns=5), Crash(4, at=1)))
     down = [np.flatnonzero(~faults.alive(6, t, STREAMS)).tolist() for t in range(7)]
     assert down == [[], [4], [3, 4], [3, 4], [3, 4], [4], [4]]
 
 
 def test_a_returning_node_adopts_from_a_live_peer_that_is_up_to_date():
-    faults = Faults(crashes=(Crash(3, 2, 5), Crash(1, 0, 5), Crash(0, 3)))
+    faults = Faults(crashes=(Crash(3, at=2, returns=5), Crash(1, at=0, returns=5), Crash(0, at=3)))
     for t in (0, 1, 2, 3, 4, 6):
         assert faults.adoptions(6, t, STREAMS)[0].size == 0
     returning, donors = faults.adoptions(6, 5, STREAMS)
@@ -220,13 +226,13 @@ def test_a_returning_node_adopts_from_a_live_peer_that_is_up_to_date():
     assert set(donors.tolist()) <= {2, 4, 5}
     keep = Faults(crashes=faults.crashes, on_return="keep")
     assert keep.adoptions(6, 5, STREAMS)[0].size == 0
-    everyone = Faults(crashes=tuple(Crash(i, 0, 2) for i in range(3)))
+    everyone = Faults(crashes=tuple(Crash(i, at=0, returns=2) for i in range(3)))
     assert everyone.adoptions(3, 2, STREAMS)[0].size == 0  # nobody to adopt from
 
 
 def test_random_crashes_happen_at_their_rate_and_last_as_long_as_asked():
     n, rounds, p, down = 2000, 40, 0.05, 3
-    faults = Faults(random_crashes=RandomCrashes(p, down))
+    faults = Faults(random_crashes=RandomCrashes(p, rounds_down=down))
     alive = np.array([faults.alive(n, t, STREAMS) for t in range(rounds)])
     crashes = (alive[:-1] & ~alive[1:]).sum()
     exposed = alive[:-1].sum()
@@ -247,7 +253,7 @@ def test_random_crashes_for_good():
 
 
 def test_partitions_come_and_go():
-    faults = Faults(partitions=(Split(((0, 1), (2, 3)), 1, 3),))
+    faults = Faults(partitions=(Split(((0, 1), (2, 3)), start=1, end=3),))
     crossing = []
     for t in range(5):
         g = faults.deliver(Complete().graph(6, t, STREAMS), t, STREAMS).graph.explicit()
@@ -267,13 +273,13 @@ def test_partitions_come_and_go():
         (lambda: Faults(max_retries=-1), "faults.max_retries = -1 must be at least 0"),
         (lambda: Faults(max_retries="all"), "faults.max_retries = 'all' must be a whole number"),
         (lambda: Faults(on_return="hide"), "faults.on_return = 'hide' is not known"),
-        (lambda: Crash(1, 5, 5), "returns = 5 must be later than at = 5"),
-        (lambda: Crash(-1, 5), "node = -1 must be at least 0"),
+        (lambda: Crash(1, at=5, returns=5), "returns = 5 must be later than at = 5"),
+        (lambda: Crash(-1, at=5), "node = -1 must be at least 0"),
         (lambda: RandomCrashes(2), "probability = 2 must be at most 1"),
-        (lambda: RandomCrashes(0.1, 0), "rounds_down = 0 must be at least 1"),
+        (lambda: RandomCrashes(0.1, rounds_down=0), "rounds_down = 0 must be at least 1"),
         (lambda: Split(((0, 1), (1, 2))), "must not share nodes"),
-        (lambda: Split((), 5, 4), "end = 4 must be later than start = 5"),
-        (lambda: Faults(crashes=(Crash(10, 1),)).check(10), "names node 10, but nodes are numbered 0 to 9"),
+        (lambda: Split((), start=5, end=4), "end = 4 must be later than start = 5"),
+        (lambda: Faults(crashes=(Crash(10, at=1),)).check(10), "names node 10, but nodes are numbered 0 to 9"),
         (lambda: Faults(blocked=((1, 1),)).check(10), "pairs node 1 with itself"),
         (lambda: build({"los": 0.1}, Faults, "faults"), "faults.los is not a known key; did you mean 'loss'?"),
         (lambda: build({"cap": "many"}, Faults, "faults"), "faults.cap"),
@@ -293,6 +299,6 @@ def test_faults_from_a_table():
              "partitions": [{"groups": [[0, 1], [2]], "start": 3}], "random_crashes": {"probability": 0.1}}  # fmt: skip
     faults = build(table, Faults, "faults")
     assert faults == Faults(
-        crashes=(Crash(1, 2, 4),), blocked=((0, 1),), max_retries="unlimited", cap=3, loss=0.1,
-        partitions=(Split(((0, 1), (2,)), 3),), random_crashes=RandomCrashes(0.1),
+        crashes=(Crash(1, at=2, returns=4),), blocked=((0, 1),), max_retries="unlimited", cap=3, loss=0.1,
+        partitions=(Split(((0, 1), (2,)), start=3),), random_crashes=RandomCrashes(0.1),
     )  # fmt: skip

@@ -25,7 +25,7 @@ D = 650
 
 def small(**changes):
     fields = {
-        "nodes": 9, "rounds": 6, "topology": ep.Fragments(ep.ELLocal(3), 4), "data": ep.Digits(), "partition": ep.IID(),
+        "nodes": 9, "rounds": 6, "topology": ep.Fragments(ep.ELLocal(3), k=4), "data": ep.Digits(), "partition": ep.IID(),
         "model": ep.Logistic(), "algorithm": ep.LocalSGD(lr=0.1, local_steps=2, batch_size=4),
         "eval": ep.Eval(every=3, samples=100), "runtime": ep.Runtime(strategy="per-node"),
     }  # fmt: skip
@@ -47,7 +47,9 @@ class Watch(Callback):
             raise KeyboardInterrupt
 
 
-FAULTY = ep.Faults(loss=0.2, cap=4, crashes=(ep.Crash(1, 1, 4),), random_crashes=ep.RandomCrashes(0.05, 2))
+FAULTY = ep.Faults(
+    loss=0.2, cap=4, crashes=(ep.Crash(1, at=1, returns=4),), random_crashes=ep.RandomCrashes(0.05, rounds_down=2)
+)
 
 
 @pytest.mark.parametrize(
@@ -56,12 +58,12 @@ FAULTY = ep.Faults(loss=0.2, cap=4, crashes=(ep.Crash(1, 1, 4),), random_crashes
         (ep.ELLocal(3), FAULTY),
         (ep.Ring(), ep.Faults()),
         (ep.Complete(), FAULTY),
-        (ep.Every(ep.ELOracle(4), 2), ep.Faults()),
+        (ep.Every(ep.ELOracle(4), period=2), ep.Faults()),
     ],
 )
 def test_one_fragment_is_the_inner_topology_to_the_last_byte(inner, faults):
     one, alone = (
-        ep.simulate(small(topology=t, faults=faults, mixing="uniform")) for t in (ep.Fragments(inner, 1), inner)
+        ep.simulate(small(topology=t, faults=faults, mixing="uniform")) for t in (ep.Fragments(inner, k=1), inner)
     )
     assert torch.equal(one.models.rows, alone.models.rows)
     assert one.records == alone.records
@@ -117,7 +119,7 @@ def test_each_part_is_mixed_by_its_own_weights(faults):
 def test_contraction_of_each_coordinate_is_that_of_the_inner_topology():
     """(96, 7), 8 fragments, at 5 sigma: beta around the old mean, and the variation from round to round is smaller."""
     n, k, rounds = 96, 8, 40
-    experiment = ep.Experiment(nodes=n, topology=ep.Fragments(ep.ELLocal(7), k))
+    experiment = ep.Experiment(nodes=n, topology=ep.Fragments(ep.ELLocal(7), k=k))
     found, whole = [], []
     for t in range(rounds):
         streams = Streams(7)
@@ -165,7 +167,7 @@ def test_a_file_runs_and_goes_on_to_the_same_bytes(tmp_path):
     )
     assert main(["run", str(tmp_path / "e.toml"), "--out", str(tmp_path / "whole"), "--quiet"]) == 0
     experiment = ep.load(tmp_path / "whole" / "experiment.toml")
-    assert experiment.topology == ep.Fragments(ep.ELLocal(3), 4)
+    assert experiment.topology == ep.Fragments(ep.ELLocal(3), k=4)
     with pytest.raises(Interrupted):
         ep.simulate(experiment, tmp_path / "parts", callbacks=Watch(stop=3))
     ep.simulate(experiment, tmp_path / "parts", resume=True)
@@ -194,9 +196,9 @@ class Messages(ep.Defaults):
     [
         ({"clock": Clock(compute=ConstantCompute(0.1))}, 'under one use algorithm.kind = "divshare"'),
         ({"compression": Int8()}, "leave one of them out"),
-        ({"algorithm": ep.PushSum(), "topology": ep.Fragments(ep.ELLocal(5), 2)}, "use its inner topology alone"),
-        ({"topology": ep.Every(ep.Fragments(ep.ELLocal(3), 2), 2)}, "make it the outermost"),
-        ({"topology": ep.Fragments(ep.ELLocal(9), 2)}, "topology.s = 9 must be at most nodes - 1 = 8"),
+        ({"algorithm": ep.PushSum(), "topology": ep.Fragments(ep.ELLocal(5), k=2)}, "use its inner topology alone"),
+        ({"topology": ep.Every(ep.Fragments(ep.ELLocal(3), k=2), period=2)}, "make it the outermost"),
+        ({"topology": ep.Fragments(ep.ELLocal(9), k=2)}, "topology.s = 9 must be at most nodes - 1 = 8"),
     ],
 )
 def test_what_does_not_fit_is_one_line(changes, message):
@@ -207,7 +209,7 @@ def test_what_does_not_fit_is_one_line(changes, message):
 def test_what_cannot_be_deployed_or_asked_for_is_one_line():
     with pytest.raises(ep.BadInput, match=r'deployed nodes send parts of models with algorithm\.kind = "divshare"'):
         check_deployable(small())
-    check_deployable(small(topology=ep.Fragments(ep.ELLocal(3), 1)))
+    check_deployable(small(topology=ep.Fragments(ep.ELLocal(3), k=1)))
     with pytest.raises(ep.BadInput, match=r"asks for messages as a whole \(inbox\.each\)"):
         small(algorithm=Messages())
     for table, said in (({"k": 0}, "topology.k = 0 must be at least 1"), ({"inner": 3}, "must be a topology")):
@@ -225,4 +227,4 @@ def test_more_parts_than_numbers_are_refused_before_a_round_of_each_is_planned()
     with pytest.raises(
         ep.BadInput, match=r"a model of 650 numbers cannot be cut into 1000000000 parts; use at most 650"
     ):
-        ep.simulate(small(topology=ep.Fragments(ep.ELLocal(3), 10**9)))
+        ep.simulate(small(topology=ep.Fragments(ep.ELLocal(3), k=10**9)))

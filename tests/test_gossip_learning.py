@@ -206,7 +206,11 @@ def accounts():
     return st.one_of(
         st.just(ep.Tokens("proactive")),
         st.integers(1, 20).map(lambda C: ep.Tokens("simple", C=C)),
-        st.builds(lambda name, pair: ep.Tokens(name, *pair), st.sampled_from(["generalised", "randomised"]), pairs),
+        st.builds(
+            lambda name, pair: ep.Tokens(name, A=pair[0], C=pair[1]),
+            st.sampled_from(["generalised", "randomised"]),
+            pairs,
+        ),
     )
 
 
@@ -234,7 +238,7 @@ def test_an_account_never_sends_more_than_was_saved(tokens, events):
 
 
 def test_the_values_of_the_specification():
-    generalised, randomised = ep.Tokens("generalised", 5, 10), ep.Tokens("randomised", 10, 20)
+    generalised, randomised = ep.Tokens("generalised", A=5, C=10), ep.Tokens("randomised", A=10, C=20)
     assert [generalised.reactive(10, useful, 0) for useful in (True, False)] == [2, 1]
     assert generalised.reactive(0, True, 0) == 0
     assert [randomised.proactive(a) for a in (0, 9, 10, 20)] == [0, 0, pytest.approx(1 / 11), 1]
@@ -243,7 +247,7 @@ def test_the_values_of_the_specification():
 
 
 @pytest.mark.parametrize(
-    "tokens", [ep.Tokens("simple", C=5), ep.Tokens("generalised", 2, 6), ep.Tokens("randomised", 3, 8)]
+    "tokens", [ep.Tokens("simple", C=5), ep.Tokens("generalised", A=2, C=6), ep.Tokens("randomised", A=3, C=8)]
 )
 def test_nodes_keep_their_accounts_and_nobody_starves(tokens):
     world = World(ep.GossipLearning(tokens=tokens), [np.zeros(1)] * 12, el_local(12, 1)).run(60 * PERIOD)
@@ -270,7 +274,7 @@ def test_what_is_handled_is_answered_at_once_while_there_are_tokens():
 
 @pytest.mark.parametrize(("age", "sent"), [(8, 1), (9, 2), (10, 2)])
 def test_a_message_that_is_as_old_as_the_own_model_is_useful(age, sent):
-    tokens = ep.Tokens("generalised", 5, 10)
+    tokens = ep.Tokens("generalised", A=5, C=10)
     world = World(ep.GossipLearning(tokens=tokens), [np.zeros(1)] * 2, lambda node, _: [1 - node], delay=lambda *_: 10)
     node = world.nodes[0]
     node.balance, node.ages = 10, [9]

@@ -350,7 +350,7 @@ def test_a_file_runs_and_goes_on_to_the_same_bytes(tmp_path, capsys, kind):
         "clip": 2.0,
         "weight_decay": 1e-4,
     }
-    faults = {"faults": ep.Faults(loss=0.1, crashes=(ep.Crash(1, 2, 4),)), "topology": ep.ELLocal(4)}
+    faults = {"faults": ep.Faults(loss=0.1, crashes=(ep.Crash(1, at=2, returns=4),)), "topology": ep.ELLocal(4)}
     lossy = faults if kind in ("qg-momentum", "push-pull") else {}
     experiment = small(algorithm_from({"kind": kind, "lr": 0.1, **more}), **lossy)
     file = tmp_path / "e.toml"
@@ -375,7 +375,7 @@ def test_rounds_under_the_clock_give_the_same_models(kind):
 @pytest.mark.parametrize("topology", [ep.ELLocal(3), ep.Complete()], ids=str)
 def test_quasi_global_momentum_without_momentum_is_local_sgd_to_the_last_bit(topology):
     settings = {"lr": 0.1, "local_steps": 2, "weight_decay": 0.01, "clip": 1.0}
-    faults = ep.Faults(loss=0.2, crashes=(ep.Crash(1, 2, 4),))
+    faults = ep.Faults(loss=0.2, crashes=(ep.Crash(1, at=2, returns=4),))
     a = ep.simulate(small(ep.QGMomentum(b=0.0, **settings), topology=topology, faults=faults))
     b = ep.simulate(small(ep.LocalSGD(**settings), topology=topology, faults=faults))
     assert torch.equal(a.models.rows, b.models.rows)
@@ -406,11 +406,11 @@ BALANCED = ["exact-diffusion", "gradient-tracking"]
     ("changes", "message"),
     [
         ({"topology": ep.ELLocal(3)}, 'topology.kind = "el-local" with mixing = "uniform"'),
-        ({"topology": ep.Every(ep.ELLocal(3), 3)}, 'use algorithm.kind = "push-pull"'),
+        ({"topology": ep.Every(ep.ELLocal(3), period=3)}, 'use algorithm.kind = "push-pull"'),
         ({"topology": ep.ErdosRenyi(), "mixing": "uniform"}, 'topology.kind = "erdos-renyi" with mixing = "uniform"'),
         ({"mixing": "samples"}, 'mixing = "samples"'),
         ({"faults": ep.Faults(loss=0.1)}, "faults.loss"),
-        ({"faults": ep.Faults(crashes=(ep.Crash(1, 2, 4),))}, "faults.crashes"),
+        ({"faults": ep.Faults(crashes=(ep.Crash(1, at=2, returns=4),))}, "faults.crashes"),
         ({"faults": ep.Faults(cap=3)}, "faults.cap"),
         ({"faults": ep.Faults(blocked=((0, 1),))}, "faults.blocked"),
         ({"clock": Clock(close=CloseDeadline(seconds=1.0))}, 'clock.close.kind = "deadline" loses messages'),
@@ -426,15 +426,66 @@ def test_what_makes_them_inexact_is_refused_with_the_alternative(kind, changes, 
     assert "\n" not in str(refusal.value)
 
 
+ONE_WAY = [
+    ep.Exponential(),
+    ep.OnePeerExponential(),
+    ep.DEquiStatic(3),
+    ep.ODEquiDyn(),
+    ep.Every(ep.Exponential(), period=2),
+]
+
+
 @pytest.mark.parametrize("kind", BALANCED)
 @pytest.mark.parametrize(
     "topology",
-    [ep.ELOracle(3), ep.Ring(), ep.Torus(), ep.Regular(3), ep.Exponential(), ep.OnePeerExponential(), ep.ErdosRenyi(), ep.Complete(),
-     ep.UEquiStatic(3), ep.DEquiStatic(3), ep.ODEquiDyn(), ep.OUEquiDyn(), ep.Every(ep.ELOracle(3), 4)],
+    [ep.ELOracle(3), ep.Ring(), ep.Torus(), ep.Regular(3), ep.ErdosRenyi(), ep.Complete(), ep.UEquiStatic(3), ep.OUEquiDyn(),
+     ep.Base(2), ep.Hypercube(), ep.Matcha(ep.Ring()), ep.Every(ep.ELOracle(3), period=4)],
     ids=str,
 )  # fmt: skip
-def test_balanced_graphs_are_taken(kind, topology):
+def test_symmetric_graphs_are_taken(kind, topology):
     small(kind, topology=topology, nodes=16)
+
+
+@pytest.mark.parametrize("topology", ONE_WAY, ids=str)
+def test_balanced_graphs_that_go_one_way_are_for_gradient_tracking_only(topology):
+    small("gradient-tracking", topology=topology, nodes=16)
+    with pytest.raises(ep.BadInput) as refusal:
+        small("exact-diffusion", topology=topology, nodes=16)
+    assert str(refusal.value).startswith(f'topology.kind = "{topology.__struct_config__.tag}"')
+    assert "needs symmetric weights" in str(refusal.value)
+    assert 'use algorithm.kind = "gradient-tracking"' in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+class OneWay:
+    """A topology of a user's own, which does not say that its links go one way."""
+
+    def graph(self, n, round, streams):
+        return ep.Exponential().graph(n, round, streams)
+
+
+def test_weights_that_are_not_symmetric_are_seen_where_a_topology_says_nothing():
+    small("gradient-tracking", topology=OneWay(), nodes=16)
+    with pytest.raises(ep.BadInput, match="needs symmetric weights"):
+        small("exact-diffusion", topology=OneWay(), nodes=16)
+
+
+def test_why_exact_diffusion_is_refused_on_graphs_that_go_one_way():
+    exact, tracking = (
+        Play(algorithm, ep.Exponential(), 96, 300).all()[1]
+        for algorithm in (ep.ExactDiffusion(), ep.GradientTracking())
+    )
+    assert exact[0] > 1
+    assert max(tracking) < 1e-18
+
+
+def test_gradient_tracking_does_badly_on_two_one_way_links_a_node():
+    """As docs/algorithms.md says; local SGD does not."""
+    tracking, plain = (
+        Play(algorithm, ep.DEquiStatic(2), 96, 300).all()[1] for algorithm in (ep.GradientTracking(), ep.LocalSGD())
+    )
+    assert tracking[0] > 1
+    assert plain[0] < 0.05
 
 
 @pytest.mark.parametrize("kind", ["exact-diffusion", "gradient-tracking", "push-pull"])

@@ -6,7 +6,7 @@ import pytest
 
 from epidemic import theory
 from epidemic.cli import main
-from epidemic.report.hostile import risk_figure, several
+from epidemic.report.topologies import risk_figure, several
 
 
 def run(capsys, *arguments):

@@ -164,7 +164,7 @@ def test_keys_by_command(tmp_path, capsys):
 
 def test_bad_input_of_keys(root, tmp_path, capsys):
     assert "exists already" in problem(capsys, "keys", "init", root, "--hosts", "a")
-    assert "--hosts names nobody" in problem(capsys, "keys", "init", tmp_path / "x", "--hosts", ",")
+    assert "--hosts is empty" in problem(capsys, "keys", "init", tmp_path / "x", "--hosts", ",")
     assert "--days = 0 must be at least 1" in problem(
         capsys, "keys", "init", tmp_path / "x", "--hosts", "a", "--days", 0
     )
@@ -217,7 +217,7 @@ def test_cluster_init_makes_a_folder_for_each_place(tmp_path, capsys):
         (
             "a:1",
             ["network.coin=committed", "network.close.kind=barrier"],
-            'with "committed" nobody knows whom to wait for',
+            'with "committed" in-neighbours are unknown',
         ),
         ("a:1", ["network.coin=committed", "faults.cap=2"], 'coin = "committed" does not go with faults.cap'),
         (
@@ -241,7 +241,7 @@ def test_cluster_init_makes_a_folder_for_each_place(tmp_path, capsys):
         ("a:1", ["network.close=deadline"], 'use network.close = {kind = "adaptive", deadline = 30.0}'),
         ("a:1", ["network.deadline=5"], "network.deadline is called network.close.deadline"),
         ("a:1", ["network.close.kind=quorum", "network.close.q=0.5"], "give it a network.close.deadline in seconds"),
-        ("a:1", ["network.close.kind=global"], 'network.close.kind = "global" needs somebody who sees'),
+        ("a:1", ["network.close.kind=global"], 'network.close.kind = "global" needs a view of all nodes'),
         (
             "a:1",
             ["network.close.kind=schedule", "network.close.seconds=1"],

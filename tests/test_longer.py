@@ -20,7 +20,7 @@ from epidemic.study.comparison import run_methods
 SHORT = ep.Experiment(
     name="longer", nodes=8, rounds=10, topology=ep.ELLocal(3), data=ep.Digits(), partition=ep.IID(), model=ep.Logistic(),
     algorithm=ep.LocalSGD(lr=0.1, local_steps=2, momentum=0.5), eval=ep.Eval(every=7, samples=50),
-    faults=ep.Faults(crashes=(ep.Crash(1, 9, 12),)),
+    faults=ep.Faults(crashes=(ep.Crash(1, at=9, returns=12),)),
 )  # fmt: skip
 RESULTS = ("records.jsonl", "models.safetensors", "summary.json", "nodes.json", "state.json")
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_is_refused_with_the_numbers(tmp_path, capsys):
         assert err.count("\n") == 1
     (out / "seed-1" / "checkpoint.safetensors").unlink()
     assert main(["run", "--resume", str(out), "--set", "rounds=5"]) == 2
-    assert "cannot go on from 3 to 5 rounds: its checkpoint.safetensors was deleted" in capsys.readouterr().err
+    assert "cannot continue from 3 to 5 rounds: its checkpoint.safetensors was deleted" in capsys.readouterr().err
     assert ep.load(out / "experiment.toml").rounds == 3
     assert main(["run", "--resume", str(out), "--quiet"]) == 0
 

@@ -11,7 +11,7 @@ from epidemic.core.errors import argument, for_the_command_line
 from pages import ROOT
 
 SOURCE = ROOT / "src" / "epidemic"
-FOR_COMMANDS = ("cli/", "deploy/", "study/slurm/", "web/", "study/reproduce/", "estimate/gpus.py")
+FOR_COMMANDS = ("cli/", "deploy/", "study/slurm/", "web/", "study/reproduce/", "estimate/planning.py")
 """What only commands call: there is no Python argument to name."""
 OF_TEXTS = {"study/sweep.py": ("parse_grid", "grid_jobs"), "study/comparison.py": ("refuse_idle_settings",),
             "experiment/files.py": ("numbered_seeds",), "experiment/differences.py": ("check_node_setting", "check_run_setting")}  # fmt: skip
@@ -69,7 +69,7 @@ def test_python_and_commands_say_the_same_in_their_own_words(tmp_path, capsys):
     ep.compare({"a": experiment}, tmp_path / "methods")
     with pytest.raises(ep.BadInput) as problem:
         ep.compare({"a": experiment}, tmp_path / "methods")
-    assert "go on with resume=True or choose another out" in str(problem.value)
+    assert "resume with resume=True or choose another out" in str(problem.value)
     with pytest.raises(ep.BadInput) as problem:
         ep.sweep(experiment, {"nodes": [4]}, seeds=0)
     assert "--" not in str(problem.value)

@@ -98,7 +98,7 @@ def folder(tmp_path, monkeypatch):
 def test_all_that_the_object_has_is_taken_over_and_a_file_holds_it(folder):
     experiment = load(folder / "e.toml")
     algorithm = experiment.algorithm
-    assert algorithm == ep.PythonAlgorithm("my_algorithm:Gossip", {"lr": 0.25})
+    assert algorithm == ep.PythonAlgorithm("my_algorithm:Gossip", options={"lr": 0.25})
     assert (algorithm.local_steps, algorithm.batch_size, algorithm.sampling) == (2, 3, "epoch")
     assert cautions(algorithm, experiment.topology) == ["gossip over ELLocal"]
     assert experiment.portable

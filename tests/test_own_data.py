@@ -15,7 +15,7 @@ import epidemic as ep
 from epidemic.cli import main
 from epidemic.core.errors import BadInput
 from epidemic.core.rng import Streams
-from epidemic.data import as_dataset, parquet
+from epidemic.data import as_dataset, image_tables
 from epidemic.learner.task import squared_error
 from epidemic.runtime.setup import prepare
 
@@ -580,8 +580,8 @@ def test_wrong_tables_of_pictures_are_named(tmp_path, written, settings, message
 
 
 def test_rows_are_counted_over_all_batches_of_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet, "BATCH", 4)
-    monkeypatch.setattr(parquet, "BLOCK", 2)
+    monkeypatch.setattr(image_tables, "BATCH", 4)
+    monkeypatch.setattr(image_tables, "BLOCK", 2)
     stored = [{"bytes": png(i)} for i in range(11)]
     write_pictures(tmp_path / "train.parquet", [0, 1] * 5 + [0], pictures=stored)
     write_pictures(tmp_path / "test.parquet", [0, 1])

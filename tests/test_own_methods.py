@@ -1,17 +1,18 @@
 """Methods of a user's own beside others: in figures and in the report they are methods, each with a name and a colour of its own."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
 
 import epidemic as ep
 from epidemic.report.page import page
-from epidemic.report.palette import KINDS, USED, WORDS, LineStyle, looks_of_methods
+from epidemic.report.palette import LOOKS, WORDS, LineStyle, colour_name, look_of, looks_of_methods
 from epidemic.report.results import read_results
 from epidemic.report.settings import METHOD, settings_of
-from epidemic.report.style import METHODS, line_of
 from epidemic.report.style import WORDS as WORD_COLOURS
+from epidemic.report.style import line, line_of
 
 
 class Shift:
@@ -85,7 +86,7 @@ def test_own_topologies_at_several_settings_are_a_sweep(tmp_path):
 
 
 def test_methods_that_are_not_of_the_paper_have_colours_that_nobody_else_has():
-    for known in itertools.chain([()], itertools.combinations(KINDS, 1), itertools.combinations(KINDS, 2)):
+    for known in itertools.chain([()], itertools.combinations(LOOKS, 1), itertools.combinations(LOOKS, 2)):
         kinds = [*known, "own", "own", "another", "own"]
         lines = [line_of(look) for look in looks_of_methods(kinds)]
         theirs = {line["color"] for line in lines[: len(known)]}
@@ -105,11 +106,14 @@ def test_many_methods_of_ones_own_differ_in_dashes_too():
     assert len(set(lines)) == 9
 
 
-def test_the_colours_that_methods_use_are_known():
-    assert set(USED) == set(KINDS)
+def test_every_kind_has_a_look_also_one_that_nobody_has_chosen_a_colour_for():
     assert len(WORD_COLOURS) == WORDS
-    for kind, word in USED.items():
-        assert METHODS[kind][0] == WORD_COLOURS[word]
+    for kind in (*LOOKS, "star", "complete (all-reduce)"):
+        word, dashes, width = look_of(kind)
+        assert line(kind) == {"color": WORD_COLOURS[word], "linestyle": dashes, "linewidth": width}
+    assert colour_name("ring") == "m-ring"
+    assert re.fullmatch("w[0-7]", colour_name("star"))  # the same in every process: from the name
+    assert look_of("complete (all-reduce)")[0] == look_of("complete")[0]
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import epidemic as ep
-from epidemic.callbacks.named import listeners
+from epidemic.callbacks.base import listeners
 from epidemic.cli import main
 from epidemic.experiment import load, node_agreement, same_experiment, to_toml
 from epidemic.report.results import read_results

@@ -96,7 +96,7 @@ def folder(tmp_path, monkeypatch):
 def test_all_that_the_object_has_is_taken_over_and_a_file_holds_it(folder):
     experiment = load(folder / "e.toml")
     topology = experiment.topology
-    assert topology == ep.PythonTopology("my_topology:Star", {"hub": 2})
+    assert topology == ep.PythonTopology("my_topology:Star", options={"hub": 2})
     assert (natural_mixing(topology), is_static(topology), is_random(topology)) == ("metropolis-hastings", True, False)
     assert expected(topology, 6, Streams(1)) == Expected(sigma2=0.25)
     assert topology.graph(6, 0, Streams(1)).into(2).tolist() == [0, 1, 3, 4, 5]

@@ -56,11 +56,11 @@ def factor(plan):
     [
         (Uniform(48), ep.ELLocal(7), theory.beta_aware(96, 7, 48)),
         (Uniform(10), ep.ELLocal(7), theory.beta_aware(96, 7, 10)),
-        (Uniform(48, "blind"), ep.ELLocal(7), theory.beta_blind_of(96, 7, 48)),
-        (Uniform(48, "blind"), ep.ELOracle(7), theory.alpha_blind_of(96, 7, 48)),
-        (Bernoulli(0.5, "blind"), ep.ELLocal(7), theory.beta_blind(96, 7, 0.5)),
-        (Bernoulli(0.8, "blind"), ep.ELLocal(7), theory.beta_blind(96, 7, 0.8)),
-        (Bernoulli(0.5, "blind"), ep.ELOracle(7), theory.alpha_blind(96, 7, 0.5)),
+        (Uniform(48, links="blind"), ep.ELLocal(7), theory.beta_blind_of(96, 7, 48)),
+        (Uniform(48, links="blind"), ep.ELOracle(7), theory.alpha_blind_of(96, 7, 48)),
+        (Bernoulli(0.5, links="blind"), ep.ELLocal(7), theory.beta_blind(96, 7, 0.5)),
+        (Bernoulli(0.8, links="blind"), ep.ELLocal(7), theory.beta_blind(96, 7, 0.8)),
+        (Bernoulli(0.5, links="blind"), ep.ELOracle(7), theory.alpha_blind(96, 7, 0.5)),
     ],
 )
 def test_the_planner_has_the_exact_factors(participation, topology, exact):
@@ -81,8 +81,8 @@ def test_el_oracle_among_the_active_has_its_factor_in_every_round(m):
     ("participation", "exact"),
     [
         (Uniform(8), theory.beta_aware(12, 3, 8)),
-        (Uniform(8, "blind"), theory.beta_blind_of(12, 3, 8)),
-        (Bernoulli(0.6, "blind"), theory.beta_blind(12, 3, 0.6)),
+        (Uniform(8, links="blind"), theory.beta_blind_of(12, 3, 8)),
+        (Bernoulli(0.6, links="blind"), theory.beta_blind(12, 3, 0.6)),
     ],
 )
 def test_the_factor_is_the_same_wherever_the_models_differ(participation, exact):
@@ -102,7 +102,7 @@ def test_everybody_takes_part_equally_often():
 
 def test_messages_to_those_who_take_no_part_are_wasted_in_their_share():
     sent = lost = 0
-    for plan in plans(100, 96, ep.ELLocal(7), Uniform(48, "blind")):
+    for plan in plans(100, 96, ep.ELLocal(7), Uniform(48, links="blind")):
         assert plan.delivery.models_sent.sum() == 48 * 7
         sent, lost = sent + plan.delivery.models_sent.sum(), lost + plan.delivery.lost.sum()
     share = (96 - 48) / 95
@@ -120,17 +120,26 @@ def test_who_is_drawn_never_changes():
 
 # -- laws -------------------------------------------------------------------------------------------------------------
 
-KINDS = [Uniform(9), Uniform(9, "blind"), Bernoulli(0.5), Bernoulli(0.5, "blind"), Teleportation(10), Uniform(16)]
+KINDS = [
+    Uniform(9),
+    Uniform(9, links="blind"),
+    Bernoulli(0.5),
+    Bernoulli(0.5, links="blind"),
+    Teleportation(10),
+    Uniform(16),
+]
 
 
 @st.composite
 def fault_sets(draw):
     cap = draw(st.sampled_from([None, 0, 2, 99]))
     return Faults(
-        crashes=tuple(Crash(i, at, at + 2) for i, at in draw(st.sampled_from([(), ((1, 0), (2, 1), (3, 2))]))),
-        random_crashes=draw(st.sampled_from([None, RandomCrashes(0.3, 2)])),
+        crashes=tuple(
+            Crash(i, at=at, returns=at + 2) for i, at in draw(st.sampled_from([(), ((1, 0), (2, 1), (3, 2))]))
+        ),
+        random_crashes=draw(st.sampled_from([None, RandomCrashes(0.3, rounds_down=2)])),
         blocked=draw(st.sampled_from([(), ((0, 1), (4, 7))])),
-        partitions=draw(st.sampled_from([(), (Split(((0, 1, 2, 3, 4, 5),), 1, 4),)])),
+        partitions=draw(st.sampled_from([(), (Split(((0, 1, 2, 3, 4, 5),), start=1, end=4),)])),
         loss=draw(st.sampled_from([0.0, 0.3, 1.0])),
         cap=cap,
         max_retries=draw(st.sampled_from([0, 3, "unlimited"])) if cap is not None else Faults().max_retries,
@@ -168,7 +177,7 @@ def test_who_takes_no_part_neither_sends_nor_hears(participation, faults, topolo
         assert d.alive[plan.donors].all()
 
 
-@pytest.mark.parametrize("participation", [Uniform(16), Uniform(16, "blind"), Bernoulli(1.0), Teleportation(16)])
+@pytest.mark.parametrize("participation", [Uniform(16), Uniform(16, links="blind"), Bernoulli(1.0), Teleportation(16)])
 @pytest.mark.parametrize("topology", [ep.ELLocal(4), ep.Ring(), ep.ODEquiDyn()])
 def test_if_everybody_takes_part_it_is_as_if_nothing_was_said(participation, topology):
     for with_all, plan in zip(plans(4, 16, topology, participation), plans(4, 16, topology), strict=True):
@@ -232,7 +241,9 @@ def test_each_model_is_fetched_once():
 
 
 def test_where_the_holder_is_down_another_model_is_fetched():
-    faults = Faults(random_crashes=RandomCrashes(0.15, 2), partitions=(Split((tuple(range(12)),), 5, 9),))
+    faults = Faults(
+        random_crashes=RandomCrashes(0.15, rounds_down=2), partitions=(Split((tuple(range(12)),), start=5, end=9),)
+    )
     made = plans(40, 24, ep.ELLocal(3), Teleportation(8), faults=faults)
     copied = 0
     for before, plan in itertools.pairwise(made):
@@ -294,7 +305,7 @@ class Watch(Callback):
 
 def test_who_takes_no_part_stands_still():
     watch = Watch()
-    ep.simulate(experiment(12, ep.ELLocal(3), Uniform(6, "blind")), callbacks=watch)
+    ep.simulate(experiment(12, ep.ELLocal(3), Uniform(6, links="blind")), callbacks=watch)
     for plan, before, after in zip(watch.plans, watch.models[:-1], watch.models[1:], strict=True):
         moved = (before != after).any(dim=1).numpy()
         assert (moved == plan.delivery.alive).all()
@@ -388,7 +399,7 @@ def test_push_sum_among_those_who_take_part_keeps_its_mass():
 
 
 def test_a_node_that_returns_takes_a_model_in_a_round_in_which_it_takes_part():
-    faults = Faults(random_crashes=RandomCrashes(0.2, 1))
+    faults = Faults(random_crashes=RandomCrashes(0.2, rounds_down=1))
     fetched = [len(plan.returning) for plan in plans(60, 16, ep.ELLocal(3), Uniform(8), faults=faults)]
     usual = [len(plan.returning) for plan in plans(60, 16, ep.ELLocal(3), faults=faults)]
     assert 0 < sum(fetched) < sum(usual)
@@ -401,7 +412,7 @@ def test_a_node_that_returns_takes_a_model_in_a_round_in_which_it_takes_part():
     ("make", "message"),
     [
         (lambda: Uniform(0), "participation.m = 0 must be at least 1"),
-        (lambda: Uniform(4, "seen"), "participation.links = 'seen' is not known"),
+        (lambda: Uniform(4, links="seen"), "participation.links = 'seen' is not known"),
         (lambda: Bernoulli(0.0), "participation.p = 0.0 must be greater than 0"),
         (lambda: Bernoulli(1.5), "participation.p = 1.5 must be at most 1"),
         (lambda: experiment(12, ep.ELLocal(3), Uniform(13)), "participation.m = 13 must be at most nodes = 12"),
@@ -415,10 +426,10 @@ def test_a_node_that_returns_takes_a_model_in_a_round_in_which_it_takes_part():
         (lambda: experiment(12, ep.Ring(), Uniform(6)), 'graphs that stay; use links = "blind", kind = "teleportation"'),
         (lambda: experiment(12, ep.Torus(), Uniform(9)), 'graphs that stay; use links = "blind"'),
         (lambda: experiment(12, ep.Torus(), Bernoulli(0.5)), 'graphs that stay; use links = "blind"'),
-        (lambda: experiment(12, ep.Every(ep.ELLocal(3), 2), Uniform(6)), "graphs that stay"),
+        (lambda: experiment(12, ep.Every(ep.ELLocal(3), period=2), Uniform(6)), "graphs that stay"),
         (lambda: experiment(12, ep.Torus(), Teleportation(8)), "use another m, or another topology"),
         (
-            lambda: experiment(12, ep.ELLocal(4), Uniform(6, "blind"), algorithm=ep.PushSum()),
+            lambda: experiment(12, ep.ELLocal(4), Uniform(6, links="blind"), algorithm=ep.PushSum()),
             'this algorithm cannot bear; use links = "aware"',
         ),
         (
@@ -427,12 +438,12 @@ def test_a_node_that_returns_takes_a_model_in_a_round_in_which_it_takes_part():
         ),
         (
             lambda: experiment(12, ep.ELLocal(4), Uniform(6), clock=ep.Clock()),
-            "participation speaks of rounds that begin for all at once, and cannot be had under a [clock]; say who is there when by clock.churn",
+            "participation needs rounds that begin for all nodes at once, which a [clock] does not have; use clock.churn to say when nodes are online",
         ),
         (lambda: experiment(12, participation="all"), "participation = 'all' must be Participation(...)"),
         (
             lambda: check_deployable(experiment(12, ep.ELLocal(4), Uniform(6))),
-            "participation is drawn by the simulator only; on a network nodes come and go by themselves: leave it out",
+            "participation is drawn by the simulator only; on a real network nodes leave and return by themselves: remove it",
         ),
     ],
 )  # fmt: skip
@@ -448,9 +459,9 @@ def test_the_impossible_is_refused(make, message):
     [
         (ep.Complete(), Uniform(5)),
         (ep.Isolated(), Uniform(5)),
-        (ep.Every(ep.Complete(), 3), Uniform(5)),
-        (ep.Ring(), Uniform(5, "blind")),
-        (ep.Torus(), Uniform(5, "blind")),
+        (ep.Every(ep.Complete(), period=3), Uniform(5)),
+        (ep.Ring(), Uniform(5, links="blind")),
+        (ep.Torus(), Uniform(5, links="blind")),
         (ep.Ring(), Teleportation(5)),
         (ep.OnePeerExponential(), Uniform(5)),
         (ep.ELOracle(4), Bernoulli(0.5)),

@@ -241,6 +241,19 @@ def test_jelasity_keeps_the_younger_of_two_entries_where_it_came():
     assert (1, 1) in sampler.entries
 
 
+def test_a_swapper_that_pushes_parts_with_what_it_sent_last():
+    random = Random(4)
+    sampler = Jelasity(size=6, propagation="push").sampler(40, 0, random.randrange)
+    sampler.entries = [(i, 0) for i in range(1, 7)]
+    _, (_, *sent) = sampler.ask(range(1, 7))
+    assert len(sent) == 2
+    assert sampler.node_ids == set(range(1, 7))
+    assert sampler.reply(20, ((20, 0), (21, 0), (22, 0))) == ()
+    assert not {node_id for node_id, _ in sent} & sampler.node_ids
+    assert {20, 21, 22} < sampler.node_ids
+    assert len(sampler.node_ids & set(range(1, 7))) == 3
+
+
 def test_spray_takes_back_what_nobody_answered_for():
     sampler = Spray(a=3).sampler(100, 0, Random(1).randrange)
     sampler.entries = [(i, 0) for i in range(1, 13)]

@@ -123,8 +123,8 @@ FAULTS = [
     Faults(),
     Faults(loss=0.3),
     Faults(cap=3, max_retries=2),
-    Faults(crashes=(Crash(1, 2, 9), Crash(4, 5))),
-    Faults(loss=0.2, cap=4, random_crashes=RandomCrashes(0.05, 3), on_return="keep", blocked=((0, 1),)),
+    Faults(crashes=(Crash(1, at=2, returns=9), Crash(4, at=5))),
+    Faults(loss=0.2, cap=4, random_crashes=RandomCrashes(0.05, rounds_down=3), on_return="keep", blocked=((0, 1),)),
 ]
 
 
@@ -300,9 +300,9 @@ def test_a_message_has_four_bytes_more_than_the_model():
     [
         ({"topology": ep.ELLocal(1)}, 'topology.s = 1 is too few for algorithm.kind = "push-sum" over el-local'),
         ({"topology": ep.ELLocal(2)}, "use s = 4 or more, or local-sgd"),
-        ({"topology": ep.Every(ep.ELLocal(2), 1)}, "topology.s = 2 is too few"),
-        ({"topology": ep.Every(ep.ELLocal(7), 2)}, "with graphs held for 2 rounds"),
-        ({"topology": ep.Every(ep.ELLocal(2), 1000)}, "with graphs held for 1000 rounds"),
+        ({"topology": ep.Every(ep.ELLocal(2), period=1)}, "topology.s = 2 is too few"),
+        ({"topology": ep.Every(ep.ELLocal(7), period=2)}, "with graphs held for 2 rounds"),
+        ({"topology": ep.Every(ep.ELLocal(2), period=1000)}, "with graphs held for 1000 rounds"),
         ({"mixing": "uniform"}, 'mixing = "uniform" has no meaning for algorithm.kind = "push-sum"'),
     ],
 )
@@ -339,7 +339,7 @@ def test_a_weight_that_is_gone_ends_the_run():
 
 
 def test_a_node_that_returns_takes_the_model_and_keeps_its_weight():
-    faults = Faults(crashes=(Crash(2, 3, 6),))
+    faults = Faults(crashes=(Crash(2, at=3, returns=6),))
     with engine(point(8, faults=faults, topology=ep.ELLocal(4)), spread(8)) as run:
         for t in range(8):
             before = run.state
@@ -447,7 +447,7 @@ class InterruptedAfter(Callback):
 
 @pytest.mark.parametrize("rounds", [1, 5])
 def test_going_on_after_an_interrupt_gives_the_same_bytes(tmp_path, rounds):
-    faults = Faults(loss=0.1, cap=5, crashes=(Crash(1, 2, 6),))
+    faults = Faults(loss=0.1, cap=5, crashes=(Crash(1, at=2, returns=6),))
     experiment = small(faults=faults, algorithm=ep.PushSum(lr=0.1, momentum=0.5))
     ep.simulate(experiment, tmp_path / "whole")
     with pytest.raises(Interrupted):

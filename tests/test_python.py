@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 import epidemic as ep
-from epidemic.api import progress as showing
-from epidemic.callbacks import notebook
+from epidemic.api import views as showing
 from epidemic.cli import main
+from epidemic.core import progress
 from epidemic.core.errors import BadInput, RunFailed
 from epidemic.core.formatting import html_table
 from epidemic.runtime.saved_models import load_models
@@ -63,7 +63,7 @@ def test_progress_is_shown_where_it_is_wanted_or_somebody_looks(capsys, monkeypa
 
 def test_a_notebook_is_shown_one_table_that_is_rewritten(monkeypatch):
     shown = []
-    monkeypatch.setattr(notebook.InPlace, "show", lambda self, html: shown.append(html))
+    monkeypatch.setattr(progress.NotebookCell, "show", lambda self, html: shown.append(html))
     monkeypatch.setattr(showing, "in_notebook", lambda: True)
     ep.simulate(EXPERIMENT, callbacks=ep.callbacks.EarlyStopping(target=0.0))
     assert "&lt;b&gt;, seed 1" in shown[-1]
@@ -76,7 +76,7 @@ def test_a_notebook_is_shown_one_table_that_is_rewritten(monkeypatch):
 
 def test_a_notebook_and_a_terminal_make_the_same_remarks(monkeypatch, capsys):
     shown = []
-    monkeypatch.setattr(notebook.InPlace, "show", lambda self, html: shown.append(html))
+    monkeypatch.setattr(progress.NotebookCell, "show", lambda self, html: shown.append(html))
     data = ep.Digits().load()
     data = dataclasses.replace(data, note="3 pictures were left out")
     parts = ep.UEquiStatic(3)
@@ -302,21 +302,21 @@ def test_a_point_that_fails_does_not_stop_the_others():
     ("grid", "options", "message"),
     [
         ({}, {}, "at least one setting"),
-        ({"seeds": [1]}, {}, "grid: seeds makes no sense: .*; use seeds="),
-        ({"metrics": [{"f1": "auc"}]}, {}, "grid: metrics makes no sense"),
-        ({"callbacks": [(), ("EarlyStopping",)]}, {}, "grid: callbacks makes no sense"),
+        ({"seeds": [1]}, {}, "grid: seeds cannot be used in a grid: .*; use seeds="),
+        ({"metrics": [{"f1": "auc"}]}, {}, "grid: metrics cannot be used in a grid"),
+        ({"callbacks": [(), ("EarlyStopping",)]}, {}, "grid: callbacks cannot be used in a grid"),
         ({"nodes": 5}, {}, "grid: nodes = 5 must be a list of values"),
         ({"nodes": []}, {}, "grid: nodes has no value"),
         ({"topologie.s": [1]}, {}, "topologie.s is not a known key; did you mean 'topology'"),
         ({"topology.t": [1]}, {}, "topology.t is not a known key"),
         ({"topology.s": [9]}, {}, "grid point s=9: topology.s = 9 must be at most nodes - 1 = 5"),
         ({"topology": [ep.Ring()], "topology.s": [1]}, {}, "contradict each other"),
-        ({"nodes": [4, 4]}, {}, "is there twice"),
+        ({"nodes": [4, 4]}, {}, "is given twice"),
         ({"nodes": [4]}, {"seeds": 10_001}, "seeds = 10001 must be at most 10000"),
         ({"nodes": [4]}, {"seeds": 2.5}, "seeds = 2.5 must be a whole number, or a list of whole numbers"),
         ({"nodes": [4]}, {"seeds": [2.5]}, "seeds = 2.5 must be a whole number"),
         ({"nodes": [4]}, {"jobs": 0}, "jobs = 0 must be at least 1"),
-        ({"nodes": [4]}, {"jobs": 2, "callbacks": ep.Callback()}, "callbacks are told of runs in one process only"),
+        ({"nodes": [4]}, {"jobs": 2, "callbacks": ep.Callback()}, "callbacks work in one process only"),
     ],
 )
 def test_a_grid_that_makes_no_sense_is_refused(grid, options, message):
@@ -350,7 +350,7 @@ def test_everything_is_one_line_and_a_small_table(kept, comparison):
         graph,
         comparison,
         ep.Ring(),
-        ep.Every(ep.Ring(), 2),
+        ep.Every(ep.Ring(), period=2),
     ]
     for thing in things:
         assert "\n" not in repr(thing)
@@ -360,8 +360,10 @@ def test_everything_is_one_line_and_a_small_table(kept, comparison):
         assert html.count("<table>") == 1
         assert len(html) < 4000
     assert repr(run).startswith("Run('<b>': 6 nodes, 4 rounds, 2 seeds; accuracy ")
-    assert repr(graph) == "Graph(6 nodes, 12 messages, heard by each: 1 to 3)"
-    assert repr(ep.Complete().graph(4, 0, ep.Streams(1))) == "Graph(complete, 4 nodes, 12 messages, heard by each: 3)"
+    assert repr(graph) == "Graph(6 nodes, 12 messages, received by each: 1 to 3)"
+    assert (
+        repr(ep.Complete().graph(4, 0, ep.Streams(1))) == "Graph(complete, 4 nodes, 12 messages, received by each: 3)"
+    )
     assert (
         repr(EXPERIMENT)
         == "Experiment('<b>': 6 nodes, 4 rounds, 2 seeds; ELLocal(s=2), LocalSGD, Digits, IID, Logistic)"

@@ -97,7 +97,7 @@ def test_the_first_number_of_samples_that_a_sender_tells_stays():
     messages.settled()
     assert seen == [(1, 10), (1, 10), (1, 10), (2, 20)]  # that of node 2 is known from the partition
     assert reader.refused == {"wrong-samples": 3}
-    assert messages.said == ["refused a message: wrong-samples (further ones are counted only)"]
+    assert messages.said == ["refused a message: wrong-samples (further ones are only counted)"]
 
 
 def test_every_refusal_is_counted_and_each_reason_said_once():

@@ -18,10 +18,9 @@ from epidemic.report.statistics import Interval
 from epidemic.simulator.dry_run import dry_run
 from epidemic.study import reproduce as reproducing
 from epidemic.study.batch import Outcome
-from epidemic.study.reproduce import ITEMS, Request, items_named, planned, races, stages
+from epidemic.study.reproduce import ITEMS, Request, items_named, planned, stages
 from epidemic.study.reproduce import asynchronous as item
-from epidemic.study.reproduce.contests import TUNING_SEED, VALIDATION
-from epidemic.study.reproduce.races import (
+from epidemic.study.reproduce.asynchronous import (
     AD_PSGD,
     DEGREE,
     DEVICES,
@@ -33,6 +32,7 @@ from epidemic.study.reproduce.races import (
     RACES,
     TRAINING,
 )  # fmt: skip
+from epidemic.study.reproduce.contests import TUNING_SEED, VALIDATION
 
 SMALL = msgspec.structs.replace(
     RACES["smoke"], trainings=5, evaluations=5, samples=50, seeds=1, known={}, rates=(0.1, 0.3)
@@ -46,7 +46,7 @@ def found(tmp_path_factory):
     request = Request("smoke", tmp_path_factory.mktemp("async") / "out")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(RACES, "smoke", SMALL)
-        for module in (item, races):
+        for module in (item,):
             patch.setattr(module, "METHODS", (AD_PSGD, DIVSHARE))
         for stage in stages(items_named("async"), request):
             assert reproducing.run_jobs(stage, None) == {}
@@ -148,7 +148,7 @@ def test_the_best_rate_on_the_samples_set_aside_is_taken(found, monkeypatch):
         assert job.finished
         finished = sorted(path.parent.parent.name for path in (found.out / "runs" / "async").rglob("summary.json"))
         assert len(finished) == 2, "no other rate was run"
-    monkeypatch.setattr(races, "METHODS", (AD_PSGD, DIVSHARE))
+    monkeypatch.setattr(item, "METHODS", (AD_PSGD, DIVSHARE))
     notes = item._notes(SMALL, found, 0.5, "", {})
     assert "found with this grid: 0.1, 0.3" in notes[3]
     assert any(note.startswith("AD-PSGD: 0.1: ") and "at the edge" in note for note in notes)
@@ -194,7 +194,7 @@ class Made:
     """A standing of given seconds."""
 
     def __init__(self, *seconds, resolution=0.1):
-        from epidemic.report.targets import CostToTarget
+        from epidemic.report.statistics import CostToTarget
 
         self.costs = [
             CostToTarget(1, 1, s, 1.0) if math.isfinite(s) else CostToTarget(seconds=math.inf) for s in seconds

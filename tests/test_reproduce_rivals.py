@@ -17,9 +17,9 @@ from epidemic.measure import FoundFloors, floors_of
 from epidemic.record import MeanMax, Traffic, read_records
 from epidemic.report.statistics import Interval
 from epidemic.study import reproduce as reproducing
-from epidemic.study.reproduce import ITEMS, Request, items_named, planned, rivalry, rivals, stages
+from epidemic.study.reproduce import ITEMS, Request, items_named, planned, rivals, stages
 from epidemic.study.reproduce.contests import TUNING_SEED, VALIDATION
-from epidemic.study.reproduce.rivalry import (
+from epidemic.study.reproduce.rivals import (
     COMPLETE,
     CONTROLS,
     FRAGMENTS_1,
@@ -50,7 +50,7 @@ def found(tmp_path_factory):
     request = Request("smoke", tmp_path_factory.mktemp("rivals") / "out")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(RIVALRIES, "smoke", SMALL)
-        patch.setattr(rivalry, "METHODS", FEW)
+        patch.setattr(rivals, "METHODS", FEW)
         for stage in stages(items_named("rivals"), request):
             assert reproducing.run_jobs(stage, None) == {}
     return request
@@ -99,7 +99,7 @@ def test_all_that_was_promised_is_compared():
 @pytest.mark.parametrize("scale", RIVALRIES)
 def test_no_run_ends_when_gossip_pga_has_just_averaged(scale):
     contest = RIVALRIES[scale]
-    assert contest.rounds % rivalry.PERIOD == 2
+    assert contest.rounds % rivals.PERIOD == 2
     assert contest.rounds % contest.every == 0
     assert contest.quarter % contest.every == 0
     assert contest.quarter == pytest.approx(contest.rounds / 4, rel=0.05)
@@ -185,7 +185,7 @@ def test_the_best_rate_on_the_samples_set_aside_is_taken(found, monkeypatch):
         job = SMALL.job(method, found)
         assert job.experiment.algorithm.lr == max(scores, key=scores.get)
         assert job.finished
-    monkeypatch.setattr(rivalry, "METHODS", FEW)
+    monkeypatch.setattr(rivals, "METHODS", FEW)
     notes = SMALL.rate_notes(found, {})
     assert "found with this grid: 0.1, 0.4" in notes[0]
     assert notes[1].startswith(f"{ORACLE}: 0.1: ")

@@ -25,7 +25,7 @@ from epidemic.runtime.saved_models import export_model
 EXPERIMENT = ep.Experiment(
     name="resume", nodes=16, rounds=72, seeds=[3], topology=ep.ELLocal(4), data=ep.Digits(), partition=ep.IID(), model=ep.Logistic(),
     algorithm=ep.LocalSGD(lr=0.1, local_steps=2, momentum=0.5), eval=ep.Eval(every=7, samples=100),
-    faults=ep.Faults(cap=5, loss=0.05, crashes=(ep.Crash(1, 20, 60),)), checkpoint=ep.Checkpoint(rounds=5, seconds=0),
+    faults=ep.Faults(cap=5, loss=0.05, crashes=(ep.Crash(1, at=20, returns=60),)), checkpoint=ep.Checkpoint(rounds=5, seconds=0),
     runtime=ep.Runtime(strategy="per-node"),  # not whichever is the faster: the same bytes must not depend on the clock
 )  # fmt: skip
 
@@ -176,7 +176,7 @@ def test_a_directory_is_never_overwritten_silently(uninterrupted, tmp_path, caps
             "holds a different experiment (in nodes)",
         ),
         (["run", "--resume", str(tmp_path)], "is not the directory of a run"),
-        (["run", "--resume", str(out), "--set", "nodes=9"], "goes on with the experiment as it is"),
+        (["run", "--resume", str(out), "--set", "nodes=9"], "continues the existing experiment"),
         (["run", "--resume", str(out), "--set", "runtime.strategy=stacked"], "but not runtime.strategy"),
         (["run", "--resume", str(out), "--out", str(out)], "leave out --out"),
         (["run"], "give either an experiment FILE or --resume DIR"),
@@ -208,7 +208,7 @@ def own_data(tmp_path, monkeypatch):
 
 def _how_to_resume(err):
     """The words of the command that an error line says goes on."""
-    program, *words = shlex.split(err.strip().splitlines()[-1].partition("go on with: ")[2])
+    program, *words = shlex.split(err.strip().splitlines()[-1].partition("resume with: ")[2])
     assert program == "epidemic"
     return words
 
@@ -274,7 +274,7 @@ def test_an_interrupt_before_the_first_round_can_be_gone_on_from(uninterrupted, 
     with monkeypatch.context() as patch:
         patch.setattr(setup, "choose", interrupted)
         with pytest.raises(
-            Interrupted, match=r"interrupted before seed 3 began; go on with: simulate\(\.\.\., resume=True\)"
+            Interrupted, match=r"interrupted before seed 3 began; resume with: simulate\(\.\.\., resume=True\)"
         ):
             ep.simulate(EXPERIMENT, tmp_path / "run")
     assert main(["run", "--resume", str(tmp_path / "run"), "--quiet"]) == 0

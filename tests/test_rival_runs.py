@@ -79,7 +79,8 @@ def _written(directory, experiment):
 
 
 @pytest.mark.parametrize(
-    "topology", [ep.Base(1), ep.Matcha(ep.Ring()), ep.Geometric(), ep.PeerSwap(3), ep.Periodic(ep.Hypercube(), 4)]
+    "topology",
+    [ep.Base(1), ep.Matcha(ep.Ring()), ep.Geometric(), ep.PeerSwap(3), ep.Periodic(ep.Hypercube(), period=4)],
 )
 def test_messages_are_counted_as_the_graphs_have_them(topology):
     run = ep.simulate(small(topology=topology))
@@ -110,7 +111,7 @@ def test_an_all_reduce_gives_the_same_models_for_fewer_bytes():
 def test_periodic_averages_cost_what_they_are_said_to():
     """Rounds 2 and 5 of six are complete; the others are those of a ring."""
     messages, pieces = (
-        ep.simulate(small(topology=ep.Periodic(ep.Ring(), 3, cost))).records[-1].bytes.model.max for cost in ("all-to-all", "all-reduce")
+        ep.simulate(small(topology=ep.Periodic(ep.Ring(), period=3, cost=cost))).records[-1].bytes.model.max for cost in ("all-to-all", "all-reduce")
     )  # fmt: skip
     assert messages == (4 * 2 + 2 * 7) * MODEL_BYTES
     assert pieces == 4 * 2 * MODEL_BYTES + 2 * -(-2 * 7 * MODEL_BYTES // 8)
@@ -143,7 +144,7 @@ def test_requests_get_lost_too_and_are_not_answered_then():
 
 
 def test_who_is_down_or_cut_off_is_not_asked():
-    faults = ep.Faults(crashes=(ep.Crash(0, 0),), partitions=(Split(((1, 2, 3),)),))
+    faults = ep.Faults(crashes=(ep.Crash(0, at=0),), partitions=(Split(((1, 2, 3),)),))
     graph = ep.Pull(4).graph(8, 0, Streams(1))
     delivery = faults.deliver(graph, 0, Streams(1))
     near = np.array([0, 1, 1, 1, 2, 2, 2, 2])
@@ -152,7 +153,7 @@ def test_who_is_down_or_cut_off_is_not_asked():
 
 
 def test_an_all_reduce_goes_round_among_those_who_are_up():
-    faults = ep.Faults(crashes=(ep.Crash(2, 0), ep.Crash(5, 0)))
+    faults = ep.Faults(crashes=(ep.Crash(2, at=0), ep.Crash(5, at=0)))
     delivery = faults.deliver(ep.Complete("all-reduce").graph(8, 0, Streams(1)), 0, Streams(1))
     assert delivery.pieces == 6
     assert delivery.models_sent.tolist() == [10, 10, 0, 10, 10, 0, 10, 10]
@@ -161,7 +162,7 @@ def test_an_all_reduce_goes_round_among_those_who_are_up():
 def test_base_graphs_give_the_weight_of_what_is_lost_to_the_node_itself():
     from epidemic.mixing import weights
 
-    graph = ep.Base(2, "never").graph(5, 1, Streams(1))
+    graph = ep.Base(2, relabel="never").graph(5, 1, Streams(1))
     kept = graph.keep(~((graph.senders == 4) & (graph.receivers == 1)))
     w = weights("native", graph, kept).dense()
     assert w[1].tolist() == [0, 1, 0, 0, 0]
@@ -171,9 +172,9 @@ def test_base_graphs_give_the_weight_of_what_is_lost_to_the_node_itself():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"topology": ep.Complete("all-reduce"), "faults": ep.Faults(loss=0.1)}, 'faults.loss takes single messages away, without which'),
+        ({"topology": ep.Complete("all-reduce"), "faults": ep.Faults(loss=0.1)}, 'faults.loss removes single messages'),
         ({"topology": ep.Complete("all-reduce"), "faults": ep.Faults(cap=3)}, 'leave it out, or use cost = "all-to-all"'),
-        ({"topology": ep.Periodic(ep.Ring(), 3, "all-reduce"), "faults": ep.Faults(blocked=((0, 1),))}, "faults.blocked takes"),
+        ({"topology": ep.Periodic(ep.Ring(), period=3, cost="all-reduce"), "faults": ep.Faults(blocked=((0, 1),))}, "faults.blocked removes"),
         ({"topology": ep.Pull(3), "faults": ep.Faults(cap=2)}, "faults.cap = 2 has no meaning where nodes ask"),
         ({"topology": ep.Base(1), "faults": ep.Faults(cap=2)}, 'mixing = "native" has no weight for the messages that faults.cap redirects'),
         ({"nodes": 12, "topology": ep.Hypercube()}, 'use 8 or 16, or topology.kind = "base"'),
@@ -189,13 +190,13 @@ def test_what_cannot_be_had_together_is_refused(changes, says):
 @pytest.mark.parametrize(
     ("topology", "says"),
     [
-        (ep.Pull(3), 'topology.kind = "pull" asks for models, and nobody answers in a deployment; use topology.kind = "el-local"'),
+        (ep.Pull(3), 'topology.kind = "pull" asks for models, which is not implemented in deployments; use topology.kind = "el-local"'),
         (ep.Complete("all-reduce"), 'cost = "all-reduce" says what would be sent, and is not carried out in a deployment; use cost = "all-to-all"'),
-        (ep.Every(ep.Periodic(ep.Ring(), 2, "all-reduce"), 2), 'use cost = "all-to-all"'),
+        (ep.Every(ep.Periodic(ep.Ring(), period=2, cost="all-reduce"), period=2), 'use cost = "all-to-all"'),
     ],
 )  # fmt: skip
 def test_what_nodes_cannot_do_is_refused_before_they_start(topology, says):
     with pytest.raises(BadInput) as caught:
         check_deployable(small(topology=topology))
     assert says in str(caught.value)
-    check_deployable(small(topology=ep.Periodic(ep.Base(1), 3)))
+    check_deployable(small(topology=ep.Periodic(ep.Base(1), period=3)))

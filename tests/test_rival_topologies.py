@@ -34,8 +34,8 @@ from epidemic.topology import (
     is_static,
     natural_mixing,
 )
-from epidemic.topology.colouring import edge_colours
 from epidemic.topology.finite import base_rounds
+from epidemic.topology.matcha import edge_colours
 from epidemic.topology.regular import both_ways, one_way
 from epidemic.topology.static import near_pairs
 from epidemic.topology.swap import _walk
@@ -106,7 +106,7 @@ def test_base_graphs_average_exactly_with_at_most_k_neighbours(k):
 @pytest.mark.parametrize("relabel", ["never", "period"])
 @pytest.mark.parametrize(("n", "k", "start"), [(96, 1, 0), (97, 2, 0), (31, 3, 4), (12, 7, 1)])
 def test_a_period_of_base_graphs_averages_exactly_also_relabelled(relabel, n, k, start):
-    topology = Base(k, relabel, start)
+    topology = Base(k, relabel=relabel, start=start)
     length = topology.length(n)
     for begin in (-start % length, -start % length + 3 * length):
         assert np.abs(product(topology, n, range(begin, begin + length)) - 1 / n).max() <= 1e-15
@@ -125,7 +125,7 @@ def test_a_period_of_base_graphs_averages_exactly_also_relabelled(relabel, n, k,
 def test_worked_examples_of_base_graphs(k, rounds):
     wanted = [[float(Fraction(x)) for x in row.split()] for row in rounds]
     n = len(wanted[0])
-    topology = Base(k, "never")
+    topology = Base(k, relabel="never")
     assert topology.length(n) == len(wanted)
     x = 3.0 * np.arange(n)
     for t, row in enumerate(wanted):
@@ -136,6 +136,36 @@ def test_worked_examples_of_base_graphs(k, rounds):
 @pytest.mark.parametrize(("k", "messages"), [(1, 7), (2, 7), (3, 9), (7, 13)])
 def test_messages_of_a_period_at_96_nodes(k, messages):
     assert sum(Base(k).graph(96, t, STREAMS).messages for t in range(Base(k).length(96))) == messages * 96
+
+
+def test_nodes_of_base_graphs_that_would_idle_average_among_themselves():
+    """7 nodes, k = 1, the authors' algorithm 2 by hand: blocks 0123, 45, 6; 45 averages again in its second round, and 6 meets 0123 first."""
+    links = [
+        sorted((min(p), max(p)) for p in zip(one.tolist(), other.tolist(), strict=True))
+        for one, other, _ in base_rounds(7, 1)
+    ]
+    assert links == [
+        [(0, 1), (2, 3), (4, 5)],
+        [(0, 2), (1, 3), (4, 5)],
+        [(1, 5), (2, 4), (3, 6)],
+        [(0, 1), (2, 3), (5, 6)],
+        [(0, 2), (1, 3), (4, 5)],
+    ]
+    topology = Base(1, "never")
+    assert sum(topology.graph(7, t, STREAMS).messages for t in range(5)) / 35 == pytest.approx(6 / 7)
+    left = (
+        product(topology, 7, range(4)) - 1 / 7
+    )  # of models that are independent, D before the last round by D at the start
+    assert (left**2).sum() / 6 == pytest.approx(4 / 147)  # 8 / 147 where the block of two meets the first one first
+
+
+def test_nodes_of_base_graphs_that_nobody_meets_form_cliques():
+    """11 nodes, k = 2: of the block 0 to 8 two nodes are met, and the other seven form cliques of three, three and one."""
+    one, other, weight = base_rounds(11, 2)[2]
+    links = {(min(p), max(p)): w for *p, w in zip(one.tolist(), other.tolist(), weight.tolist(), strict=True)}
+    cliques = [(0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (4, 5)]
+    assert {pair: links.pop(pair) for pair in cliques} == dict.fromkeys(cliques, 1 / 3)
+    assert links == {(8, 9): 9 / 11, (7, 10): 9 / 11}
 
 
 # -- MATCHA -----------------------------------------------------------------------------------------------------------
@@ -161,14 +191,14 @@ PENDANT = Links((0, 1), (0, 2), (1, 2), (2, 3))
     ("budget", "alpha", "rho"), [(1 / 2, 4 / 7, 33 / 49), (1 / 4, 4 / 7, 6 / 7), (3 / 4, 8 / 17, 145 / 289), (1, 2 / 5, 9 / 25)]
 )  # fmt: skip
 def test_matcha_on_a_ring_of_six(budget, alpha, rho, probabilities):
-    found = Matcha(Ring(), budget, probabilities).design(6, STREAMS)
+    found = Matcha(Ring(), budget=budget, probabilities=probabilities).design(6, STREAMS)
     assert found.probability.tolist() == [budget, budget]
     assert found.alpha == pytest.approx(alpha, abs=1e-9)
     assert found.rho == pytest.approx(rho, abs=1e-8)
 
 
 def test_the_matchings_of_a_ring_of_six_and_its_negative_weight():
-    topology = Matcha(Ring(), 1 / 2)
+    topology = Matcha(Ring(), budget=1 / 2)
     found = topology.design(6, STREAMS)
     pairs = zip(found.graph.senders.tolist(), found.graph.receivers.tolist(), found.matching.tolist(), strict=True)
     assert {(a, b, j) for a, b, j in pairs if a < b} == {
@@ -187,11 +217,15 @@ def test_the_matchings_of_a_ring_of_six_and_its_negative_weight():
 
 def test_matcha_on_a_triangle_with_a_pendant():
     """The best lambda_2 is not the best rho: equal probabilities are better here."""
-    best, equal = (Matcha(PENDANT, 1 / 2, how).design(4, STREAMS) for how in ("optimal", "uniform"))
+    best, equal = (
+        Matcha(PENDANT, budget=1 / 2, probabilities=how).design(4, STREAMS) for how in ("optimal", "uniform")
+    )
     np.testing.assert_allclose(best.probability, [15 / 22, 9 / 22, 9 / 22], atol=2e-5)
     assert (best.alpha, best.rho) == (pytest.approx(0.490, abs=1e-4), pytest.approx(0.6786, abs=1e-4))
     assert equal.rho == pytest.approx(0.6735, abs=1e-4)
-    best, equal = (Matcha(PENDANT, 2 / 3, how).design(4, STREAMS) for how in ("optimal", "uniform"))
+    best, equal = (
+        Matcha(PENDANT, budget=2 / 3, probabilities=how).design(4, STREAMS) for how in ("optimal", "uniform")
+    )
     assert best.rho == pytest.approx(0.5800, abs=1e-4)
     assert equal.rho == pytest.approx(5 / 9, abs=1e-8)
 
@@ -201,7 +235,7 @@ def test_matcha_on_a_triangle_with_a_pendant():
 )  # fmt: skip
 def test_rho_is_the_norm_of_the_expected_square(inner, n, budget):
     """All choices of matchings, each by its probability."""
-    found = Matcha(inner, budget).design(n, STREAMS)
+    found = Matcha(inner, budget=budget).design(n, STREAMS)
     m = len(found.probability)
     assert found.probability.sum() <= budget * m + 1e-4
     mean = np.zeros((n, n))
@@ -210,7 +244,7 @@ def test_rho_is_the_norm_of_the_expected_square(inner, n, budget):
         chance = np.where(active, found.probability, 1 - found.probability).prod()
         mean += chance * w.T @ w
     assert np.linalg.norm(mean - 1 / n, 2) == pytest.approx(found.rho, abs=1e-12)
-    assert expected(Matcha(inner, budget), n, STREAMS).sigma2 == found.rho
+    assert expected(Matcha(inner, budget=budget), n, STREAMS).sigma2 == found.rho
     for other in (0.98, 1.02):  # no other step is better
         assert found.rho <= _rho(found, found.alpha * other) + 1e-12
 
@@ -225,7 +259,7 @@ def _rho(found, alpha):
 
 
 def test_matchings_are_there_as_often_as_their_probabilities_say():
-    topology = Matcha(PENDANT, 0.5)
+    topology = Matcha(PENDANT, budget=0.5)
     found = topology.design(4, STREAMS)
     rounds = 4000
     seen = np.zeros(3)
@@ -240,9 +274,9 @@ def test_matchings_are_there_as_often_as_their_probabilities_say():
 
 
 def test_equal_probabilities_serve_many_nodes():
-    dense = Matcha(Regular(5), 0.5, "uniform").design(300, STREAMS)
+    dense = Matcha(Regular(5), budget=0.5, probabilities="uniform").design(300, STREAMS)
     graph = Regular(5).graph(302, 0, STREAMS)  # beyond the limit of dense matrices
-    found = Matcha(Regular(5), 0.5, "uniform").design(302, STREAMS)
+    found = Matcha(Regular(5), budget=0.5, probabilities="uniform").design(302, STREAMS)
     laplacian = np.diag(graph.in_degree) - (weights("uniform", graph).dense() * 6 - np.eye(302))
     values = np.linalg.eigvalsh(0.5 * laplacian)[[1, -1]]
     rho = max(1 - 2 * found.alpha * v + found.alpha**2 * (v * v + v) for v in values)
@@ -309,16 +343,18 @@ def test_geometric_graphs_are_connected_and_static():
 
 
 def test_without_swaps_the_graph_is_static():
-    still = PeerSwap(4, 0)
+    still = PeerSwap(4, swaps=0)
     assert is_static(still)
-    assert not is_static(PeerSwap(4, 1))
+    assert not is_static(PeerSwap(4, swaps=1))
     assert {still.graph(24, t, STREAMS).digest() for t in range(5)} == {Regular(4).graph(24, 0, STREAMS).digest()}
-    assert PeerSwap(4, 5).graph(24, 0, STREAMS).digest() == still.graph(24, 0, STREAMS).digest()  # the first round
+    assert (
+        PeerSwap(4, swaps=5).graph(24, 0, STREAMS).digest() == still.graph(24, 0, STREAMS).digest()
+    )  # the first round
 
 
 def test_one_swap_exchanges_two_neighbours():
     """A round's graph is the one before with two of its neighbours renamed to each other."""
-    topology = PeerSwap(3, 1)
+    topology = PeerSwap(3, swaps=1)
     for t in range(20):
         before, after = (topology.graph(12, t + i, STREAMS) for i in (0, 1))
         renamed = []
@@ -330,7 +366,7 @@ def test_one_swap_exchanges_two_neighbours():
 
 
 def test_any_round_can_be_asked_for_alone():
-    topology = PeerSwap(4, 7)
+    topology = PeerSwap(4, swaps=7)
     there = [topology.graph(30, t, Streams(5)).digest() for t in range(100)]
     for t in (99, 3, 64, 65, 0, 17):
         _walk.cache_clear()
@@ -363,7 +399,7 @@ def test_more_swaps_bring_peer_swap_from_the_static_graph_to_el_oracle():
     """D after the second round on, from the worst direction: sigma^2 a round without swaps, alpha with many, by 5 standard errors."""
     n, s, rounds, trials = 24, 4, 4, 150
     first = np.mean([disagreement(weights("uniform", PeerSwap(s).graph(n, 0, Streams(i))) @ _slowest(PeerSwap(s), n, Streams(i))) for i in range(trials)])  # fmt: skip
-    still, some, many = (_left(PeerSwap(s, swaps), n, rounds, trials) for swaps in (0, 6, 600))
+    still, some, many = (_left(PeerSwap(s, swaps=swaps), n, rounds, trials) for swaps in (0, 6, 600))
     error = many.std() / math.sqrt(trials)
     assert abs(many.mean() - first * theory.alpha(n, s) ** (rounds - 1)) < 5 * error
     assert still.mean() > some.mean() + 5 * (some.std() + still.std()) / math.sqrt(trials)
@@ -374,7 +410,7 @@ def test_many_swaps_link_all_pairs_equally_often():
     n, s, rounds = 12, 3, 1500
     count = np.zeros((n, n))
     for t in range(1, rounds + 1):
-        graph = PeerSwap(s, 200).graph(n, t, STREAMS)
+        graph = PeerSwap(s, swaps=200).graph(n, t, STREAMS)
         count[graph.receivers, graph.senders] += 1
     q = s / (n - 1)
     z = (count[np.triu_indices(n, 1)] - rounds * q) / math.sqrt(rounds * q * (1 - q))
@@ -417,22 +453,23 @@ def test_pull_is_el_local_the_other_way_round():
 
 
 def test_periodic_is_complete_in_the_last_round_of_each_period():
-    topology = Periodic(ELLocal(3), 4)
+    topology = Periodic(ELLocal(3), period=4)
     complete = [topology.graph(20, t, STREAMS).clique is not None for t in range(12)]
     assert complete == [False, False, False, True] * 3
     plain = [ELLocal(3).graph(20, t, STREAMS).digest() for t in range(12)]
     assert all(topology.graph(20, t, STREAMS).digest() == plain[t] for t in range(12) if not complete[t])
-    assert is_static(Periodic(ELLocal(3), 1))
-    assert Periodic(ELLocal(3), 1).graph(20, 0, STREAMS).clique is not None
-    assert Periodic(ELLocal(3), 13).graph(20, 11, STREAMS).digest() == plain[11]
+    assert is_static(Periodic(ELLocal(3), period=1))
+    assert Periodic(ELLocal(3), period=1).graph(20, 0, STREAMS).clique is not None
+    assert Periodic(ELLocal(3), period=13).graph(20, 11, STREAMS).digest() == plain[11]
 
 
 @pytest.mark.parametrize(
-    "inner", [Base(1), Matcha(Ring(), 0.5), ELLocal(2), Geometric(), ELOracle(2), Isolated(), Every(Base(2), 3)]
+    "inner",
+    [Base(1), Matcha(Ring(), budget=0.5), ELLocal(2), Geometric(), ELOracle(2), Isolated(), Every(Base(2), period=3)],
 )
 def test_a_period_ends_in_agreement_whatever_the_weights(inner):
     x = Streams(2)("x").normals(12, 3)
-    topology = Periodic(inner, 3)
+    topology = Periodic(inner, period=3)
     assert natural_mixing(topology) == natural_mixing(inner)
     for t in range(3):
         x = weights(natural_mixing(topology), topology.graph(12, t, STREAMS)) @ x

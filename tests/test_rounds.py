@@ -630,7 +630,7 @@ def test_a_message_or_an_offer_of_a_round_that_does_not_exist_shows_nothing():
 def test_a_hello_that_is_refused_is_counted_and_said_once():
     node = Node().meets(1, 2, 3)
     said = [node(e.Introduced(3, 3, "a", round, 0)) for round in (51, 10**18)]
-    assert said == [[e.Say("refused what node 3 says of itself")], []]
+    assert said == [[e.Say("refused the handshake of node 3: implausible")], []]
     assert node.p.count.refused["implausible-handshake"] == 2
 
 

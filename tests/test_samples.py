@@ -43,7 +43,7 @@ class Plans(Callback):
         (ep.ELLocal(3), Faults(loss=0.2)),
         (ep.ELLocal(4), Faults(cap=3, max_retries=3)),
         (ep.Ring(), Faults()),
-        (ep.Complete(), Faults(crashes=(Crash(2, 1, 3),))),
+        (ep.Complete(), Faults(crashes=(Crash(2, at=1, returns=3),))),
         (ep.UEquiStatic(2), Faults()),
     ],
     ids=["loss", "redirected", "ring", "complete", "equitopo"],
@@ -143,7 +143,7 @@ class Began:
     ("most", "before", "said"),
     [
         (1000, None, "1437 training samples here are more than network.most_samples = 1000, which others would refuse"),
-        (2000, 1200, "1437 training samples here, but this node began with 1200 and told the others so"),
+        (2000, 1200, "1437 training samples here, but this node started with 1200 and told its peers"),
         (2000, 1437, None),
         (1437, None, None),
     ],

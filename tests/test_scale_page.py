@@ -11,9 +11,8 @@ import epidemic as ep
 from epidemic.core.rng import Streams
 from epidemic.deploy.views import REMEMBERED
 from epidemic.deploy.watching import MOST_NODES
-from epidemic.estimate.measuring import TrainingCost
-from epidemic.estimate.memory import memory_of
-from epidemic.estimate.standing_in import SampleSizes
+from epidemic.estimate.measuring import SampleSizes, TrainingCost
+from epidemic.estimate.planning import memory_of
 from epidemic.record import HEADER_BYTES
 from epidemic.runtime.describe import SIGMA_LIMIT
 

@@ -18,12 +18,10 @@ from starlette.testclient import TestClient
 
 from epidemic.cli.app import main
 from epidemic.core.errors import BadInput
-from epidemic.web import connections, seeds, server
-from epidemic.web.app import MOST_CLIENTS, application
-from epidemic.web.guard import HEADERS
-from epidemic.web.seeds import Records
+from epidemic.web import server, watch
+from epidemic.web.app import HEADERS, MOST_CLIENTS, application
 from epidemic.web.view import LivePage, block
-from epidemic.web.watch import Catalogue
+from epidemic.web.watch import Catalogue, Records
 from written import Written, finished, links, served
 
 HOSTILE = '<script>alert("x")</script><img src=http://example.org/a>'
@@ -151,8 +149,8 @@ def test_records_are_read_on_and_anew_after_going_back(runs):
 
 
 def test_a_line_without_an_end_is_read_once(runs, monkeypatch):
-    monkeypatch.setattr(seeds, "LARGEST_LINE", 1000)
-    monkeypatch.setattr(seeds, "LARGEST_LOOK", 4000)
+    monkeypatch.setattr(watch, "LARGEST_LINE", 1000)
+    monkeypatch.setattr(watch, "LARGEST_LOOK", 4000)
     written = Written(runs / "a")
     path = written.path / "records.jsonl"
     written.record(0, 0.1)
@@ -163,7 +161,7 @@ def test_a_line_without_an_end_is_read_once(runs, monkeypatch):
             read.append(size)
             return super().read(size)
 
-    monkeypatch.setattr(seeds, "open_regular", lambda _: Counting(path))
+    monkeypatch.setattr(watch, "open_regular", lambda _: Counting(path))
     records = Records(path)
 
     def look(tail):
@@ -423,7 +421,7 @@ def _ended(connection):
 
 @pytest.mark.parametrize("before", [b"", b"GET /live.css HTTP/1.1\r\nHost: localhost\r\n\r\n"])
 def test_who_never_finishes_asking_is_let_go(runs, monkeypatch, before):
-    monkeypatch.setattr(connections, "ASK_WITHIN", 0.3)
+    monkeypatch.setattr(server, "ASK_WITHIN", 0.3)
     with served(runs) as address, _opened(address) as slow:
         slow.sendall(before)
         if before:

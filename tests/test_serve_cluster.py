@@ -16,8 +16,7 @@ from epidemic.record import HeardCounts, encode
 from epidemic.web.app import application
 from epidemic.web.clusters import PATIENCE, RECENT, ShownNode, StatusAnswer, WatchedCluster, _heard, members
 from epidemic.web.picture import WORDS, cluster_page, shape
-from epidemic.web.seeds import WatchedSeed
-from epidemic.web.watch import Catalogue, WatchedRun
+from epidemic.web.watch import Catalogue, WatchedRun, WatchedSeed
 from test_statuses import GOOD
 from written import Written, a_record, finished, links
 

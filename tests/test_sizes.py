@@ -104,8 +104,8 @@ def test_the_chosen_device_is_written_down_and_kept(tmp_path, capsys, monkeypatc
     info.write_text(info.read_text().replace('\n  "device": "cpu"', '\n  "device": "cuda"'))
     capsys.readouterr()
     for device, message in (
-        ("auto", 'this run was begun on "cuda", which is not available here (there is: cpu); go on where it is'),
-        ("cpu", 'runtime.device = "cpu": this run was begun on "cuda", and results differ between devices'),
+        ("auto", 'this run was started on "cuda", which is not available here (there is: cpu); resume on that machine'),
+        ("cpu", 'runtime.device = "cpu": this run was started on "cuda", and results differ between devices'),
     ):
         assert main(["run", "--resume", str(out), "--set", "rounds=3", "--set", f"runtime.device={device}"]) == 2
         assert message in capsys.readouterr().err

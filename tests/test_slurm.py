@@ -17,9 +17,8 @@ import submitit
 
 from epidemic.cli import main
 from epidemic.core.errors import BadInput, RunFailed
-from epidemic.study.slurm.options import KNOWN, parse_options
 from epidemic.study.slurm.status import status_of
-from epidemic.study.slurm.submit import Submission
+from epidemic.study.slurm.submit import KNOWN, Submission, parse_options
 from epidemic.study.slurm.task import ENDED, SlurmTask
 
 EXPERIMENT = """
@@ -139,7 +138,7 @@ def test_without_slurm_or_submitit_one_line_says_what_is_missing(place, slurm, m
 
 
 def test_a_directory_that_only_this_machine_sees_is_refused(place, slurm, monkeypatch, capsys):
-    import epidemic.study.slurm.queue as queue
+    import epidemic.study.slurm.status as queue
 
     monkeypatch.setattr(queue, "_file_system", lambda directory: "tmpfs")
     (slurm / "machines").write_text("far-away\n" + (slurm / "machines").read_text())
@@ -357,7 +356,7 @@ def test_a_run_on_ranks_gets_a_processor_for_each_and_is_the_same_command(place,
         (("--ranks", "0"), "--ranks = 0 must be at least 1"),
         (("--ranks", "2", "--set", "compression.kind=int8"), "s=1: [compression]: compressed messages cannot be mixed"),
         (("--ranks", "2", "--set", "model.kind=small-cnn"), 'use --set runtime.strategy="per-node"'),
-        (("--ranks", "2", "--set", 'callbacks=["mine:Mine"]'), "callback Mine wants to be told of all nodes' models"),
+        (("--ranks", "2", "--set", 'callbacks=["mine:Mine"]'), "callback Mine needs all nodes' models"),
         (("--ranks", "2", "--slurm", "cpus-per-task=3"), "must be a multiple of --ranks 2, for example 4"),
         (("--ranks", "2", "--slurm", "gpus-per-node=1"), "gpus-per-node=1 must be --ranks 2"),
         (("--jobs", "2", "--ranks", "2"), "on Slurm, 2 at once are --slurm array=2"),

@@ -5,7 +5,7 @@ import pytest
 
 from epidemic.core.rng import Streams
 from epidemic.experiment import experiment_from
-from epidemic.report.spreading import DRAWN_METHODS, DRAWN_NODES, ROUNDS, spread_of, spreading_figure, spreads_of
+from epidemic.report.timeline import DRAWN_METHODS, DRAWN_NODES, ROUNDS, spread_of, spreading_figure, spreads_of
 from epidemic.runtime.plan import plan_round
 from epidemic.study import comparison as comparing
 

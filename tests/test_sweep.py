@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from epidemic.cli import main
+from epidemic.core.children import process_context
 from epidemic.core.errors import BadInput, Interrupted
-from epidemic.core.workers import process_context
 from epidemic.experiment import experiment_from, load
 from epidemic.report.results import read_results
-from epidemic.study.batch import BatchListener, Job, run_batch
-from epidemic.study.batch_on_ranks import run_batch_on_ranks
+from epidemic.study.batch import BatchListener, Job, run_batch, run_batch_on_ranks
 from epidemic.study.sweep import grid_jobs, parse_grid
 from test_resume import start, wait_for
 
@@ -112,12 +111,15 @@ def test_settings_hold_for_the_kinds_that_a_grid_brings(tmp_path):
             [f"{key}={','.join(map(str, range(1, 30)))}" for key in ("rounds", "eval.every", "algorithm.batch_size")],
             "the limit is 10,000",
         ),
-        (["name=a,b"], "makes no sense"),
+        (["name=a,b"], "cannot be used in a grid"),
         (
             ['callbacks=[],["EarlyStopping"]'],
-            "--grid callbacks makes no sense: who is told of a run is no setting of it",
+            "--grid callbacks cannot be used in a grid: callbacks are no setting",
         ),
-        (["metrics.f1=auc,macro-f1"], "--grid metrics.f1 makes no sense: what is measured is no setting of a run"),
+        (
+            ["metrics.f1=auc,macro-f1"],
+            "--grid metrics.f1 cannot be used in a grid: what is measured is no setting of a run",
+        ),
         ([], "needs at least one --grid"),
     ],
 )
@@ -289,7 +291,7 @@ def test_interrupted_it_saves_and_says_how_to_go_on(tmp_path, jobs):
     process.send_signal(signal.SIGTERM if jobs == 2 else signal.SIGINT)
     _, error = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "go on with: epidemic sweep" in error.splitlines()[-1]
+    assert "resume with: epidemic sweep" in error.splitlines()[-1]
     assert "--out" in error
     assert list((tmp_path / "out").rglob("checkpoint.safetensors"))
 
@@ -429,7 +431,7 @@ def test_a_directory_that_goes_away_fails_its_own_run_on_ranks(file, tmp_path, m
     def broken(*_):
         raise OSError(116, "Stale file handle", "somewhere")
 
-    monkeypatch.setattr("epidemic.study.batch_on_ranks.execute", broken)
+    monkeypatch.setattr("epidemic.study.batch.execute", broken)
     outcome = run_batch_on_ranks([Job(tmp_path / name, load(file), name) for name in "ab"], 2)
     assert outcome.failed == dict.fromkeys("ab", "[Errno 116] Stale file handle: 'somewhere'")
 

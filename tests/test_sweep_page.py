@@ -19,14 +19,12 @@ from epidemic.cli.experiments import _print_run
 from epidemic.core.formatting import interval, percent
 from epidemic.record import MeanMax, OwnSpread, Record, Spread, Summary, Traffic, encode
 from epidemic.report import style
-from epidemic.report.axes import Axis
-from epidemic.report.charts import ChartPoint, LineStyle, value_chart
+from epidemic.report.charts import Axis, ChartPoint, LineStyle, value_chart
 from epidemic.report.curves import learning_figure, lines_of
-from epidemic.report.numbers import shown, shown_interval
 from epidemic.report.page import page
+from epidemic.report.parts import shown, shown_interval
 from epidemic.report.results import read_results
-from epidemic.report.schemes import looks_of
-from epidemic.report.settings import ComparedSettings, differing, settings_of
+from epidemic.report.settings import ComparedSettings, differing, looks_of, settings_of
 from epidemic.report.statistics import Interval
 from epidemic.study.sweep import grid_jobs, parse_grid
 from test_page import BROWSER, Reader, needs_browser
@@ -217,7 +215,7 @@ def test_one_setting_is_a_curve_of_what_came_out_with_intervals(tmp_path):
     assert part.count('<circle class="dot"') == 5
     assert part.count('<line class="line"') == 5, "an interval each"
     assert "algorithm.lr, log" in part
-    assert "lr=0.003: 32 ± 2.5" in part
+    assert "lr=0.003: 32.0 ± 2.5" in part
     assert [t for t in re.findall(r'text-anchor="middle">([^<]*)<', part) if t in ("0.003", "0.01", "0.03", "0.1", "0.3")] == ["0.003", "0.01", "0.03", "0.1", "0.3"]  # fmt: skip
     drawn = lines(figure(text, "Loss against rounds"))
     assert len(set(drawn)) == 5

@@ -4,8 +4,19 @@ import math
 
 import pytest
 
-from epidemic.report.statistics import Interval, along, curve, places_of
-from epidemic.report.targets import CostToTarget, cost, mean_cost, node_seconds, nodes_until, seconds_in_all, until
+from epidemic.report.statistics import (
+    CostToTarget,
+    Interval,
+    along,
+    cost,
+    curve,
+    mean_cost,
+    node_seconds,
+    nodes_until,
+    places_of,
+    seconds_in_all,
+    until,
+)
 from timed import at
 from written import a_record
 

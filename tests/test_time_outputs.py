@@ -8,10 +8,9 @@ import msgspec
 import pytest
 
 import epidemic as ep
-from epidemic.callbacks import scalars as named
+from epidemic.callbacks import trackers as named
 from epidemic.callbacks.progress import Display, share_done
-from epidemic.callbacks.tensorboard import TAGS
-from epidemic.callbacks.wandb import WandB
+from epidemic.callbacks.trackers import TAGS, WandB
 from epidemic.cli import main
 from epidemic.clock import Clock, Links, PerStepCompute
 from epidemic.core.errors import BadInput
@@ -20,8 +19,7 @@ from epidemic.counting import of_planned, round_label, rounds_planned, without_r
 from epidemic.report.curves import learning_figure, lines_of
 from epidemic.report.page import page
 from epidemic.report.results import read_results, to_csv
-from epidemic.report.schemes import looks_of
-from epidemic.report.settings import ComparedSettings
+from epidemic.report.settings import ComparedSettings, looks_of
 from epidemic.study import comparison as comparing
 from epidemic.web.pages import group_page, index, run_page
 from epidemic.web.watch import Catalogue

@@ -30,9 +30,9 @@ def run(**tables):
 @pytest.mark.parametrize(
     ("tables", "words"),
     [
-        ({"topology": VIEW, "participation": {"kind": "uniform", "m": 8}}, "views are those of all nodes"),
-        ({"topology": VIEW, "participation": {"kind": "teleportation", "m": 8}}, "views are those of all nodes"),
-        ({"topology": VIEW, "participation": {"kind": "bernoulli", "p": 0.5}}, "views are those of all nodes"),
+        ({"topology": VIEW, "participation": {"kind": "uniform", "m": 8}}, "views are drawn among all nodes"),
+        ({"topology": VIEW, "participation": {"kind": "teleportation", "m": 8}}, "views are drawn among all nodes"),
+        ({"topology": VIEW, "participation": {"kind": "bernoulli", "p": 0.5}}, "views are drawn among all nodes"),
         ({"topology": {"kind": "fragments", "inner": VIEW}}, "leave topology.inner.view out"),
         (
             {"topology": {"kind": "pull", "s": 2}, "participation": {"kind": "uniform", "m": 8, "links": "blind"}},
@@ -62,7 +62,7 @@ def run(**tables):
                 "topology": {"kind": "complete"},
                 "participation": {"kind": "uniform", "m": 8},
             },
-            "whoever misses one is wrong for ever",
+            "a node that misses one stays out of sync",
         ),
         (
             {"topology": {"kind": "fragments", "inner": {"kind": "ring"}}, "compression": {"kind": "int8"}},
@@ -104,7 +104,7 @@ def test_what_goes_together_learns(tables):
 def test_nodes_take_part_in_a_round_with_all_fragments_or_none():
     experiment = ep.Experiment(
         nodes=16,
-        topology=ep.Fragments(ep.ELLocal(3), 4),
+        topology=ep.Fragments(ep.ELLocal(3), k=4),
         participation=ep.UniformParticipation(8),
         data=ep.Digits(),
     )
@@ -146,7 +146,7 @@ def test_faults_given_as_lists_are_those_of_tuples():
 def test_top_k_finds_the_largest_changes_of_every_type(dtype):
     import torch
 
-    from epidemic.compression.top_k import _largest
+    from epidemic.compression.sparse import _largest
 
     change = torch.tensor([[1.0, 5.0, 3.0, 5.0], [0.0, 0.0, 0.0, 0.0]], dtype=getattr(torch, dtype))
     assert _largest(change, 2).tolist() == [[1, 3], [0, 1]]

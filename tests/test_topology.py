@@ -61,13 +61,13 @@ def topologies(draw):
     topology = draw(
         st.sampled_from(
             [
-                ELOracle(s), ELOracle(s, "fresh"), ELLocal(s), Regular(max(s, 2)), Unlucky(max(s, 2)), Ring(), Torus(),
+                ELOracle(s), ELOracle(s, base="fresh"), ELLocal(s), Regular(max(s, 2)), Unlucky(max(s, 2)), Ring(), Torus(),
                 Complete(), Isolated(), ErdosRenyi(), Exponential(), OnePeerExponential(), DEquiStatic(m),
-                UEquiStatic(m), DEquiStatic(m, strict=True), UEquiStatic(m, strict=True), ODEquiDyn(), ODEquiDyn(0.3, m),
-                OUEquiDyn(), OUEquiDyn(1.0, m), Every(ELLocal(s), 3), Every(Every(OnePeerExponential(), 2), 2), Complete("all-reduce"),
-                Hypercube(), Base(s), Base(m, "never", s), Matcha(Ring(), 1 / m, "uniform"), Matcha(Regular(max(s, 2)), 0.7, "uniform"),
-                Geometric(), Geometric(0.6, torus=True), PeerSwap(s), PeerSwap(s, m), Pull(s), Periodic(Base(s), m), Periodic(Pull(s), 3),
-                Every(Periodic(Matcha(Ring(), 0.5, "uniform"), 2, "all-reduce"), 2), Periodic(Every(ELOracle(s), 2), 5),
+                UEquiStatic(m), DEquiStatic(m, strict=True), UEquiStatic(m, strict=True), ODEquiDyn(), ODEquiDyn(0.3, m=m),
+                OUEquiDyn(), OUEquiDyn(1.0, m=m), Every(ELLocal(s), period=3), Every(Every(OnePeerExponential(), period=2), period=2), Complete("all-reduce"),
+                Hypercube(), Base(s), Base(m, relabel="never", start=s), Matcha(Ring(), budget=1 / m, probabilities="uniform"), Matcha(Regular(max(s, 2)), budget=0.7, probabilities="uniform"),
+                Geometric(), Geometric(0.6, torus=True), PeerSwap(s), PeerSwap(s, swaps=m), Pull(s), Periodic(Base(s), period=m), Periodic(Pull(s), period=3),
+                Every(Periodic(Matcha(Ring(), budget=0.5, probabilities="uniform"), period=2, cost="all-reduce"), period=2), Periodic(Every(ELOracle(s), period=2), period=5),
             ]
         )
     )  # fmt: skip
@@ -136,7 +136,7 @@ def test_el_local_sends_exactly_s_and_el_oracle_exchanges_exactly_s(n, data):
     assert local.in_degree.sum() == n * s
     if n * s % 2 == 0:
         for base in ("permuted", "fresh"):
-            oracle = ELOracle(s, base).graph(n, round, STREAMS)
+            oracle = ELOracle(s, base=base).graph(n, round, STREAMS)
             assert (oracle.out_degree == s).all()
             assert (oracle.in_degree == s).all()
             assert oracle.undirected
@@ -148,7 +148,7 @@ def test_el_local_sends_exactly_s_and_el_oracle_exchanges_exactly_s(n, data):
             np.testing.assert_allclose((weights("uniform", oracle) @ x).mean(0), x.mean(0), atol=1e-12)
 
 
-@pytest.mark.parametrize("topology", [ELOracle(7), ELOracle(7, "fresh"), ELLocal(7)])
+@pytest.mark.parametrize("topology", [ELOracle(7), ELOracle(7, base="fresh"), ELLocal(7)])
 def test_every_pair_is_linked_equally_often(topology):
     """Pair frequency s / (n - 1), 5 sigma, for a fixed pair and for all of them together."""
     n, rounds, q = 24, 3000, 7 / 23
@@ -166,7 +166,8 @@ def test_every_pair_is_linked_equally_often(topology):
 
 
 @pytest.mark.parametrize(
-    ("topology", "distinct_graphs"), [(ELOracle(2), 60), (ELOracle(2, "fresh"), 70), (ELOracle(3, "fresh"), 70)]
+    ("topology", "distinct_graphs"),
+    [(ELOracle(2), 60), (ELOracle(2, base="fresh"), 70), (ELOracle(3, base="fresh"), 70)],
 )
 def test_oracle_draws_reach_every_relabelling(topology, distinct_graphs):
     """n = 6: 60 hexagons, plus 10 pairs of triangles when fresh; 60 prisms and 10 K(3,3) for s = 3."""
@@ -178,7 +179,7 @@ def test_oracle_need_not_be_connected():
     assert not ELOracle(1).graph(10, 0, STREAMS).connected
 
 
-@pytest.mark.parametrize("topology", [ELOracle(7), ELOracle(7, "fresh"), ELLocal(7)])
+@pytest.mark.parametrize("topology", [ELOracle(7), ELOracle(7, base="fresh"), ELLocal(7)])
 def test_disagreement_contracts_as_predicted(topology):
     """End to end through the production mixing: 1500 trials of width 16, 5 standard errors."""
     n, trials = 96, 1500
@@ -401,7 +402,7 @@ def test_od_equidyn_has_its_exact_factor(eta):
 
 
 def test_od_equidyn_on_a_basis_uses_only_its_offsets():
-    topology, n = ODEquiDyn(0.5, 3), 30
+    topology, n = ODEquiDyn(0.5, m=3), 30
     graphs = [topology.graph(n, t, STREAMS) for t in range(300)]
     offsets = {int((g.into(0)[0]) % n) for g in graphs}
     assert len(offsets) <= 3
@@ -445,7 +446,7 @@ def test_ou_equidyn_has_its_exact_factor():
 
 
 def test_every_holds_each_graph_for_a_period():
-    held = [Every(ELLocal(3), 4).graph(20, t, STREAMS).digest() for t in range(12)]
+    held = [Every(ELLocal(3), period=4).graph(20, t, STREAMS).digest() for t in range(12)]
     plain = [ELLocal(3).graph(20, t, STREAMS).digest() for t in range(3)]
     assert held == [d for d in plain for _ in range(4)]
 
@@ -455,9 +456,9 @@ def test_a_users_own_class_works_inside_every():
         def graph(self, n, round, streams):
             return Graph.from_edges(n, np.zeros(n - 1, int), np.arange(1, n))
 
-    graph = Every(Star(), 2).graph(5, 7, STREAMS)
+    graph = Every(Star(), period=2).graph(5, 7, STREAMS)
     assert graph.out_degree.tolist() == [4, 0, 0, 0, 0]
-    assert natural_mixing(Every(Star(), 2)) == "uniform"
+    assert natural_mixing(Every(Star(), period=2)) == "uniform"
 
 
 @pytest.mark.parametrize(("n", "in_degree"), [(2, 1), (3, 2), (4, 2)])
@@ -513,7 +514,7 @@ def test_a_million_nodes_need_memory_proportional_to_the_messages(kind):
         (lambda: ELLocal(math.nan), 5, "must be a whole number"),
         (lambda: ELLocal(True), 5, "must be a whole number"),
         (lambda: ELOracle(3), 5, "needs nodes * s even; use s = 2 or nodes = 6"),
-        (lambda: ELOracle(3, "magic"), 6, "topology.base = 'magic' is not known"),
+        (lambda: ELOracle(3, base="magic"), 6, "topology.base = 'magic' is not known"),
         (lambda: Regular(1), 4, "use s >= 2"),
         (lambda: Regular(3), 5, "needs nodes * s even"),
         (lambda: Unlucky(3), 10, "nodes / 2 * s even; use s = 4"),
@@ -538,32 +539,32 @@ def test_a_million_nodes_need_memory_proportional_to_the_messages(kind):
         (lambda: Hypercube(), 96, 'use 64 or 128, or topology.kind = "base"'),
         (lambda: Hypercube(), 1, "nodes = 1 must be at least 2"),
         (lambda: Base(0), 10, "topology.k = 0 must be at least 1"),
-        (lambda: Base(1, "always"), 10, "topology.relabel = 'always' is not known"),
+        (lambda: Base(1, relabel="always"), 10, "topology.relabel = 'always' is not known"),
         (lambda: Base(1, start=-1), 10, "topology.start = -1 must be at least 0"),
         (lambda: Complete("free"), 10, "topology.cost = 'free' is not known"),
         (lambda: Geometric(0), 10, "topology.radius = 0 must be greater than 0"),
         (lambda: Geometric(2), 10, "topology.radius = 2 must be at most 1.41421"),
         (lambda: Geometric(0.01), 100, "geometric with nodes = 100, radius = 0.01: no connected draw in 1000 attempts"),
-        (lambda: Matcha(Ring(), 0), 10, "topology.budget = 0 must be greater than 0"),
-        (lambda: Matcha(Ring(), 1.5), 10, "topology.budget = 1.5 must be at most 1"),
-        (lambda: Matcha(Ring(), 0.5, "best"), 10, "topology.probabilities = 'best' is not known"),
+        (lambda: Matcha(Ring(), budget=0), 10, "topology.budget = 0 must be greater than 0"),
+        (lambda: Matcha(Ring(), budget=1.5), 10, "topology.budget = 1.5 must be at most 1"),
+        (lambda: Matcha(Ring(), budget=0.5, probabilities="best"), 10, "topology.probabilities = 'best' is not known"),
         (lambda: Matcha(ELLocal(3)), 10, 'topology.inner.kind = "el-local" is drawn anew in every round'),
         (lambda: Matcha(OnePeerExponential()), 10, "changes in every round, but MATCHA is made of a fixed graph"),
-        (lambda: Matcha(Exponential()), 10, "links that go one way, but MATCHA needs pairs"),
+        (lambda: Matcha(Exponential()), 10, "directed links, but MATCHA needs pairs"),
         (lambda: Matcha(Isolated()), 10, "topology.inner is disconnected"),
         (lambda: Matcha(Ring()), 301, 'at most 300 nodes; use probabilities = "uniform"'),
         (lambda: Matcha(Torus()), 26, "both sides must be at least 3"),
         (lambda: PeerSwap(3), 5, "needs nodes * s even"),
         (lambda: PeerSwap(1), 4, "use s >= 2"),
-        (lambda: PeerSwap(2, -1), 4, "topology.swaps = -1 must be at least 0"),
+        (lambda: PeerSwap(2, swaps=-1), 4, "topology.swaps = -1 must be at least 0"),
         (lambda: Pull(5), 5, "topology.s = 5 must be at most nodes - 1 = 4"),
         (lambda: Pull(0), 5, "topology.s = 0 must be at least 1"),
-        (lambda: Periodic(Ring(), 0), 10, "topology.period = 0 must be at least 1"),
-        (lambda: Periodic(Ring(), 2, "all"), 10, "topology.cost = 'all' is not known"),
-        (lambda: Periodic(Isolated(), 2), 1, "nodes = 1 must be at least 2"),
-        (lambda: Every(Ring(), 0), 10, "topology.period = 0 must be at least 1"),
-        (lambda: Every("ring", 2), 10, "must be a topology"),
-        (lambda: Every(ELLocal(7), 2), 5, "must be at most nodes - 1 = 4"),
+        (lambda: Periodic(Ring(), period=0), 10, "topology.period = 0 must be at least 1"),
+        (lambda: Periodic(Ring(), period=2, cost="all"), 10, "topology.cost = 'all' is not known"),
+        (lambda: Periodic(Isolated(), period=2), 1, "nodes = 1 must be at least 2"),
+        (lambda: Every(Ring(), period=0), 10, "topology.period = 0 must be at least 1"),
+        (lambda: Every("ring", period=2), 10, "must be a topology"),
+        (lambda: Every(ELLocal(7), period=2), 5, "must be at most nodes - 1 = 4"),
     ],
 )  # fmt: skip
 def test_the_impossible_is_refused_with_value_limit_and_fix(topology, n, message):

@@ -36,7 +36,7 @@ EXPERIMENTS = {
     "faults": ep.Experiment(
         topology=ep.ELLocal(3),
         algorithm=LocalSGD(lr=0.1, batch_size=3),
-        faults=Faults(loss=0.1, cap=3, crashes=(Crash(2, 1, 3),)),
+        faults=Faults(loss=0.1, cap=3, crashes=(Crash(2, at=1, returns=3),)),
         **COMMON,
     ),
     "equitopo": ep.Experiment(topology=ep.ODEquiDyn(), algorithm=LocalSGD(lr=0.1, batch_size=3), **COMMON),

@@ -32,14 +32,14 @@ STREAMS = Streams(5)
 def test_a_view_of_everybody_gives_the_same_graphs_as_knowing_everybody(view):
     for n, s in ((20, 4), (31, 7), (9, 7)):
         for t in range(4):
-            assert ELLocal(s, view).graph(n, t, STREAMS).digest() == ELLocal(s).graph(n, t, STREAMS).digest()
+            assert ELLocal(s, view=view).graph(n, t, STREAMS).digest() == ELLocal(s).graph(n, t, STREAMS).digest()
 
 
 @given(n=st.integers(9, 40), s=st.integers(1, 8), seed=st.integers(0, 999), t=st.integers(0, 5), data=st.data())
 @examples(max_examples=40)
 def test_targets_are_s_different_ones_of_the_view(n, s, seed, t, data):
     view = data.draw(st.sampled_from([Cyclon(size=8, shuffle=4), Jelasity(size=9), Spray(a=4, b=2)]))
-    graph = ELLocal(s, view).graph(n, t, Streams(seed))
+    graph = ELLocal(s, view=view).graph(n, t, Streams(seed))
     ids, _ = overlay(view, n, Streams(seed)).at(t)
     for i, row in enumerate(ids.tolist()):
         known = set(row) - {FREE}
@@ -54,7 +54,7 @@ def test_targets_are_s_different_ones_of_the_view(n, s, seed, t, data):
 def test_chained_rounds_contract_almost_as_with_full_knowledge(view):
     """Exact with full knowledge: 0.1323. Cyclon measured one exchange after the other: 0.141 (size 20), 0.143 (size 10); frozen 0.152."""
     n, logs = 96, []
-    topology = ELLocal(7, view)
+    topology = ELLocal(7, view=view)
     for run in range(8):
         x = Streams(run)("x").normals(n, 16)
         start = disagreement(x)
@@ -66,7 +66,7 @@ def test_chained_rounds_contract_almost_as_with_full_knowledge(view):
 
 def test_in_the_long_run_every_pair_meets_equally_often():
     n, s, rounds = 24, 4, 500
-    topology, seen = ELLocal(s, Cyclon(size=8, shuffle=4)), np.zeros((n, n))
+    topology, seen = ELLocal(s, view=Cyclon(size=8, shuffle=4)), np.zeros((n, n))
     for t in range(rounds):
         graph = topology.graph(n, t, STREAMS)
         seen[graph.senders, graph.receivers] += 1
@@ -80,7 +80,7 @@ def test_in_the_long_run_every_pair_meets_equally_often():
 
 def test_who_knows_too_few_sends_to_all_of_them():
     view = Spray(a=2)
-    graph = ELLocal(8, view).graph(96, 30, STREAMS)
+    graph = ELLocal(8, view=view).graph(96, 30, STREAMS)
     ids, _ = overlay(view, 96, STREAMS).at(30)
     known = np.array([len(set(row) - {FREE}) for row in ids.tolist()])
     assert (known < 8).any()
@@ -88,10 +88,10 @@ def test_who_knows_too_few_sends_to_all_of_them():
 
 
 def test_a_graph_that_is_held_costs_exchanges_only_when_it_is_drawn():
-    topology = Every(ELLocal(3, Cyclon(size=6, shuffle=3)), 4)
+    topology = Every(ELLocal(3, view=Cyclon(size=6, shuffle=3)), period=4)
     plain = topology.inner
     for t in range(9):
-        reach = Reach(Faults(crashes=(ep.Crash(2, 3),)), 20, STREAMS)
+        reach = Reach(Faults(crashes=(ep.Crash(2, at=3),)), 20, STREAMS)
         assert topology.graph(20, t, STREAMS).digest() == plain.graph(20, t // 4, STREAMS).digest()
         assert (control(topology, 20, t, STREAMS, reach) is None) == (t % 4 > 0)
         assert graph_among(topology, 20, t, STREAMS, reach).n == 20
@@ -99,8 +99,8 @@ def test_a_graph_that_is_held_costs_exchanges_only_when_it_is_drawn():
 
 def test_crashed_nodes_age_out_of_views_and_a_partition_is_forgotten_by_both_sides():
     what = ep.Experiment(
-        nodes=40, topology=ELLocal(5, Cyclon(size=10, shuffle=5)),
-        faults=Faults(crashes=tuple(ep.Crash(i, 20) for i in range(10)), partitions=(Split((tuple(range(10, 20)),), 60),)),
+        nodes=40, topology=ELLocal(5, view=Cyclon(size=10, shuffle=5)),
+        faults=Faults(crashes=tuple(ep.Crash(i, at=20) for i in range(10)), partitions=(Split((tuple(range(10, 20)),), start=60),)),
     )  # fmt: skip
     dead = np.arange(40) < 10
     early, late = plan_round(what, STREAMS, 20), plan_round(what, STREAMS, 55)
@@ -208,7 +208,7 @@ def test_a_service_of_ones_own_is_not_mistaken_for_the_one_that_it_is_derived_fr
         pass
 
     with pytest.raises(BadInput, match="must be one of cyclon, jelasity, spray"):
-        ELLocal(3, Mine())
+        ELLocal(3, view=Mine())
 
 
 @pytest.mark.parametrize(
@@ -232,9 +232,9 @@ def test_deployed_nodes_with_views_draw_by_themselves():
 
 
 def test_what_is_worth_knowing_about_views_is_said():
-    assert ELLocal(7, Spray(a=2)).cautions(96)[0].startswith("el-local over spray: views have about 9.1 entries")
-    assert Every(ELLocal(7, Cyclon()), 2).cautions(96) == []
-    assert ELLocal(7, Jelasity(discard=(0, 0))).cautions(96)[0].startswith("el-local over blind views")
+    assert ELLocal(7, view=Spray(a=2)).cautions(96)[0].startswith("el-local over spray: views have about 9.1 entries")
+    assert Every(ELLocal(7, view=Cyclon()), period=2).cautions(96) == []
+    assert ELLocal(7, view=Jelasity(discard=(0, 0))).cautions(96)[0].startswith("el-local over blind views")
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

@@ -40,9 +40,9 @@ from epidemic.runtime.plan import weights_by_age
 
 HERE = Path()
 CHURN = {
-    "exponential": ExponentialChurn(30, 10),
-    "lognormal": LognormalChurn(30, 10, 1.2),
-    "constant-count": ConstantCount(5, 20, 1.0),
+    "exponential": ExponentialChurn(30, mean_off=10),
+    "lognormal": LognormalChurn(30, median_off=10, sigma=1.2),
+    "constant-count": ConstantCount(5, median=20, sigma=1.0),
     "diurnal": DiurnalChurn(period=60),
 }
 
@@ -80,7 +80,7 @@ def test_the_slowest_of_m_takes_as_long_as_the_law_says(sigma):
         assert found == pytest.approx(mean, rel=1e-5)
     assert law.ppf(0.99) == pytest.approx(high, rel=1e-5)
     # and as often as the clock draws: rounds of 96 nodes that wait for the slowest
-    w = world(96, compute=PerStepCompute(1.0, sigma, mean_one=True))
+    w = world(96, compute=PerStepCompute(1.0, sigma=sigma, mean_one=True))
     drawn = np.array([[w.step_cost(i, c) for c in range(512)] for i in range(96)]) / SECOND
     for m, mean in zip((8, 96, 1000), means, strict=True):
         slowest = drawn.T.ravel()[: drawn.size // m * m].reshape(-1, m).max(axis=1)
@@ -89,23 +89,23 @@ def test_the_slowest_of_m_takes_as_long_as_the_law_says(sigma):
 
 
 def test_per_node_steps_differ_between_nodes_and_not_between_trainings():
-    w = world(4000, compute=PerNodeCompute(0.1, 0.5))
+    w = world(4000, compute=PerNodeCompute(0.1, sigma=0.5))
     cost = np.array([w.step_cost(i, 0) for i in range(4000)])
     assert [w.step_cost(i, 999) for i in range(4000)] == cost.tolist()
     z = np.log(cost / 100_000) / 0.5
     assert stats.kstest(z, "norm").pvalue > 1e-4
-    of_mean_one = world(4000, compute=PerNodeCompute(0.1, 0.5, mean_one=True))
+    of_mean_one = world(4000, compute=PerNodeCompute(0.1, sigma=0.5, mean_one=True))
     ratio = cost / [of_mean_one.step_cost(i, 0) for i in range(4000)]
     assert np.allclose(ratio, math.exp(0.125), rtol=1e-3)
 
 
-@pytest.mark.parametrize("inner", [ConstantCompute(0.1), PerNodeCompute(0.1, 0.5)])
+@pytest.mark.parametrize("inner", [ConstantCompute(0.1), PerNodeCompute(0.1, sigma=0.5)])
 @pytest.mark.parametrize(
     ("n", "fraction", "slowed"), [(30, 0.1, 3), (60, 7 / 60, 7), (10, 0.25, 3), (8, 0, 0), (8, 1, 8)]
 )
 def test_exactly_the_slowest_fraction_is_slowed(inner, n, fraction, slowed):
     plain = world(n, compute=inner)
-    w = world(n, compute=SlowedCompute(inner, fraction, 5))
+    w = world(n, compute=SlowedCompute(inner, fraction=fraction, factor=5))
     ratio = np.array([w.step_cost(i, 0) / plain.step_cost(i, 0) for i in range(n)])
     assert np.isclose(ratio, 5, rtol=1e-4).sum() == slowed
     assert np.isclose(ratio, 1, rtol=1e-4).sum() == n - slowed
@@ -117,7 +117,7 @@ def test_exactly_the_slowest_fraction_is_slowed(inner, n, fraction, slowed):
 def test_which_of_equals_are_slowed_is_chance():
     chosen = [
         tuple(
-            world(20, seed, compute=SlowedCompute(ConstantCompute(), 0.2, 3)).step_cost(i, 0) > 100_000
+            world(20, seed, compute=SlowedCompute(ConstantCompute(), fraction=0.2, factor=3)).step_cost(i, 0) > 100_000
             for i in range(20)
         )
         for seed in range(200)
@@ -140,7 +140,7 @@ def test_rates_are_bytes_per_microsecond():
 
 
 def test_lognormal_latency_belongs_to_the_pair():
-    w = world(links=Links(latency=LognormalLatency(0.02, 0.5)))
+    w = world(links=Links(latency=LognormalLatency(0.02, sigma=0.5)))
     assert w.latency(3, 9) == w.latency(9, 3) != w.latency(3, 10)
     drawn = np.array([w.latency(i, j) for i in range(100) for j in range(i)])
     assert stats.kstest(np.log(drawn / 20_000) / 0.5, "norm").pvalue > 1e-4
@@ -260,7 +260,14 @@ def test_at_each_change_a_node_goes_on_or_off(kind):
             assert w.on_at(i, time) == on
 
 
-@pytest.mark.parametrize("churn", [ExponentialChurn(30, 10), LognormalChurn(30, 10, 1.0), LognormalChurn(3, 9, 0)])
+@pytest.mark.parametrize(
+    "churn",
+    [
+        ExponentialChurn(30, mean_off=10),
+        LognormalChurn(30, median_off=10, sigma=1.0),
+        LognormalChurn(3, median_off=9, sigma=0),
+    ],
+)
 def test_the_share_of_nodes_that_are_on_is_the_same_at_all_times(churn):
     """mean_on / (mean_on + mean_off), from the very start on."""
     n = 2000
@@ -272,7 +279,7 @@ def test_the_share_of_nodes_that_are_on_is_the_same_at_all_times(churn):
     assert w.describe()["availability"]["mean"] == pytest.approx(share)
 
 
-@pytest.mark.parametrize("churn", [ExponentialChurn(30, 10), LognormalChurn(30, 10, 0.8)])
+@pytest.mark.parametrize("churn", [ExponentialChurn(30, mean_off=10), LognormalChurn(30, median_off=10, sigma=0.8)])
 def test_sessions_have_the_lengths_that_were_asked_for(churn):
     w = world(60, churn=churn)
     on, off = [], []
@@ -290,7 +297,7 @@ def test_sessions_have_the_lengths_that_were_asked_for(churn):
 
 def test_constant_count_keeps_the_count():
     n = 40
-    w = world(n, churn=ConstantCount(7, 20, 1.5))
+    w = world(n, churn=ConstantCount(7, median=20, sigma=1.5))
     changes = sorted({t for i in range(n) for t in changes_of(w, i, 400 * SECOND)})
     assert len(changes) > 30
     for time in [0, *changes]:
@@ -314,12 +321,12 @@ def test_diurnal_counts_swing_between_low_and_high():
 
 
 def test_costs_do_not_depend_on_the_order_of_questions_nor_on_other_nodes():
-    a, b = (world(n, compute=PerStepCompute(0.1, 0.5)) for n in (8, 30))
+    a, b = (world(n, compute=PerStepCompute(0.1, sigma=0.5)) for n in (8, 30))
     forward = {(i, c): a.step_cost(i, c) for i in range(8) for c in range(600)}
     for i, c in [(3, 599), (0, 0), (3, 10), (7, 300), (3, 599), (1, 255), (1, 256)]:
         assert b.step_cost(i, c) == forward[i, c]
     assert len(set(forward.values())) > 4700
-    few, many = (world(n, compute=PerNodeCompute(0.1, 0.5)) for n in (8, 31))
+    few, many = (world(n, compute=PerNodeCompute(0.1, sigma=0.5)) for n in (8, 31))
     assert [few.step_cost(i, 0) for i in range(8)] == [many.step_cost(i, 0) for i in range(8)]
 
 
@@ -415,7 +422,7 @@ def test_a_bad_table_gets_one_line(table, says):
 
 def test_more_online_than_there_are_is_refused():
     with pytest.raises(BadInput, match=r"clock.churn.online = 16 must be at most nodes - 1 = 15"):
-        world(churn=ConstantCount(16, 60, 1))
+        world(churn=ConstantCount(16, median=60, sigma=1))
 
 
 def test_a_quorum_is_rounded_up_and_not_by_rounding_errors():
@@ -430,7 +437,7 @@ def test_a_quorum_is_rounded_up_and_not_by_rounding_errors():
 
 
 def test_the_world_says_what_it_is():
-    w = world(compute=PerStepCompute(0.1, 0.5), links=Links(uplink=10, latency=0.05))
+    w = world(compute=PerStepCompute(0.1, sigma=0.5), links=Links(uplink=10, latency=0.05))
     assert w.describe() == {
         "step_s": {"min": 0.1, "median": 0.1, "max": 0.1, "sigma": 0.5},
         "latency_s": {"median": 0.05},

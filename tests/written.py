@@ -73,7 +73,7 @@ def a_record(round, accuracy, seed=1):
 
 
 def finished(run, *, rounds=20, every=2, **options):
-    """A run that has come to its end."""
+    """A run that has finished."""
     written = Written(run, rounds=rounds, **options)
     records = [a_record(round, 0.1 + 0.8 * round / rounds, written.seed) for round in range(0, rounds + 1, every)]
     (written.path / "records.jsonl").write_bytes(b"".join(map(encode, records)))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         GossipLearning,
         GradientTracking,
         LocalSGD,
+        OwnLoop,
         PushPull,
         PushSum,
         PythonAlgorithm,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         Synthetic,
         Table,
     )
+    from epidemic.deploy.joining import JoinedNode, join
     from epidemic.experiment import Checkpoint, Eval, Experiment, Network, Runtime, load
     from epidemic.faults import Crash, Faults, RandomCrashes
     from epidemic.models import FEMNISTCNN, MLP, GNLeNet, Logistic, Point, PythonModel, SmallCNN
@@ -111,9 +113,10 @@ _HOME = {
     "clock": "Clock",
     "aggregation": "Aggregator Heard Mean Median PythonAggregator TrimmedMean",
     "algorithms": "ADPSGD Adam AdamW AsyncEL Choco Column ConstantRate CosineDecay Defaults DivShare ExactDiffusion AsynchronousMethod GossipLearning"
-    " GradientTracking LocalSGD PushPull PushSum PythonAlgorithm QGMomentum StepDecay Tokens",
+    " GradientTracking LocalSGD OwnLoop PushPull PushSum PythonAlgorithm QGMomentum StepDecay Tokens",
     "data": "CIFAR10 FEMNIST IID MNIST Arrays Dataset Digits Dirichlet DirichletHsu Explicit Fashion FashionMNIST ImageFolder ImageTable"
     " Natural PythonData Samples Shards Synthetic Table",
+    "deploy.joining": "JoinedNode join",
     "simulator": "Models SeedRun",
     "core.errors": "BadInput EpidemicError Interrupted RunFailed",
     "experiment": "Checkpoint Eval Experiment Network Runtime load",

@@ -1,6 +1,6 @@
-"""What is counted as a round: a round or, where a method has none, a training of each node; and how many of them are planned.
+"""What counts as a round: a round or, for asynchronous methods, a training of each node; and how many are planned.
 
-Experiments are the tables of their files here, because whoever looks at results executes nothing that they name.
+Experiments are the tables of their files here, so that reading results executes nothing that they name.
 """
 
 from __future__ import annotations

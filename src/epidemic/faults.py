@@ -1,13 +1,12 @@
-"""What goes wrong in a round: a frozen value that turns the intended graph into the one that happened.
+"""Faults of a round: a frozen value that turns the intended graph into the one that happened.
 
-Applied in this order: crashed nodes neither send nor receive; blocked pairs and partitions cannot talk; each message is
-lost independently; a receiver accepts at most `cap` models, and refused senders may try another node.
+Applied in this order: crashed nodes neither send nor receive; blocked pairs and partitions cannot talk; each message is lost independently; a receiver
+accepts at most `cap` models, and refused senders may try another node.
 
-What is known beforehand (crashed, blocked) is not sent and costs nothing. A lost message has left its sender and
-counts as sent. With a cap, a model is offered first: a lost or refused offer costs a control message, not a model.
-Who is up but takes no part in a round (`participation`) is like a crashed node if the others know; if they do not, what they send
-to it is lost.
-Where models are asked for, a request is a control message that may be lost, too; then no model is sent.
+What is known beforehand (crashed, blocked) is not sent and costs nothing. A lost message has left its sender and counts as sent. With a cap, a model is
+offered first: a lost or refused offer costs a control message, not a model. A node that is up but takes no part in a round (`participation`) is like a
+crashed node if the others know; otherwise messages to it are lost. If models are asked for, a request is a control message that may be lost, too; then no
+model is sent.
 """
 
 from __future__ import annotations
@@ -22,11 +21,12 @@ from numpy.typing import NDArray
 from epidemic.core.errors import BadInput, require_choice, require_int, require_real
 from epidemic.core.graph import Graph, IntArray
 from epidemic.core.rng import Stream, Streams
+from epidemic.core.settings import Settings
 
 Mask = NDArray[np.bool_]
 
 WHOLE_SUM = (
-    "faults.{fault} takes single messages away, without which an all-reduce gives nothing",
+    "faults.{fault} removes single messages, but an all-reduce needs all of them",
     'leave it out, or use cost = "all-to-all"',
 )
 CAP_OF_REQUESTS = (
@@ -36,7 +36,7 @@ CAP_OF_REQUESTS = (
 """Why faults and ways of exchange do not go together, and what to do instead."""
 
 
-class Crash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Crash(Settings, frozen=True, forbid_unknown_fields=True):
     """Node `node` is down from round `at` until round `returns` (for good, if that is not given)."""
 
     node: int
@@ -50,7 +50,7 @@ class Crash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise BadInput(f"faults.crashes.returns = {self.returns} must be later than at = {self.at}")
 
 
-class RandomCrashes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RandomCrashes(Settings, frozen=True, forbid_unknown_fields=True):
     """Every node that is up crashes with `probability` in each round, and is down for `rounds_down` (default: for good)."""
 
     probability: float
@@ -62,7 +62,7 @@ class RandomCrashes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             require_int("faults.random_crashes.rounds_down", self.rounds_down, 1)
 
     def down(self, n: int, round: int, streams: Streams) -> Mask:
-        """Who is down in this round. Lifetimes are drawn one after the other for all nodes, so no round is replayed."""
+        """Which nodes are down in this round. Lifetimes are drawn in sequence for all nodes, so no round is replayed."""
         down = np.zeros(n, dtype=bool)
         if self.probability == 0:
             return down
@@ -78,8 +78,8 @@ class RandomCrashes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return down
 
 
-class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """From round `start` until `end` only nodes of the same group reach each other; who is in none forms one more."""
+class Split(Settings, frozen=True, forbid_unknown_fields=True):
+    """From round `start` until `end` only nodes of the same group reach each other; nodes in no group form one more."""
 
     groups: tuple[tuple[int, ...], ...]
     start: int = 0
@@ -120,7 +120,7 @@ class Delivery:
 
     intended: Graph
     graph: Graph  # what arrived
-    alive: Mask  # who is up and takes part
+    alive: Mask  # nodes that are up and take part
     models_sent: IntArray  # models (or, in an all-reduce, pieces of them) that left each node
     offers_sent: (
         IntArray  # control messages of each node: offers where there is a cap, requests where models are asked for
@@ -130,18 +130,18 @@ class Delivery:
     pieces: int = 1  # into how many pieces a model was cut
 
 
-class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Faults(Settings, frozen=True, forbid_unknown_fields=True):
     """Everything that may go wrong. The default is nothing."""
 
     crashes: tuple[Crash, ...] = ()
     random_crashes: RandomCrashes | None = None
     on_return: Literal["adopt", "keep"] = "adopt"
-    """Whether a node that comes back takes the model of a random live peer or goes on with its own."""
+    """Whether a returning node takes the model of a random live peer or keeps its own."""
     blocked: tuple[tuple[int, int], ...] = ()
     """Pairs that cannot talk, in either direction."""
     partitions: tuple[Split, ...] = ()
     loss: float = 0.0
-    """Probability that a message vanishes."""
+    """Probability that a message is lost."""
     cap: int | None = None
     """The most models that a node accepts in a round."""
     max_retries: int | Literal["unlimited"] = 1
@@ -171,7 +171,7 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise BadInput(f"faults.blocked pairs node {a} with itself")
 
     def check_exchange(self, n: int, exchange: str) -> None:
-        """Raise BadInput if models that travel like this (`graph.EXCHANGES`) cannot suffer what is asked for."""
+        """Raise BadInput if models that travel in this way (`graph.EXCHANGES`) cannot have these faults."""
         capped = self.cap_of(n) is not None
         single = {"loss": self.loss, "blocked": self.blocked, "partitions": self.partitions, "cap": capped}
         asked = [key for key, wanted in single.items() if wanted]
@@ -181,11 +181,11 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise BadInput("; ".join(CAP_OF_REQUESTS).format(cap=self.cap))
 
     def cap_of(self, n: int) -> int | None:
-        """The cap in force among n nodes: one that nobody can exceed is none."""
+        """The cap in force among n nodes; None if it can never be exceeded."""
         return None if self.cap is None or self.cap >= n - 1 else self.cap
 
     def alive(self, n: int, round: int, streams: Streams) -> Mask:
-        """Who is up in this round.   # (n,)"""
+        """Which nodes are up in this round.   # (n,)"""
         alive = np.ones(n, dtype=bool)
         for crash in self.crashes:
             if crash.at <= round and (crash.returns is None or round < crash.returns):
@@ -195,9 +195,9 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return alive
 
     def adoptions(self, n: int, round: int, streams: Streams) -> tuple[IntArray, IntArray]:
-        """Nodes that come back in this round and take a model, and the live peers that they take it from.
+        """The nodes that return in this round and take a model, and the live peers that they take it from.
 
-        A donor was up in the round before, so it has the current model, and can be reached. Without any, nobody adopts.
+        A donor was up in the round before, so it has the current model, and can be reached. Without any donor, nothing is adopted.
         """
         nobody = np.zeros(0, dtype=np.int64)
         if round == 0 or self.on_return == "keep" or (not self.crashes and self.random_crashes is None):
@@ -223,12 +223,12 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def deliver(
         self, graph: Graph, round: int, streams: Streams, absence: Absence | None = None, part: int = 0
     ) -> Delivery:
-        """What happens to this round's messages; `part`: of which part of the models, where parts go separate ways."""
+        """Apply the faults to a round's messages; `part`: of the models, if parts go separate ways."""
         n = graph.n
         self.check_exchange(n, graph.exchange)
         up = self.alive(n, round, streams)
         alive = up if absence is None else up & ~absence.who
-        believed = alive if absence is None or absence.known else up  # whom the others take to be there
+        believed = alive if absence is None or absence.known else up  # nodes that the others believe to be there
         streams = streams.of_part(part)  # nodes crash as a whole, messages get lost by themselves
         zeros = np.zeros(n, dtype=np.int64)
         capped = self.cap_of(n) is not None
@@ -265,13 +265,13 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def _kept(self, messages: int, stream: Stream) -> Mask:
-        """Which of so many messages do not vanish on the way."""
+        """A mask of the messages that are not lost."""
         return stream.uniforms(messages) >= self.loss if self.loss else np.ones(messages, dtype=bool)
 
     def _cap(self, graph: Graph, sent: Graph, links: LinkFaults, alive: Mask, stream: Stream) -> _Capped:
         """Offers arrive in random order, the first `cap` of a receiver are accepted, the refused try elsewhere.
 
-        `graph` has the offers that arrived, `sent` also those that were lost: they were tried, too. Who is not `alive` answers nothing.
+        `graph` has the offers that arrived, `sent` also those that were lost, which count as tried. Nodes that are not `alive` never answer.
         """
         assert self.cap is not None
         n = graph.n
@@ -318,7 +318,7 @@ class _Capped:
 
 @dataclass(frozen=True)
 class Reach:
-    """Who can talk to whom, round by round: what nodes find out that look for others by asking them."""
+    """Which nodes can talk, round by round, as nodes find out by asking each other."""
 
     faults: Faults
     n: int
@@ -326,7 +326,7 @@ class Reach:
 
     @staticmethod
     def of(faults: Faults, n: int, streams: Streams) -> Reach | None:
-        """None where everybody can always talk to everybody."""
+        """The reach under these faults; None if all nodes can always talk."""
         cut = faults.crashes or faults.random_crashes or faults.blocked or faults.partitions
         return Reach(faults, n, streams) if cut else None
 
@@ -364,14 +364,14 @@ class LinkFaults:
 def _try_elsewhere(
     sender: IntArray, tried: IntArray, links: LinkFaults, stream: Stream
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """For each refused message a uniformly random node that its sender has not tried; who has tried all gives up.
+    """For each refused message a uniformly random node that its sender has not tried; a sender that has tried all gives up.
 
     Returns senders, their new targets, and the sorted keys sender * n + target of everything tried by now.
     """
     n = links.n
     senders: list[IntArray] = []
     targets: list[IntArray] = []
-    for _ in range(8):  # guess; right at once for all but those who have tried almost everyone
+    for _ in range(8):  # guess; right at once unless almost all nodes have been tried
         if len(sender) <= 16:
             break
         target = stream.integers(n, len(sender))

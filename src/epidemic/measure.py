@@ -1,4 +1,4 @@
-"""What a topology does, measured: degrees, cost, spectrum, and how fast models that only average come to agree."""
+"""Measured properties of a topology: degrees, cost, spectrum, and how fast models that only average come to agree."""
 
 from __future__ import annotations
 
@@ -39,20 +39,13 @@ EXACT_FLOORS, ESTIMATED_FLOORS = 512, 256
 """The most nodes for which floors are worked out, and estimated: they take the cube of that."""
 
 LONGEST_PERIOD = 64
-"""A topology that does not come back to its first graph after so many rounds is taken for random."""
+"""A topology whose first graph does not return within so many rounds counts as random."""
 
 DRAWN, WARM_UP = 260, 60
 """Rounds from which the floors of a random topology are estimated, and how many of them only lead there."""
 
 AGREED = 1e-26
 """A round that shrinks disagreement below this factor reached exact agreement, up to rounding."""
-
-
-NOT_COMPARED = ("every", "fragments", "periodic", "python")
-"""Wrappers of the others, and a user's own."""
-
-ALL_REDUCE = "complete (all-reduce)"
-"""What the second row of complete averaging is called."""
 
 
 class FoundFloors(msgspec.Struct, frozen=True):
@@ -107,7 +100,7 @@ def measure(
 ) -> TopologyReport:
     """Average a random (n, 16) matrix for some rounds, with the topology's natural weights and no training.
 
-    `tell` hears what is being done.
+    `tell` is called with lines about the progress.
     """
     require_int("nodes", n, 1)
     require_int("rounds", rounds, 1)
@@ -169,29 +162,20 @@ def measure(
 def compare(
     n: int, s: int, m: int | None = None, tell: Tell = lambda _: None, **settings: int
 ) -> list[TopologyReport | Impossible]:
-    """Every kind of topology at the same size; those that cannot exist are reported with the reason.
+    """Measure every kind of topology at the same size; impossible ones are reported with the reason.
 
-    Without `m`, EquiTopo gets as many messages as the others: m = s offsets one way, or m = (s + 1) / 2 both ways. Base graphs have up to s
-    neighbours, MATCHA half of the matchings of an s-regular graph. Complete averaging is there twice: as messages, and as an all-reduce.
+    Without `m`, EquiTopo gets as many messages as the others: m = s offsets one way, or m = (s + 1) / 2 both ways. Base graphs have up to s neighbours, MATCHA
+    half of the matchings of an s-regular graph. Complete averaging appears twice: as messages, and as an all-reduce.
     """
     require_int("nodes", n, 1)
     require_int("s", s, 1)
     _require_memory(n, 0)
-    one_way, both_ways = (s, (s + 1) // 2) if m is None else (m, m)
     reports: list[TopologyReport | Impossible] = []
-    fields: dict[str, dict[str, Any]] = {
-        **{kind: {"s": s} for kind in ("el-oracle", "el-local", "regular", "unlucky", "peer-swap", "pull")},
-        "d-equistatic": {"m": one_way},
-        "u-equistatic": {"m": both_ways},
-        "base": {"k": s},
-        "matcha": {"inner": {"kind": "regular", "s": s}, "probabilities": "uniform"},
+    tables = {
+        f"{kind}{variant}": {"kind": kind, **table}
+        for kind, cls in TOPOLOGIES.items()
+        for variant, table in cls.compared(s, m).items()
     }
-    tables: dict[str, dict[str, Any]] = {}
-    for kind in TOPOLOGIES:
-        if kind not in NOT_COMPARED:
-            tables[kind] = {"kind": kind, **fields.get(kind, {})}
-        if kind == "complete":
-            tables[ALL_REDUCE] = {"kind": kind, "cost": "all-reduce"}
     for name, table in tables.items():
         try:
             topology = topology_from(table)
@@ -206,12 +190,12 @@ def compare(
 def compare_views(
     n: int, s: int, views: Sequence[Any], tell: Tell = lambda _: None, **settings: int
 ) -> list[TopologyReport | Impossible]:
-    """EL-Local on what each of these peer sampling services shows its nodes, given as tables or objects."""
+    """Measure EL-Local on the views of each of these peer sampling services, given as tables or objects."""
     reports: list[TopologyReport | Impossible] = []
     for view in map(service_from, views):
         name = f"el-local, {view.__struct_config__.tag}"
         try:
-            found = measure(ELLocal(s, view), n, **settings, tell=_about(name, tell))
+            found = measure(ELLocal(s, view=view), n, **settings, tell=_about(name, tell))
             reports.append(msgspec.structs.replace(found, kind=name))
         except BadInput as problem:
             reports.append(Impossible(name, str(problem)))
@@ -230,8 +214,8 @@ def floors_of(
 ) -> FoundFloors | None:
     """Noise and bias floors of a topology with its natural weights; None: too many nodes, or just one.
 
-    Exact by a closed form or for graphs that come in turn, otherwise estimated from rounds that are drawn. With a `share` below 1 they are those of
-    one coordinate, where each sender's messages have it in that share of the rounds (random-k).
+    Exact by a closed form or for periodic graphs, otherwise estimated from drawn rounds. With a `share` below 1 they are those of one coordinate, where each
+    sender's messages have it in that share of the rounds (random-k).
     """
     streams = Streams(seed)
     known = expected(topology, n, streams).floors if share == 1 else None
@@ -263,13 +247,13 @@ def _found(floors: Floors, *, estimated: bool) -> FoundFloors:
 
 
 def _period(topology: GivesGraphs, n: int, streams: Streams) -> int | None:
-    """After how many rounds the graphs come again; None if they do not in the rounds that are looked at."""
+    """The number of rounds after which the graphs repeat; None if they do not within the inspected rounds."""
     seen = [topology.graph(n, t, streams).digest() for t in range(2 * LONGEST_PERIOD)]
     return next((k for k in range(1, LONGEST_PERIOD + 1) if seen[k:] == seen[:-k]), None)
 
 
 def _require_memory(n: int, degree: int) -> None:
-    """Refuse what cannot be measured here: the matrix is there four times at least, and a message has 32 bytes on the way."""
+    """Refuse sizes that do not fit into memory: there are at least four copies of the matrix, and 32 bytes per message."""
     require_memory(f"measuring nodes = {n:,}", n * (4 * WIDTH * 8 + 32 * degree), "use fewer nodes")
 
 
@@ -294,7 +278,7 @@ class _Range:
 
 
 def _scaled(x: FloatArray) -> FloatArray:
-    """Centred and with D(X) = 1, so that no digits are lost however long the averaging goes on."""
+    """The matrix centred and scaled to D(X) = 1, so that no digits are lost however long the averaging continues."""
     x = x - x.mean(axis=0)
     return x / math.sqrt(disagreement(x))
 

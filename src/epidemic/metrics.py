@@ -1,6 +1,6 @@
-"""Metrics: what is measured of every node's model besides loss and accuracy.
+"""Metrics: measurements of every node's model besides loss and accuracy.
 
-There are two kinds. One gives a number for each sample, of which a node's is the mean:
+There are two kinds. One returns a number for each sample, averaged for a node:
 
     def top3(outputs, targets):                      # (batch, classes), (batch,) -> (batch,)
         return (outputs.topk(3).indices == targets[:, None]).any(1).float()
@@ -11,8 +11,8 @@ The other needs all outputs of a node at once:
     def rare(outputs, targets):                      # (samples, classes), (samples,) -> a number
         return float((outputs.argmax(1) == 9).float().mean())
 
-A metric is called from several threads, and must change nothing. What is not defined (the AUC of a class that nobody has) is None
-or not a number, and is shown as a dash.
+A metric is called from several threads, and must have no side effects. Undefined values (the AUC of a class without samples) are None or NaN, and are shown
+as a dash.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ Metric = PerSample | Whole
 
 
 def whole(function: Callable[[Tensor, Tensor], Any]) -> Whole:
-    """Mark a function as a metric over all outputs of a node, instead of one that gives a number per sample.
+    """Mark a function as a metric over all outputs of a node, instead of one that returns a number per sample.
 
     Args:
         function: Takes the outputs of a node's model for all samples and their targets, on the CPU: (samples, classes) and
-            (samples,). Gives a number, or None where there is none.
+            (samples,). Returns a number, or None if it is undefined.
 
     Returns:
         The metric, which can be called like the function.
@@ -93,7 +93,7 @@ def whole(function: Callable[[Tensor, Tensor], Any]) -> Whole:
 
 @whole
 def macro_f1(outputs: Tensor, targets: Tensor) -> float:
-    """The mean over classes of F1 = 2 TP / (2 TP + FP + FN). Classes that nobody has and nobody guessed are left out."""
+    """The mean over classes of F1 = 2 TP / (2 TP + FP + FN). Classes that have no sample and were never predicted are left out."""
     classes = _classes(outputs, targets, "macro-f1")
     guesses = outputs.argmax(1)
     right = torch.bincount(targets[guesses == targets], minlength=classes).double()
@@ -114,8 +114,7 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
 def auc(outputs: Tensor, targets: Tensor) -> float | None:
     """The probability that a sample of a class is ranked above one of the others, ties counting half: the area under the ROC curve.
 
-    With two classes, of the second one; with more, the mean over classes, each against the rest, ranked by their log-odds. Undefined if
-    a class has no sample.
+    With two classes, of the second one; with more, the mean over classes, each against the rest, ranked by their log-odds. Undefined if a class has no sample.
     """
     if outputs.dim() == 2 and outputs.shape[1] == 1 and not targets.is_floating_point():
         return _auc_of(outputs[:, 0].double(), targets.flatten() == 1)  # one output, for the second of two classes

@@ -1,15 +1,15 @@
-"""How much each voice counts: from the graph of a round to the weights of an average.
+"""Mixing weights: from the graph of a round to the weights of an average.
 
-Row i of W holds the weights that node i gives to the models it hears and to its own; rows sum to 1.
-  uniform               everybody heard and oneself count the same, 1 / (number heard + 1)        (Epidemic Learning)
-  samples               everybody heard and oneself count by the number of their training samples
+Row i of W has the weights of node i for the models that it receives and for its own; rows sum to 1.
+  uniform               all received models and the own one count equally, 1 / (number received + 1)   (Epidemic Learning)
+  samples               all received models and the own one count by the number of training samples
   metropolis-hastings   1 / (1 + the larger degree of the two), undirected graphs only             (D-PSGD)
-  native                the weights that the topology brings along                  (EquiTopo, Base-(k+1), MATCHA)
+  native                the weights that the topology provides                      (EquiTopo, Base-(k+1), MATCHA)
 
-Weights of others are never negative. That of a node's own model is what they leave to 1, which in MATCHA may be less than 0.
+Weights of others are never negative. That of a node's own model is the rest to 1, which in MATCHA may be less than 0.
 
-When messages are missing, the first two are those of what arrived. The other two are made for the intended
-graph: they stay, and the weight of what did not arrive goes to the node itself.
+If messages are missing, the first two rules apply to what arrived. The other two apply to the intended graph: weights stay, and the weight of what did not
+arrive goes to the node itself.
 
 Shapes: n nodes, d model size, X is (n, d).
 """
@@ -77,7 +77,7 @@ class Weights:
 
     @property
     def own(self) -> float:
-        """What a member of a clique gives to its own model besides the share."""
+        """A clique member's weight of its own model besides the share."""
         assert self.clique is not None
         return 1 - self.share * len(self.clique) if self.besides is None else self.besides
 
@@ -109,7 +109,7 @@ class Weights:
         return scipy.sparse.csr_array((data, indices, indptr), shape=(self.n, self.n))
 
     def among(self, who: IntArray) -> Weights:
-        """The weights of these nodes alone, who hear only each other; they are numbered anew in this order."""
+        """The weights of these nodes alone, which receive only from each other; renumbered in this order."""
         if self.matrix is None:
             assert self.clique is not None
             return Weights(len(who), None, np.searchsorted(who, self.clique), self.share, self.besides, self.portions)
@@ -122,7 +122,7 @@ class Weights:
         return Weights(len(who), scipy.sparse.csr_array(parts, shape=(len(who), len(who))))
 
     def by_row(self, rows: range | None = None) -> Iterator[tuple[IntArray, FloatArray]]:
-        """For each node (or each of some), whom it listens to, itself first, and by which weights."""
+        """For each node (or each of some), its in-neighbours with itself first, and their weights."""
         for i in range(self.n) if rows is None else rows:
             if self.matrix is not None:
                 part = slice(self.matrix.indptr[i], self.matrix.indptr[i + 1])
@@ -151,7 +151,7 @@ class Weights:
 
 
 def weights(rule: str, intended: Graph, arrived: Graph | None = None, samples: IntArray | None = None) -> Weights:
-    """The weights of a round: `intended` is what the topology wanted, `arrived` what got through (default: all).
+    """The weights of a round: `intended` is the topology's graph, `arrived` what was received (default: all).
 
     The rule "samples" needs the number of training samples of each node.   # (n,)
     """
@@ -175,7 +175,7 @@ def weights(rule: str, intended: Graph, arrived: Graph | None = None, samples: I
 
 
 def _by_samples(arrived: Graph, samples: IntArray | None) -> Weights:
-    """Every voice by its samples. Sums of whole numbers are exact here, so equal numbers give the uniform weights to the last bit."""
+    """Weights by samples. Sums of integers are exact here, so equal numbers give the uniform weights to the last bit."""
     if samples is None or len(samples) != arrived.n or (samples < 1).any():
         raise BadInput(f'mixing = "samples" needs a number of samples, at least 1, for each of {arrived.n} nodes')
     if arrived.clique is not None:
@@ -194,7 +194,7 @@ def _metropolis_hastings(graph: Graph) -> FloatArray:
 
 
 def _positions(arrived: Graph, intended: Graph, rule: str) -> NDArray[np.intp]:
-    """Where each edge that arrived stands among the intended ones."""
+    """The position of each edge that arrived among the intended ones."""
     wanted, keys = intended.edge_keys, arrived.edge_keys
     at = np.searchsorted(wanted, keys)
     if len(keys) and (len(wanted) == 0 or (wanted[np.minimum(at, len(wanted) - 1)] != keys).any()):
@@ -245,9 +245,9 @@ def spectrum(w: Weights) -> Spectrum:
 
 
 def _clique_sigma(w: Weights, clique: IntArray) -> float:
-    """The same for a clique, of whom the others hear nothing.
+    """The same for a clique from which the others receive nothing.
 
-    W - J leaves what the others have alone if it sums to nothing; what else comes out is the same for all members, and for all others.
+    W - J keeps what the others have if it sums to nothing; the rest of the result is the same for all members, and for all others.
     """
     n, m = w.n, len(clique)
     if w.portions is None:

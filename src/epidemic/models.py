@@ -1,6 +1,6 @@
 """The models of the paper and small ones for the embedded data, built to fit the data.
 
-A model specification is a frozen value; `build(shape, outputs)` gives the `torch.nn.Module`. Initial weights are PyTorch's default.
+A model specification is a frozen value; `build(shape, outputs)` returns the `torch.nn.Module`. Initial weights are PyTorch's default.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from epidemic.core.config import call_own, import_object
 from epidemic.core.errors import BadInput, require_int
+from epidemic.core.settings import Settings
 
 Shape = tuple[int, ...]
 
 
-class Model(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class Model(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the models that a file names by kind: settings from which a module is built."""
 
     def build(self, shape: Shape, outputs: int) -> nn.Module:
@@ -27,7 +28,7 @@ class Model(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields
 
 
 def _image(shape: Shape, kind: str, divisor: int) -> tuple[int, int]:
-    """Channels and pixels after halving; refuses what is no picture of a suitable size."""
+    """Channels and pixels after halving; refuses inputs that are no images of a suitable size."""
     if len(shape) != 3 or shape[1] % divisor or shape[2] % divisor:
         raise BadInput(
             f'model.kind = "{kind}" needs pictures (channels, height, width) with sides that {divisor} divides;'
@@ -63,7 +64,7 @@ class FEMNISTCNN(Model, frozen=True, tag="femnist-cnn"):
 
 
 class Logistic(Model, frozen=True, tag="logistic"):
-    """Logistic regression on the raw inputs."""
+    """Logistic regression on the raw inputs, without hidden layers."""
 
     def build(self, shape: Shape, outputs: int) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(_features(shape), outputs))
@@ -151,7 +152,7 @@ def unused_methods(module: nn.Module) -> str | None:
 
 
 def _written_by_user(kind: type, method: str) -> bool:
-    """Whether a class has a method that is not the one which Lightning gives to every module."""
+    """Whether a class has its own method, not the one that Lightning gives every module."""
     owner = next((one for one in kind.__mro__ if method in vars(one)), None)
     return owner is not None and owner.__module__.partition(".")[0] not in ("lightning", "pytorch_lightning")
 

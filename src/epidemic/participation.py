@@ -1,11 +1,11 @@
-"""Who takes part in a round: everybody, or some who are drawn for it. Of the kind of faults: a frozen value that acts on graphs.
+"""Participation: which nodes take part in a round, all or a drawn set. Like faults, a frozen value that acts on graphs.
 
-Who takes no part neither trains nor sends nor receives; its model stays as it is. The links of a round are drawn in one of two ways:
-  aware   among those who take part: everybody knows who they are, because the draw is keyed
-  blind   among all; what is sent to those who take no part is lost, and paid for
+Nodes that take no part neither train nor send nor receive; their models stay as they are. The links of a round are drawn in one of two ways:
+  aware   among those that take part: all nodes know them, because the draw is keyed
+  blind   among all; messages to those that take no part are lost, and paid for
 Sources: Liu et al., OPT 2022 (a uniform choice of m nodes); Teleportation, arXiv 2501.15259.
 
-Who is drawn but has crashed takes no part either; nobody is drawn in its place.
+A drawn node that has crashed takes no part either; it is not replaced.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
-import msgspec
 import numpy as np
 
 from epidemic.core.config import build_kind
@@ -21,21 +20,22 @@ from epidemic.core.errors import BadInput, require_choice, require_int, require_
 from epidemic.core.formatting import count
 from epidemic.core.graph import Graph, IntArray
 from epidemic.core.rng import Streams
+from epidemic.core.settings import Settings
 from epidemic.faults import Absence, Faults, Reach
 from epidemic.topology import GivesGraphs, check_topology, exchange_of, graph_among, is_placed, is_static, peer_sampling
 
 NOBODY: IntArray = np.zeros(0, dtype=np.int64)
 
 
-class Participation(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class Participation(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the kinds: `seats` is all that most of them differ in."""
 
     partial: ClassVar[bool] = True  # whether some may take no part
-    live_only: ClassVar[bool] = False  # whether only those who took part in the last round have a model that counts
+    live_only: ClassVar[bool] = False  # whether only those that took part in the last round have a model that counts
 
     @property
     def aware(self) -> bool:
-        """Whether links are drawn among those who take part."""
+        """Whether links are drawn among those that take part."""
         return getattr(self, "links", "aware") == "aware"
 
     def seats(self, n: int, round: int, streams: Streams) -> IntArray:
@@ -43,25 +43,25 @@ class Participation(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknow
         raise NotImplementedError
 
     def check(self, n: int, topology: GivesGraphs) -> None:
-        """Raise BadInput if it cannot be had with this topology. Without more to say, any will do."""
+        """Raise BadInput if it does not work with this topology."""
 
     def graph(
         self, topology: GivesGraphs, n: int, round: int, streams: Streams, reach: Reach | None = None, part: int = 0
     ) -> Graph:
-        """Who means to send to whom in a round; `reach`: who can talk to whom, for nodes that find each other by talking."""
+        """The intended graph of a round; `reach`: which nodes can talk, for nodes that find each other by messages."""
         if not self.aware:
             return graph_among(topology, n, round, streams.of_part(part), reach)
         seats = self.seats(n, round, streams)
         return _seated(_drawn(topology, len(seats), round, streams.of_part(part)), seats, n)
 
     def absence(self, n: int, round: int, streams: Streams) -> Absence | None:
-        """Who takes no part, and whether the others know; None where everybody does."""
+        """The nodes that take no part, and whether the others know; None if all take part."""
         away = np.ones(n, dtype=bool)
         away[self.seats(n, round, streams)] = False
         return Absence(away, known=self.aware) if away.any() else None
 
     def adoptions(self, faults: Faults, n: int, round: int, streams: Streams) -> tuple[IntArray, IntArray]:
-        """Nodes that take a model before they train, and those who give it.
+        """The nodes that take a model before they train, and those that give it.
 
         After a crash a node takes one in the round of its return, if it and the other take part in it.
         """
@@ -74,14 +74,14 @@ class Participation(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknow
 
 
 class Everybody(Participation, frozen=True, tag="everybody"):
-    """Everybody takes part in every round."""
+    """All nodes take part in every round."""
 
     partial: ClassVar[bool] = False
 
     def graph(
         self, topology: GivesGraphs, n: int, round: int, streams: Streams, reach: Reach | None = None, part: int = 0
     ) -> Graph:
-        """Return the topology's own graph of the round, because everybody takes part."""
+        """Return the topology's own graph of the round, because all nodes take part."""
         return graph_among(topology, n, round, streams.of_part(part), reach)
 
     def absence(self, n: int, round: int, streams: Streams) -> Absence | None:
@@ -100,11 +100,11 @@ class UniformParticipation(Participation, frozen=True, tag="uniform"):
         require_choice("participation.links", self.links, ["aware", "blind"])
 
     def seats(self, n: int, round: int, streams: Streams) -> IntArray:
-        """m of them, ascending.   # (m,)"""
+        """The m nodes that take part, ascending.   # (m,)"""
         return np.sort(streams("participation", round).permutation(n)[: self.m])
 
     def check(self, n: int, topology: GivesGraphs) -> None:
-        """That m is possible, and, where links are among those who take part, a graph of m nodes."""
+        """Raise BadInput unless m is possible and, if links are drawn among those that take part, the topology exists for m nodes."""
         _check_number(self.m, n)
         if self.aware and self.m < n:
             _check_renumbered(topology, self.m)
@@ -126,7 +126,7 @@ class BernoulliParticipation(Participation, frozen=True, tag="bernoulli"):
         return np.flatnonzero(streams("participation", round).uniforms(n) < self.p)
 
     def check(self, n: int, topology: GivesGraphs) -> None:
-        """That the topology exists among any number of nodes, where links are among those who take part."""
+        """Raise BadInput unless the topology exists for any number of nodes, if links are drawn among those that take part."""
         if not self.aware or self.p == 1:
             return
         _check_renumbered(topology, n)
@@ -136,10 +136,10 @@ class BernoulliParticipation(Participation, frozen=True, tag="bernoulli"):
 
 
 class Teleportation(Participation, frozen=True, tag="teleportation"):
-    """There are only `m` models; each round other nodes hold them, who first fetch them from those of the round before.
+    """There are only `m` models; each round other nodes hold them, and first fetch them from those of the round before.
 
-    The model on seat k goes from node to node, so that a static topology of m seats stays what it is. Fetches are never lost; where
-    the node of the seat is down, the model of another seat is taken. If all m = n take part, everybody keeps its seat.
+    The model at position k moves from node to node, so that a static topology of m positions stays what it is. Fetches are never lost; if the node of a position
+    is down, the model of another position is taken. If all m = n take part, nodes keep their positions.
     """
 
     live_only: ClassVar[bool] = True
@@ -203,7 +203,7 @@ def _sent(topology: GivesGraphs) -> int:
 
 
 def _drawn(topology: GivesGraphs, m: int, round: int, streams: Streams) -> Graph:
-    """A graph of m nodes; complete, where they are so few that everybody sends to everybody."""
+    """A graph of m nodes; complete if so few nodes would all send to each other."""
     if m < 2:
         return Graph.empty(m)
     if m - 1 > _sent(topology):
@@ -212,7 +212,7 @@ def _drawn(topology: GivesGraphs, m: int, round: int, streams: Streams) -> Graph
 
 
 def _seated(graph: Graph, seats: IntArray, n: int) -> Graph:
-    """The same graph, with node seats[k] of n in place of k."""
+    """The same graph with node ids in place of positions."""
     if len(seats) == n and (seats == np.arange(n)).all():
         return graph
     if graph.clique is not None:
@@ -230,7 +230,7 @@ def _check_among(topology: GivesGraphs, m: int, instead: str) -> None:
     """That the topology exists among m nodes."""
     if peer_sampling(topology) is not None:
         raise BadInput(
-            'participation: views are those of all nodes, and cannot be drawn among some of them; use links = "blind", or leave topology.view out'
+            'participation: views are drawn among all nodes, not among some of them; use links = "blind", or leave topology.view out'
         )
     try:
         check_topology(topology, m)
@@ -250,7 +250,7 @@ def _check_renumbered(topology: GivesGraphs, m: int) -> None:
 
 
 def _alike(topology: GivesGraphs, m: int) -> bool:
-    """Whether it makes no difference who sits where: the graph is drawn anew in each round, or complete, or empty."""
+    """Whether positions do not matter: the graph is drawn anew in each round, or complete, or empty."""
     if not is_static(topology):
         inner = getattr(topology, "inner", None)
         return inner is None or _alike(inner, m)

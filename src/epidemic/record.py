@@ -16,13 +16,13 @@ from epidemic.core.files import read_bounded
 from epidemic.core.formatting import html_table, number, percent, simulated, size
 
 HEADER_BYTES = 256
-"""What travels with each model besides its numbers: run, round, sender, graph digest, signature."""
+"""Bytes in a message besides its numbers: run, round, sender, graph digest, signature."""
 CONTROL_BYTES = 128
 """A message without a model: the signed offer that precedes a model where receivers have a cap, or the request for one."""
 
 
 ENTRY_BYTES = 20
-"""One entry of a view in such a message: who, where, and how old."""
+"""Bytes of one view entry in such a message: node id, address, age."""
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class OwnSpread(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(values: Any) -> OwnSpread:
-        """Summarise one number per node; what is not finite becomes None."""
+        """Summarise one number per node; values that are not finite become None."""
         with np.errstate(invalid="ignore"):  # infinite ones
             found = msgspec.structs.astuple(Spread.of(values))
         return OwnSpread(*(v if math.isfinite(v) else None for v in found))
@@ -70,7 +70,7 @@ class Traffic(msgspec.Struct, frozen=True, omit_defaults=True):
     header: MeanMax
     control: MeanMax
     total: MeanMax
-    wasted: MeanMax | None = None  # those of models that nobody received, where there were any
+    wasted: MeanMax | None = None  # of models that no node received, if there were any
 
 
 Counted = Annotated[int, Meta(ge=0, le=2**53)]
@@ -80,7 +80,7 @@ Counted = Annotated[int, Meta(ge=0, le=2**53)]
 class HeardCounts(msgspec.Struct, frozen=True):
     """How many messages counted at a deployed node, of those that the graphs of its rounds gave it.
 
-    With a private coin nobody knows the graph, and as many messages are expected as a node sends: more may count than were expected.
+    With a private coin the graph is unknown, and as many messages are expected as a node sends: more may count than were expected.
     """
 
     rounds: Counted  # that it took part in
@@ -109,7 +109,7 @@ class HeardCounts(msgspec.Struct, frozen=True):
 
 
 class Living(msgspec.Struct, frozen=True):
-    """Of the nodes that were up and took part in the last round alone; the others' models stay as they were when they last did."""
+    """Only of the nodes that were up and took part in the last round; the models of others have not changed since they last did."""
 
     accuracy: Spread | None
     loss: Spread
@@ -136,17 +136,17 @@ class NodeNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MessageCounts(msgspec.Struct, frozen=True):
-    """Messages of all nodes since the start. Sent ones are received, lost, or still on their way; received ones used, wasted or still held."""
+    """Messages of all nodes since the start. Sent ones are received, lost, or on their way; received ones are used, wasted or held."""
 
     sent: int
     received: int
     used: int
     wasted: int  # received and of no use: late, replaced, or over a limit
-    lost: int  # by faults or because somebody was away
+    lost: int  # by faults or because the receiver was away
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a run under the simulated clock stands."""
+    """The progress of a run under the simulated clock."""
 
     seconds: float
     steps: float  # local steps of a node, mean
@@ -227,7 +227,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came out of one seed. "best" is over the evaluated rounds, "final" on the full test set."""
+    """The results of one seed. "best" is over the evaluated rounds, "final" on the full test set."""
 
     name: str
     seed: int
@@ -244,7 +244,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     final_metrics: dict[str, OwnSpread]
     test_samples: int
     bytes: Traffic
-    final_living_accuracy: Spread | None = None  # of those who took part in the last round, where not everybody does
+    final_living_accuracy: Spread | None = None  # of nodes that took part in the last round, if not all did
     seconds: float | None = None  # simulated ones, under the clock
     ended_early: str = ""  # why, if a callback ended the seed before all rounds were done
     delivery: HeardCounts | None = None  # of deployed nodes, where there are rounds

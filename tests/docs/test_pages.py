@@ -45,7 +45,7 @@ GIVEN = {
     "epidemic data show": RUN[:1],
     "epidemic devices convert": ["capacity.json", "behave.json"],
     "epidemic cluster init": RUN[:1],
-    "epidemic cluster up": RUN[:1],
+    "epidemic cluster up": [RUN[0], "train.py"],
     "epidemic cluster status": [
         RUN[0],
         f"epidemic cluster init experiment.toml --hosts {HOSTS} --set nodes=4 --set topology.s=2 --out runs/eight",
@@ -92,6 +92,18 @@ FILES = {
         class Star:
             def graph(self, n, round, streams):
                 return ep.Ring().graph(n, round, streams)
+    """,
+    "train.py": """
+        import torch
+        import epidemic as ep
+
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 1)
+        with ep.join() as node:
+            node.attach(model)
+            for round in node.rounds():
+                node.report(loss=1.0)
+                node.exchange()
     """,
     "methods.toml": """
         nodes = 8

@@ -55,9 +55,9 @@ def test_two_of_eight_die_one_returns_and_the_others_do_not_notice(deploy):
     for node_id in alive:
         assert there.summary(node_id)["seconds"] == 14.0
         assert any("node 5 is gone" in line for line in there.log(node_id))
-    went_on = [line for line in there.log(2) if "going on after" in line]
+    went_on = [line for line in there.log(2) if "resuming after" in line]
     assert went_on, there.log(2)
-    assert int(went_on[0].split("going on after ")[1].split()[0]) > 0
+    assert int(went_on[0].split("resuming after ")[1].split()[0]) > 0
     assert not any("took the model" in line for line in there.log(2))  # it had its own
     assert there.summary(2)["seconds"] == 14.0
     accuracy = [there.summary(p)["final_accuracy"]["mean"] for p in (*alive, 2)]
@@ -81,7 +81,7 @@ def test_eight_learn_as_much_as_under_the_clock_though_two_of_them_are_killed(de
         stop=5.0,
         data=ep.Digits(),
         partition=ep.IID(),
-        model=ep.PythonModel("sleeping:Sleeper", {"hidden": 32}),
+        model=ep.PythonModel("sleeping:Sleeper", options={"hidden": 32}),
     )
     clock = Clock(stop=5.0, evaluate=2.5, compute=ConstantCompute(seconds=0.02))
     what = msgspec.structs.replace(what, clock=clock)

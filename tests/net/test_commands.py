@@ -109,7 +109,7 @@ def test_cluster_up_is_stopped_cleanly_and_goes_on(file, tmp_path):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"go on with: epidemic cluster up --resume {out}" in err
+    assert f"resume with: epidemic cluster up --resume {out}" in err
     assert all((out / f"node-{i}/run/seed-1/checkpoint.safetensors").exists() for i in range(4))
     code, said, err = run("cluster", "up", "--resume", out)
     assert code == 0, err
@@ -310,7 +310,7 @@ def test_a_node_started_before_its_relay_waits_for_it(tmp_path):
         said.append(line)
         if "trying again" in line:
             break
-    assert "nobody answers at 127.0.0.1" in said[-1]
+    assert "no answer at 127.0.0.1" in said[-1]
     relay = start("relay", root / "relay")
     for process in nodes:
         process.communicate(timeout=100)
@@ -329,7 +329,7 @@ def test_a_node_gives_up_on_a_relay_that_never_comes(tmp_path):
     )
     code, _, err = run("node", folders[0], "--set", "network.patience=1", "-q")
     assert code == 2
-    assert "nobody answers at 127.0.0.1" in one_line(err)
+    assert "no answer at 127.0.0.1" in one_line(err)
 
 
 def test_a_half_copied_list_of_revoked_certificates_does_not_end_a_relay(tmp_path):

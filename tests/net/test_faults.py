@@ -67,7 +67,7 @@ def test_five_of_sixteen_die_three_return_and_the_rest_never_waits_for_them(depl
     heard = sum(there.node(i)["messages"]["counted"] for i in survivors)
     assert 0.75 * sent < heard <= sent
     # accuracy as in the simulator under the same crashes
-    crashes = [ep.Crash(i, 60, died + 15 if i in victims[:3] else None) for i in victims]
+    crashes = [ep.Crash(i, at=60, returns=died + 15 if i in victims[:3] else None) for i in victims]
     ep.simulate(msgspec.structs.replace(what, faults=ep.Faults(crashes=tuple(crashes))), tmp_path / "simulated")
     nodes = json.loads((tmp_path / "simulated/seed-1/nodes.json").read_text())
     simulated = [nodes[i]["final_accuracy"] for i in everyone]
@@ -153,7 +153,7 @@ def test_on_return_keep_goes_on_with_its_own_model(deploy):
     there.cluster.restart(2)
     there.finish()
     assert any("with its own model" in line for line in there.log(2))
-    assert any("going on after round" in line for line in there.log(2))
+    assert any("resuming after round" in line for line in there.log(2))
     check_books(there, range(4))
 
 

@@ -73,7 +73,7 @@ def test_the_dead_are_forgotten_and_who_comes_back_goes_on_with_its_view(deploy)
     assert again[3].known >= 1
     assert there.cluster.wait(120)
     assert (there.run(3) / "summary.json").exists()
-    assert any("going on after round" in line for line in there.log(3))
+    assert any("resuming after round" in line for line in there.log(3))
 
 
 def test_a_member_cannot_mislead_a_node_by_exchanges(deploy, tmp_path):

@@ -57,7 +57,7 @@ def test_a_certificate_that_ends_in_mid_run_ends_its_node_saved_and_renewed_it_g
         shutil.copy(renewed / name, there.folders[2] / name)
     there.cluster.restart(2)
     there.until(lambda found: len(found) == 3 and all(s.alive == 3 for s in found.values()))
-    assert any(f"going on after round {before}" in line for line in there.log(2))
+    assert any(f"resuming after round {before}" in line for line in there.log(2))
     assert all(child.running for child in there.cluster.children)
 
 

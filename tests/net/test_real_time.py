@@ -35,7 +35,7 @@ def timed(rounds, algorithm, topology, compute, links, *, stop=0.0, deadline=Non
         nodes=8,
         rounds=rounds,
         data=ep.Digits(),
-        model=ep.PythonModel("sleeping:Sleeper", {"hidden": HIDDEN}),
+        model=ep.PythonModel("sleeping:Sleeper", options={"hidden": HIDDEN}),
         algorithm=algorithm,
         topology=topology,
         eval=ep.Eval(every=rounds, samples=100),

@@ -1,7 +1,9 @@
 """The same file and seed give the same result on real processes as in the simulator."""
 
 import json
+import shutil
 import sys
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -204,7 +206,7 @@ def test_every_algorithm_with_a_barrier_is_that_of_the_simulator(deploy, algorit
 
 @pytest.mark.parametrize(
     ("topology", "processes"),
-    [(ep.Base(2), 7), (ep.Periodic(ep.Matcha(ep.Ring(), 0.6), 4), 3)],
+    [(ep.Base(2), 7), (ep.Periodic(ep.Matcha(ep.Ring(), budget=0.6), period=4), 3)],
     ids=["base", "periodic over matcha, shared"],
 )
 def test_weights_that_a_topology_brings_along_are_those_of_the_simulator(deploy, topology, processes):
@@ -378,5 +380,23 @@ def test_a_users_own_aggregator_is_deployed_by_its_name(deploy, tmp_path, monkey
     there = deploy(what)
     (tmp_path / "my_rule.py").unlink()  # every node has a copy in its folder
     there.start(processes=2).finish()
+    assert there.cluster.problems() == {}
+    assert furthest(there, ep.simulate(what)) == 0
+
+
+def test_the_examples_of_a_topology_and_an_aggregator_are_deployed_by_their_names(deploy, tmp_path, monkeypatch):
+    for name in ("own_topology", "own_aggregator"):
+        shutil.copy(Path(__file__).parents[2] / f"examples/{name}.py", tmp_path)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    what = experiment(
+        nodes=6,
+        rounds=8,
+        topology=ep.PythonTopology("own_topology:Remembering", options={"k": 4}),
+        aggregation=ep.PythonAggregator("own_aggregator:NearestHalf"),
+        network=BARRIER,
+    )
+    there = deploy(what).start(processes=3).finish()
     assert there.cluster.problems() == {}
     assert furthest(there, ep.simulate(what)) == 0

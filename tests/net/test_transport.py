@@ -186,7 +186,7 @@ def test_renewed_it_has_everything_declared_again_under_a_new_token(pair):
 
 def test_a_node_behind_a_relay_that_is_not_there_may_try_again(tmp_path):
     identity = Identity.load(Authority.create(tmp_path / "keys").issue("node-0", []))
-    with pytest.raises(Unreachable, match="nobody answers at 127"):
+    with pytest.raises(Unreachable, match="no answer at 127"):
         Transport(identity, Addresses(None, tuple(free_addresses(1)), relay=True), nodes=2)
 
 

@@ -85,7 +85,7 @@ def test_compare_under_torchrun_writes_and_prints_what_one_process_does(place, m
     again = started("-m", "epidemic", "compare", "methods.toml", "--out", "on", "-q", "--ranks", 2, where=place)
     assert (
         again.communicate(timeout=200)[1]
-        == "error: on holds an earlier comparison; go on with --resume or choose another --out\n"
+        == "error: on holds an earlier comparison; resume with --resume or choose another --out\n"
     )
     assert again.returncode == 2
 
@@ -105,7 +105,7 @@ def test_an_interrupted_comparison_goes_on_in_one_process_to_the_same_bytes(plac
     _, said = end.communicate(timeout=100)
     assert end.returncode == 130, said
     assert re.fullmatch(
-        r"error: interrupted .*; go on with: epidemic compare methods.toml --out on --resume --ranks 2\n", said
+        r"error: interrupted .*; resume with: epidemic compare methods.toml --out on --resume --ranks 2\n", said
     ), said
     monkeypatch.chdir(place)
     assert main(["compare", "methods.toml", "--out", "on", "--resume", "--quiet"]) == 0

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -99,6 +100,10 @@ KINDS = {
     "trimmed mean": ['aggregation.kind="trimmed-mean"', "aggregation.f=2", 'topology.kind="el-local"', "topology.s=5", "faults.loss=0.2"],
     "median of all": ['aggregation.kind="median"', 'topology.kind="complete"', 'participation.kind="uniform"', "participation.m=6"],
     "own rule": ['aggregation.kind="python"', 'aggregation.factory="mine:Own"', 'topology.kind="el-oracle"', "topology.s=4"],
+    "examples": [
+        'topology.kind="python"', 'topology.factory="own_topology:Remembering"', "topology.options={k=4}",
+        'aggregation.kind="python"', 'aggregation.factory="own_aggregator:NearestHalf"',
+    ],
     "adam, mlp": ['model.kind="mlp"', 'algorithm.optimizer="adam"', "algorithm.lr=0.01", "algorithm.local_steps=2"],
 }  # fmt: skip
 BY_EACH_WAY = {
@@ -144,6 +149,8 @@ def checkpoint(path):
 def write(where):
     (where / "base.toml").write_text(BASE)
     (where / "mine.py").write_text(MINE)
+    for name in ("own_topology.py", "own_aggregator.py"):
+        shutil.copy(Path(__file__).parents[2] / "examples" / name, where)
 
 
 @pytest.fixture
@@ -328,7 +335,7 @@ def test_sigterm_saves_and_ends_with_130_and_one_process_goes_on(place):
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    stopped = re.search(r"after round (\d+) of 200; go on with: epidemic run --resume on", said)
+    stopped = re.search(r"after round (\d+) of 200; resume with: epidemic run --resume on", said)
     assert stopped, said
     assert f'"round":{stopped[1]}' in (place / "on/seed-1/checkpoint.safetensors").read_bytes()[:4000].decode(
         errors="replace"

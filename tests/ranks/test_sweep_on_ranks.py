@@ -61,7 +61,7 @@ def test_an_interrupted_sweep_on_ranks_goes_on_to_the_same_bytes_and_names_what_
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130, said
     words = "epidemic sweep tiny.toml --grid algorithm.lr=0.1,1e38 --ranks 2 --out on"
-    assert said.splitlines()[-1] == f"error: interrupted in {GOOD}, after 0 of 2 runs; go on with: {words}"
+    assert said.splitlines()[-1] == f"error: interrupted in {GOOD}, after 0 of 2 runs; resume with: {words}"
     assert {one.run: one.state for one in status_of(Path("on"))}[GOOD] == "stopped"
     before = records.read_bytes()
 

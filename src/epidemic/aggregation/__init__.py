@@ -1,8 +1,8 @@
-"""How received models become one: every aggregator, by kind.
+"""Aggregators: how received models become one, by kind.
 
-One file each, listed here; `base.py` says what an aggregator is. The room may import `core/` only: it knows no host, graph or
-algorithm. To add a rule: a frozen Struct in a file of its own, derived from `Coordinatewise` (with `reduce`) or `Aggregator` (with
-`__call__`), and its row in `AGGREGATORS`. The round engine, the clock, ranks, deployed nodes and what is refused follow from what it declares.
+One file each, listed here; `base.py` defines the interface. The room may import `core/` only: it knows no host, graph or algorithm. To add a rule: a frozen
+Struct in a file of its own, derived from `Coordinatewise` (with `reduce`) or `Aggregator` (with `__call__`), and its row in `AGGREGATORS`. The round
+engine, the clock, ranks, deployed nodes and refusals follow from what it declares.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What an aggregator is: what a node makes of its own model and of those that it received.
+"""The interface of aggregators: how a node combines its own model with those that it received.
 
-An aggregator is a pure function of what one receiver holds. It says by attributes what it needs, so that an experiment which does not give it
-that is refused before anything runs, and so that every host knows how to compute it:
+An aggregator is a pure function of one receiver's inputs. Its attributes declare what it needs, so that unsuitable experiments are refused before anything
+runs, and tell every host how to compute it:
 
-    linear          the weighted average says it all: every host computes it as one W @ X
-    coordinatewise  every number follows from the same number of the inputs (see `Coordinatewise`): many receivers are computed at once
+    linear          the weighted average: every host computes it as one W @ X
+    coordinatewise  each number follows from the same number of the inputs (see `Coordinatewise`): many receivers are computed at once
     neither         it is called for one receiver at a time
 
 Shapes: d numbers of a model, h models received, m = 1 + h inputs, the own one first.
@@ -34,12 +34,12 @@ class Heard:
 
     @property
     def inputs(self) -> Tensor:
-        """The own model and those received, in one tensor of its own.   # (m, d)"""
+        """The own model and the received ones, in a new tensor.   # (m, d)"""
         return torch.cat([self.own[None], self.received])
 
 
 class Aggregator:
-    """Derive from it, write `__call__`, and say what it needs.
+    """Base of the aggregators: derive from it, write `__call__`, and declare what it needs.
 
     Example:
         >>> class Nearest(ep.Aggregator):
@@ -52,29 +52,29 @@ class Aggregator:
     __slots__ = ()
 
     linear: ClassVar[bool] = False
-    """Whether it is the weighted average. Such a one is never called."""
+    """Whether it is the weighted average. It is then never called."""
     weighted: ClassVar[bool] = False
     """Whether it uses weights. One that does not needs mixing = "uniform", because other weights would have no effect."""
     coordinatewise: ClassVar[bool] = False
     """Whether it derives from `Coordinatewise`."""
     pairs: ClassVar[bool] = True
-    """Whether it says something of two models that their average does not."""
+    """Whether it differs from the average for two models."""
     fewest: int = 1
     """Inputs that it needs, the own model included; a node that has fewer keeps its own."""
 
     def __call__(self, heard: Heard) -> Tensor:
         """Aggregate what one receiver holds, at least `fewest` inputs.   # -> (d,)
 
-        The same inputs must give the same numbers on every host, so nothing may be remembered or drawn. Several threads may call it at once. `heard` is the
-        aggregator's to overwrite, but for `heard.own`.
+        The same inputs must give the same numbers on every host, so it must have no memory and draw nothing. Several threads may call it at once. It may overwrite
+        `heard`, except `heard.own`.
         """
         raise NotImplementedError(f"{type(self).__name__} must have a method __call__(heard)")
 
 
 class Coordinatewise(Aggregator):
-    """An aggregator of which every number follows from the set of the same numbers of its inputs, whatever their order.
+    """An aggregator in which each number follows from the same number of the inputs, in any order.
 
-    It is given many receivers, or a block of a long model, at once, so it must not look at anything but the tensors that it gets.
+    It gets many receivers, or a block of a long model, at once, so it may use nothing but the tensors that it gets.
     """
 
     __slots__ = ()

@@ -1,20 +1,20 @@
-"""The median, coordinate by coordinate."""
+"""The median of received models, coordinate by coordinate."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-import msgspec
 from torch import Tensor
 
 from epidemic.aggregation.base import Coordinatewise, total
 from epidemic.aggregation.ordering import smallest
+from epidemic.core.settings import Settings
 
 
-class Median(Coordinatewise, msgspec.Struct, frozen=True, tag_field="kind", tag="median", forbid_unknown_fields=True):
-    """Of each coordinate the middle one of all inputs; of an even number the mean of the two middle ones.
+class Median(Coordinatewise, Settings, frozen=True, tag_field="kind", tag="median", forbid_unknown_fields=True):
+    """For each coordinate the middle one of all inputs; for an even number the mean of the two middle ones.
 
-    Fewer than half of the inputs may be anything: the result stays among the values of the others.
+    Fewer than half of the inputs may be arbitrary: the result stays among the values of the others.
     """
 
     pairs: ClassVar[bool] = False

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 Comparator = tuple[int, int, bool, bool]
-"""Two places, and whether the smaller number (at the first) and the larger one (at the second) are asked for."""
+"""Two positions, and whether the smaller number (at the first) and the larger one (at the second) are needed."""
 
 
 @lru_cache(maxsize=1024)
 def network(m: int, first: int, last: int) -> tuple[Comparator, ...]:
-    """What puts the first-th to the last-th smallest of m numbers, counted from 0, into their places."""
+    """Comparators that put the first-th to the last-th smallest of m numbers, counted from 0, into their positions."""
     needed = set(range(first, last + 1))
     found: list[Comparator] = []
     for low, high in reversed(_merge_sort(m)):
@@ -28,7 +28,7 @@ def network(m: int, first: int, last: int) -> tuple[Comparator, ...]:
 
 
 def _merge_sort(m: int) -> list[tuple[int, int]]:
-    """Comparators that sort m numbers."""
+    """The comparators of a merge sort of m numbers."""
     found: list[tuple[int, int]] = []
     top = 1 << max(0, (m - 1).bit_length() - 1)
     p = top if m > 1 else 0

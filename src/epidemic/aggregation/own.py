@@ -11,17 +11,18 @@ from torch import Tensor
 from epidemic.aggregation.base import Aggregator, Heard
 from epidemic.core.config import call_own, import_object
 from epidemic.core.errors import BadInput
+from epidemic.core.settings import Settings
 
 MISSING = "derive it from ep.Aggregator and write __call__(heard)"
 """What an object must have to be an aggregator, for people."""
 
 
 class PythonAggregator(
-    Aggregator, msgspec.Struct, frozen=True, dict=True, tag_field="kind", tag="python", forbid_unknown_fields=True
+    Aggregator, Settings, frozen=True, dict=True, tag_field="kind", tag="python", forbid_unknown_fields=True
 ):
-    """`factory` = "module:name" is called with `options` and returns an aggregator.
+    """A user's own: `factory` = "module:name" is called with `options` and returns an aggregator.
 
-    An experiment is told apart by the name and the options, not by the code behind them.
+    An experiment is identified by the name and the options, not by the code behind them.
     """
 
     factory: str
@@ -29,7 +30,7 @@ class PythonAggregator(
 
     @cached_property
     def made(self) -> Aggregator:
-        """The user's object."""
+        """Call the factory and return the user's aggregator."""
         where = f"aggregation.factory = {self.factory!r}"
         found = call_own(import_object(self.factory, "aggregation.factory"), self.options, where)
         if not isinstance(found, Aggregator):

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-import msgspec
 from torch import Tensor
 
 from epidemic.aggregation.base import Coordinatewise, total
 from epidemic.aggregation.ordering import smallest
 from epidemic.core.errors import require_choice, require_int
+from epidemic.core.settings import Settings
 
 FEW = ("own", "less")
 
 
 class TrimmedMean(
-    Coordinatewise, msgspec.Struct, frozen=True, tag_field="kind", tag="trimmed-mean", forbid_unknown_fields=True
+    Coordinatewise, Settings, frozen=True, tag_field="kind", tag="trimmed-mean", forbid_unknown_fields=True
 ):
-    """Of each coordinate the mean without the `f` smallest and the `f` largest inputs.
+    """For each coordinate the mean without the `f` smallest and the `f` largest inputs.
 
-    Up to f inputs may be anything: the result stays among the values of the others. f = 0 is the unweighted mean.
+    Up to f inputs may be arbitrary: the result stays among the values of the others. f = 0 is the unweighted mean.
     """
 
     pairs: ClassVar[bool] = False
@@ -34,7 +34,7 @@ class TrimmedMean(
 
     @property
     def linear(self) -> bool:  # type: ignore[override]
-        """Nothing is left out."""
+        """Whether nothing is trimmed, so that it is an average."""
         return self.f == 0
 
     @property
@@ -43,7 +43,7 @@ class TrimmedMean(
         return 2 * self.f + 1 if self.few == "own" else 1
 
     def reduce(self, inputs: list[Tensor]) -> Tensor:
-        """The mean of those in the middle."""
+        """The mean of the inputs that are not trimmed."""
         m = len(inputs)
         f = min(self.f, (m - 1) // 2)
         return total(smallest(inputs, f, m - f - 1)).div_(m - 2 * f)

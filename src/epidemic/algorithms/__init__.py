@@ -30,6 +30,7 @@ from epidemic.algorithms.gradient_tracking import GradientTracking
 from epidemic.algorithms.local_sgd import LocalSGD
 from epidemic.algorithms.optimisers import Adam, AdamW
 from epidemic.algorithms.own import MISSING, PythonAlgorithm, asked_for, asynchronous_method
+from epidemic.algorithms.own_loop import OwnLoop
 from epidemic.algorithms.push_pull import PushPull
 from epidemic.algorithms.push_sum import PushSum
 from epidemic.algorithms.qg_momentum import QGMomentum
@@ -48,6 +49,7 @@ ALGORITHMS: dict[str, type[Any]] = {
     "gossip-learning": GossipLearning,
     "ad-psgd": ADPSGD,
     "divshare": DivShare,
+    "own-loop": OwnLoop,
     "python": PythonAlgorithm,
 }
 
@@ -87,6 +89,7 @@ __all__ = [
     "Inbox",
     "LocalSGD",
     "LocalTraining",
+    "OwnLoop",
     "PushPull",
     "PushSum",
     "PythonAlgorithm",

@@ -1,11 +1,11 @@
-"""AD-PSGD (Lian et al., 2018): nodes average in pairs, one pair at a time, and nobody waits for a round.
+"""AD-PSGD (Lian et al., 2018): nodes average in pairs, one pair at a time, without rounds.
 
-Odd nodes are active: when one has trained, it exchanges models with a random even (passive) neighbour, which answers at any time, also
-while it trains. So nobody waits for somebody who waits.
+Odd nodes are active: after training, one exchanges models with a random even (passive) neighbour, which answers at any time, also while it trains. So no
+node waits for one that waits.
 
-Every change is a displacement. The active node sends its row X_a; the passive one answers with its row X_p and moves by (X_a - X_p) / 2; on the
-answer the active one moves by (X_p - X_a) / 2, and by what it learnt. So the sum of all rows changes by learning only, whatever happened
-to either row in between; assigning averages would lose that as soon as a row changes while a message is on its way.
+Every change is a displacement. The active node sends its row X_a; the passive one answers with its row X_p and moves by (X_a - X_p) / 2; on the answer the
+active one moves by (X_p - X_a) / 2, and by what it learnt. So the sum of all rows changes by learning only, whatever happened to either row in between;
+assigning averages would not preserve it when a row changes while a message is on its way.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ REMEMBERED = 8
 """Exchanges whose answers are still awaited; an answer to an older one comes too late."""
 
 DRAWS = 100
-"""So many nodes drawn at random without a single passive one that is there: there is none."""
+"""Draws without a live passive node after which the search is given up."""
 
 
 class ADPSGD(AsynchronousMethod, frozen=True, tag="ad-psgd"):
     """Train, average with one random node of the other half, add what was learnt, and train on."""
 
     patience: float = 30.0
-    """Seconds that a node waits for an answer before it trains on; an answer that comes later still counts."""
+    """Seconds to wait for an answer before training continues; a later answer still counts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,27 +39,27 @@ class ADPSGD(AsynchronousMethod, frozen=True, tag="ad-psgd"):
 
     @property
     def notes(self) -> int:
-        """The number of the exchange."""
+        """Integers in a message: the number of the exchange."""
         return 1
 
     @property
     def kinds(self) -> tuple[MessageKind, ...]:
-        """Questions and answers."""
+        """The kinds of messages: questions and answers."""
         return MessageKind(ASK, notes=1), MessageKind(ANSWER, notes=1)
 
     def check(self, topology: Any, mixing: str) -> None:
-        """A node exchanges with one other at a time, and needs somebody to exchange with."""
+        """Raise BadInput unless the topology lets a node exchange with one other at a time."""
         if isinstance(topology, ELLocal) and topology.s != 1:
             raise BadInput(
                 f'topology.s = {topology.s} must be 1 for algorithm.kind = "ad-psgd", whose nodes exchange with one other at a time'
             )
         if kind_of(topology) == "none":
             raise BadInput(
-                'topology.kind = "none" leaves algorithm.kind = "ad-psgd" nobody to exchange with; use complete'
+                'topology.kind = "none" leaves algorithm.kind = "ad-psgd" no peer to exchange with; use complete'
             )
 
     def check_run(self, topology: Any, nodes: int, streams: Streams) -> None:
-        """Everybody needs a neighbour of the other half."""
+        """Raise BadInput unless every node has a neighbour in the other half."""
         if isinstance(topology, ELLocal):
             return
         graph = topology.graph(nodes, 0, streams)
@@ -75,7 +75,7 @@ class ADPSGD(AsynchronousMethod, frozen=True, tag="ad-psgd"):
             )
 
     def node(self, context: NodeContext) -> ADPSGDNode:
-        """The node that `context` is."""
+        """Make the node of this context."""
         return ADPSGDNode(context, self)
 
 
@@ -87,7 +87,7 @@ class ADPSGDNode(Node):
         self.settings = settings
         self.moves = 0  # how often the row changed
         self.read = (0, context.model)  # the row that is trained, and the number of moves before it was read
-        self.learnt: Row | None = None  # what came out, while the exchange goes on
+        self.learnt: Row | None = None  # the result of the training, while the exchange runs
         self.asked: dict[int, tuple[int, Row]] = {}  # by exchange: the row that was sent, and the moves before
         self.exchanges = 0
         self.draws = 0
@@ -98,7 +98,7 @@ class ADPSGDNode(Node):
         self._train()
 
     def trained(self, row: Row) -> None:
-        """Ask somebody to exchange; a passive node goes on at once, and so does one that finds nobody."""
+        """Ask a neighbour to exchange; a passive node trains on at once, and so does one that finds nobody."""
         self.learnt = row
         if not _active(self.context.id):
             self._go_on()
@@ -134,14 +134,14 @@ class ADPSGDNode(Node):
                 self._go_on()
 
     def woken(self, tag: str) -> None:
-        """No answer came in time: what was asked for and has not left yet is taken back, and training goes on."""
+        """Give up an exchange without an answer: withdraw an unsent question, and train on."""
         if self.learnt is not None:
             self.gave_up += 1
             self.context.withdraw()
             self._go_on()
 
     def counts(self) -> dict[str, int]:
-        """Exchanges that took longer than its patience, were lost, or had nobody to be made with."""
+        """Exchanges that exceeded the patience, were lost, or had no partner."""
         return {"gave_up": self.gave_up}
 
     def state(self) -> dict[str, int]:
@@ -149,7 +149,7 @@ class ADPSGDNode(Node):
         return {"exchanges": self.exchanges, "draws": self.draws, "gave_up": self.gave_up}
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Count on."""
+        """Restore the count of exchanges."""
         self.exchanges, self.draws, self.gave_up = state["exchanges"], state["draws"], state["gave_up"]
 
     def _move(self, snapshot: tuple[int, Row], other: Row) -> None:
@@ -162,7 +162,7 @@ class ADPSGDNode(Node):
         self.moves += 1
 
     def _go_on(self) -> None:
-        """x += what was learnt; train."""
+        """Add what was learnt to x; train."""
         before, row = self.read
         learnt, self.learnt = self.learnt, None
         assert learnt is not None

@@ -1,8 +1,8 @@
-"""Epidemic Learning without rounds: whoever has trained sends, takes what has come, and trains on.
+"""Asynchronous Epidemic Learning: a node trains, sends, averages what has arrived, and trains on.
 
-The order matters. Messages are half a training old on average, so a gradient step moves the network's mean by 1/(1 + s/(s+1)/2) of what
-it would with rounds (0.70 at s = 7) where the trained model is sent, and by 1/((s+1)(1 - s/(s+1)/2)) (about a quarter) where the mixture is:
-a comparison at the same lr is void.
+The order matters. Messages are half a training old on average, so a gradient step moves the network's mean by 1/(1 + s/(s+1)/2) of what it would with rounds
+(0.70 at s = 7) if the trained model is sent, and by 1/((s+1)(1 - s/(s+1)/2)) (about a quarter) if the mixture is: a comparison at the same lr is
+invalid.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from epidemic.topology import kind_of
 ORDERS = ("send-first", "mix-first")
 QUEUES = ("replace", "keep")
 PATIENCE = 30.0
-"""Seconds that a node waits for a message, unless it is told otherwise."""
+"""Seconds that a node waits for a message, unless set otherwise."""
 
 
 class AsyncEL(AsynchronousMethod, frozen=True, tag="async-el"):
-    """Train, send the model to s others, average it with the newest message of each sender, and train on.
+    """Train, send the model to s peers, average it with the newest message of each sender, and train on.
 
-    send-first: what is sent is the trained model. mix-first: it is the average.
+    send-first: the trained model is sent. mix-first: the average is sent.
     """
 
     aggregates = True
 
     order: Literal["send-first", "mix-first"] = "send-first"
     wait: bool = False
-    """Whether a node that has heard nothing since its last average waits for a message before it trains on."""
+    """Whether a node that has received nothing since its last average waits for a message before it trains on."""
     patience: float | None = None
-    """Seconds after which it waits no longer, because the message may be lost; 30 unless given, and only where nodes wait."""
+    """Seconds after which it stops waiting, because the message may be lost; 30 by default, and only if nodes wait."""
     queue: Literal["replace", "keep"] = "replace"
-    """What happens to messages that have not begun to leave when newer ones are sent: on thin uplinks kept ones pile up without end."""
+    """What happens to unsent messages when newer ones are sent: on slow uplinks kept ones pile up without end."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,18 +44,18 @@ class AsyncEL(AsynchronousMethod, frozen=True, tag="async-el"):
             require_real("algorithm.patience", self.patience, 1 / SECOND)
             if not self.wait:
                 raise BadInput(
-                    f"algorithm.patience = {self.patience:g} has no meaning where nobody waits; leave it out or use wait = true"
+                    f"algorithm.patience = {self.patience:g} has no effect unless nodes wait; leave it out or use wait = true"
                 )
 
     def check(self, topology: Any, mixing: str) -> None:
-        """Nobody can wait for messages where nobody sends."""
+        """Raise BadInput if nodes wait for messages but nobody sends."""
         if self.wait and kind_of(topology) == "none":
             raise BadInput(
-                'algorithm.wait = true needs somebody to hear from, but topology.kind = "none"; use wait = false'
+                'algorithm.wait = true needs a node that sends, but topology.kind = "none"; use wait = false'
             )
 
     def node(self, context: NodeContext) -> AsyncELNode:
-        """The node that `context` is."""
+        """Make the node of this context."""
         return AsyncELNode(context, self)
 
 
@@ -75,7 +75,7 @@ class AsyncELNode(Node):
         self.context.train()
 
     def trained(self, row: Row) -> None:
-        """Send, and take what has come, in the order that was asked for."""
+        """Send and aggregate, in the chosen order."""
         self.context.model = row
         if self.settings.order == "send-first":
             self._send()
@@ -87,7 +87,7 @@ class AsyncELNode(Node):
             self._go_on()
 
     def received(self, message: Message) -> None:
-        """Keep it instead of an older one of the same sender; a node that waited goes on."""
+        """Keep the message in place of an older one of its sender; a waiting node goes on."""
         held = self.inbox.get(message.sender)
         if held is not None and held.sent_at > message.sent_at:
             self.context.dropped([message])
@@ -99,18 +99,18 @@ class AsyncELNode(Node):
             self._go_on()
 
     def woken(self, tag: str) -> None:
-        """Nothing came for too long."""
+        """Stop waiting for a message."""
         if self.waiting:
             self.gave_up += 1
             self._go_on()
 
     def online(self) -> None:
-        """What it waited for may have been lost while it was away."""
+        """Go on if it waited: the message may have been lost while it was away."""
         if self.waiting:
             self._go_on()
 
     def messages_held(self) -> int:
-        """One of each sender at most."""
+        """Messages not yet used, at most one per sender."""
         return len(self.inbox)
 
     def counts(self) -> dict[str, int]:
@@ -118,11 +118,11 @@ class AsyncELNode(Node):
         return {"gave_up": self.gave_up} if self.settings.wait else {}
 
     def state(self) -> dict[str, int]:
-        """How often it has chosen whom to send to."""
+        """The number of its choices of targets so far."""
         return {"cycles": self.cycles}
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Choose on."""
+        """Continue the count of choices."""
         self.cycles = state["cycles"]
 
     def _go_on(self) -> None:

@@ -17,6 +17,8 @@ class AsynchronousMethod(LocalTraining, frozen=True):
 
     merges_pairs: ClassVar[bool] = False
     """Whether it takes in one received model at a time, never several."""
+    trains_on_receipt: ClassVar[bool] = False
+    """Whether its nodes train only when a message has arrived."""
     own_weights: ClassVar[bool] = True
     natural_mixing: ClassVar[str | None] = "uniform"  # weights are the method's own, whatever the topology's would be
 
@@ -35,11 +37,11 @@ class AsynchronousMethod(LocalTraining, frozen=True):
 
     @property
     def kinds(self) -> tuple[MessageKind, ...]:
-        """The messages that it sends. A method that sends others than models, or than parts if it has them, lists its own."""
+        """The messages that it sends; a method that sends others than models or parts lists its own."""
         return (MessageKind(part=self.parts > 1, notes=self.notes),)
 
     def node(self, context: NodeContext) -> Node:
-        """The node that `context` is."""
+        """Make the node of this context."""
         raise NotImplementedError
 
     def init(self, x: Any) -> Any:
@@ -56,5 +58,5 @@ class AsynchronousMethod(LocalTraining, frozen=True):
 
     @property
     def no_rounds(self) -> str:
-        """What to say where it is to run without a clock."""
+        """The error for running without a clock."""
         return f'algorithm.kind = "{self.called}" has no rounds and needs time: add a [clock] table to the experiment'

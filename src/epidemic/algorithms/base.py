@@ -1,14 +1,13 @@
-"""What an algorithm is: two pure steps around one exchange, over the rows of the hosted nodes. Nothing in it asks where it runs.
+"""The interface of algorithms: two pure steps around one exchange, over the rows of the hosted nodes. Nothing in it depends on where it runs.
 
     init(x)                      -> state
-    local_update(state, learner, context) -> state, message, loss     train locally, say what to send
-    aggregate(state, inbox)               -> state                    take what arrived
+    local_update(state, learner, context) -> state, message, loss     train locally, return what to send
+    aggregate(state, inbox)               -> state                    combine with what arrived
 
-A message consists of the columns that the algorithm declares; wire format, byte counts and checkpoints follow from the declaration.
-State and message are mappings of named tensors with a leading axis of hosted nodes. `local_update` and `aggregate` may reuse the memory of
-what they are given.
+A message consists of the columns that the algorithm declares; wire format, byte counts and checkpoints follow from the declaration. State and message are
+mappings of named tensors with a leading axis of hosted nodes. `local_update` and `aggregate` may reuse the memory of their arguments.
 
-Shapes: k hosted nodes, d numbers of a model, r local steps, b samples of a batch, h messages heard.
+Shapes: k hosted nodes, d numbers of a model, r local steps, b samples of a batch, h messages received.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from epidemic.algorithms.optimisers import OptimizerSteps, as_said, optimizer_fr
 from epidemic.algorithms.schedules import schedule_from
 from epidemic.compression import Codec
 from epidemic.core.errors import BadInput, EpidemicError, require_choice, require_int, require_real
+from epidemic.core.settings import Settings
 from epidemic.learner import Learner, Optimiser, Rate, with_rate
 
 Rows = dict[str, Tensor]
@@ -55,7 +55,7 @@ class Column:
 
     @property
     def bytes(self) -> int:
-        """What its numbers take."""
+        """The size of the column's numbers in bytes."""
         return math.prod(self.shape) * WIDTH[self.dtype]
 
     @property
@@ -77,49 +77,53 @@ class RoundContext:
 
 
 class Inbox(Protocol):
-    """What k receivers hold after an exchange. What is not asked for is never computed."""
+    """What k receivers hold after an exchange. Nothing is computed before it is asked for."""
 
     def own(self, column: str) -> Tensor:
-        """Everybody's own part, as it counts in the averages.   # (k, d)"""
+        """Each node's own part, as it counts in the averages.   # (k, d)"""
         ...
 
     def aggregate(self, column: str) -> Tensor:
-        """What the experiment's [aggregation] makes of everybody's own part and the messages it heard: by default `mean`.   # (k, d)"""
+        """Each node's own part and its messages, combined by the experiment's [aggregation]: by default `mean`.   # (k, d)"""
         ...
 
     def mean(self, column: str) -> Tensor:
-        """Everybody's own part and the messages it heard, averaged by the round's weights.   # (k, d)"""
+        """Each node's own part and its messages, averaged by the round's mixing weights.   # (k, d)"""
         ...
 
     def sum(self, column: str) -> Tensor:
-        """Everybody's own part plus the messages it heard.   # (k, d)"""
+        """Each node's own part plus its messages.   # (k, d)"""
         ...
 
     def each(self, column: str) -> Iterator[Heard]:
-        """The messages themselves, receiver by receiver."""
+        """The single messages, receiver by receiver."""
         ...
 
 
 class Defaults:
-    """What is the same for most algorithms: the message is the model "x", and that is what is evaluated and adopted."""
+    """Defaults of most algorithms: the message is the model "x", which is also evaluated and adopted."""
 
     __slots__ = ()
 
     aggregates = False
-    """Whether it takes what it heard by `inbox.aggregate` (or `context.aggregate`), so that any [aggregation] can be had. Methods whose sums must be exact do not."""
+    """Whether it combines messages by `inbox.aggregate` (or `context.aggregate`), so that any [aggregation] works. Methods that need exact sums do not."""
     exact_exchange = False
     """Whether a message that does not arrive breaks it; nodes then need network.close.kind = "barrier"."""
     balanced = False
-    """Whether everybody's voices must count as much in all as everybody else's, in every round (a doubly stochastic matrix)."""
+    """Whether every node must have the same total weight in every round (a doubly stochastic matrix)."""
+    symmetric_weights = False
+    """Whether any two nodes must give each other the same weight in every round (a symmetric matrix)."""
     own_weights: ClassVar[bool] = False
-    """Whether it weighs what it hears by itself, so that a mixing rule would have no effect."""
+    """Whether it sets its own weights, so that a mixing rule would have no effect."""
     same_neighbours: ClassVar[bool] = False
     """Whether it needs the same neighbours in all rounds."""
     natural_mixing: ClassVar[str | None] = None
     """The mixing rule that it needs on every topology; None: that of the topology."""
+    own_training: ClassVar[bool] = False
+    """Whether somebody's own script trains, so that an experiment has neither data nor a model."""
     sampling: str = "replacement"
     compressor: Codec | None = None
-    """Of an algorithm that sends compressed differences: how they are compressed. What it has said counts for itself as well."""
+    """The codec of an algorithm that sends compressed differences, which the sender applies to itself as well."""
 
     def columns(self, size: int, dtype: str) -> tuple[Column, ...]:
         """What a message consists of, for models of `size` numbers."""
@@ -130,11 +134,11 @@ class Defaults:
         return state["x"]
 
     def give(self, state: Rows) -> Rows:
-        """What a node that returns is given by another one: the columns of a message."""
+        """What a returning node gets from another one: the columns of a message."""
         return {"x": state["x"]}
 
     def adopt(self, state: Rows, given: Rows) -> Rows:
-        """The state of nodes that take what others gave them; what is only their own (momentum) stays."""
+        """The state of nodes that take the models of others; what belongs to one node only (momentum) stays."""
         return {**state, "x": given["x"]}
 
 
@@ -144,16 +148,16 @@ class Algorithm(Protocol):
 
     @property
     def local_steps(self) -> int:
-        """Steps a round."""
+        """Local steps per round."""
         ...
 
     @property
     def batch_size(self) -> int:
-        """Samples a step."""
+        """Samples per local step."""
         ...
 
     def columns(self, size: int, dtype: str) -> tuple[Column, ...]:
-        """What a message consists of."""
+        """The columns of a message, for models of `size` numbers."""
         ...
 
     def init(self, x: Tensor) -> Rows:
@@ -165,7 +169,7 @@ class Algorithm(Protocol):
         ...
 
     def aggregate(self, state: Rows, inbox: Inbox) -> Rows:
-        """Take what arrived."""
+        """The new state, from the old one and the inbox."""
         ...
 
     def model(self, state: Rows) -> Tensor:
@@ -173,16 +177,16 @@ class Algorithm(Protocol):
         ...
 
     def give(self, state: Rows) -> Rows:
-        """What a node that returns is given by another one."""
+        """What a returning node gets from another one."""
         ...
 
     def adopt(self, state: Rows, given: Rows) -> Rows:
-        """Take what another node gave."""
+        """The state after taking another node's model."""
         ...
 
 
 def check_algorithm(algorithm: Algorithm, topology: Any, mixing: str) -> None:
-    """Raise BadInput if the algorithm's settings make no sense, or if it says that it cannot work like this."""
+    """Raise BadInput if the algorithm's settings are invalid or do not fit the topology and the mixing rule."""
     require_int("algorithm.local_steps", algorithm.local_steps, 1)
     require_int("algorithm.batch_size", algorithm.batch_size, 1)
     require_choice("algorithm.sampling", getattr(algorithm, "sampling", "replacement"), SAMPLINGS)
@@ -205,7 +209,7 @@ def cautions(algorithm: Algorithm, topology: Any) -> list[str]:
     return [] if warn is None else list(warn(topology))
 
 
-class LocalTraining(Defaults, msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class LocalTraining(Defaults, Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """The settings of every algorithm that trains by mini-batches of the node's own data."""
 
     lr: float = 0.05
@@ -217,9 +221,9 @@ class LocalTraining(Defaults, msgspec.Struct, frozen=True, tag_field="kind", for
     """replacement: every batch is drawn anew from the node's data, as the theory has it. epoch: the node goes through its data
     in a random order, then through it again in another one, as the authors' program does."""
     optimizer: Any = "sgd"
-    """sgd, adam or adamw, by name, or a table with settings of its own."""
+    """sgd, adam or adamw, by name, or a table with its settings."""
     nesterov: bool = False
-    """Whether momentum looks ahead."""
+    """Whether momentum is Nesterov's."""
     clip: float | None = None
     """The largest length of a node's gradient in a step; longer ones are shortened to it. None: any length."""
     schedule: Any = None
@@ -246,7 +250,7 @@ class LocalTraining(Defaults, msgspec.Struct, frozen=True, tag_field="kind", for
         optimizer_from(self.optimizer).check(self._steps)
 
     def cautions(self, topology: Any) -> list[str]:
-        """What is allowed but unwise."""
+        """Warnings about settings that are allowed but unwise."""
         if self.step.remembers[:1] != ("moment",) or self.lr <= LARGE_FOR_ADAM:
             return []
         return [
@@ -259,7 +263,7 @@ class LocalTraining(Defaults, msgspec.Struct, frozen=True, tag_field="kind", for
 
     @property
     def called(self) -> str:
-        """Its kind, as files call it."""
+        """Its kind in files."""
         return str(self.__struct_config__.tag or type(self).__name__)
 
     @property
@@ -284,7 +288,7 @@ class LocalTraining(Defaults, msgspec.Struct, frozen=True, tag_field="kind", for
         return {**state, **self.step.memory(state["x"])}
 
     def train(self, x: Tensor, state: Rows, learner: Learner, context: RoundContext) -> Tensor:
-        """The local steps, on the rows of x in place; the loss of each.   # (k, d) -> (k,)"""
+        """Do the local steps on the rows of x in place, and return the loss of each.   # (k, d) -> (k,)"""
         step = self.step
         if self.schedule is not None:
             step = with_rate(step, self.rate(context))

@@ -1,10 +1,9 @@
-"""CHOCO-SGD (Koloskova et al., 2019): nodes with the same neighbours for ever send compressed differences, and nothing is lost for good.
+"""CHOCO-SGD (Koloskova et al., 2019): nodes with fixed neighbours send compressed differences, and nothing is lost for good.
 
-Every node has a public copy h of its model, which its neighbours know because they have heard of every change of it. In a round it trains to x', sends the compressed
-difference q = C(x' - h), and adds q to h. Of its neighbours' copies it keeps the weighted sum s alone, its own included, and adds the weighted
-sum of what it hears. Its new model is x' + eta (s - h). With weights that are doubly stochastic the mean of all models changes by
-gradients only, whatever C and eta are; that the nodes come together needs an eta that is small enough for the compression. With eta = 1 and no
-compression it is D-PSGD.
+Every node has a public copy h of its model, which its neighbours know because they have received every change of it. In a round it trains to x', sends the
+compressed difference q = C(x' - h), and adds q to h. It keeps only the weighted sum s of its neighbours' copies and its own, and adds the weighted sum of
+what it receives. Its new model is x' + eta (s - h). With doubly stochastic weights the mean of all models changes by gradients only, for any C and eta;
+consensus needs an eta that is small enough for the compression. With eta = 1 and no compression it is D-PSGD.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from epidemic.learner import Learner
 class Choco(LocalTraining, frozen=True, tag="choco"):
     """Local SGD, and a consensus step over public copies that are kept up to date by compressed differences; static graphs only."""
 
-    same_neighbours: ClassVar[bool] = True  # who hears of a node for the first time does not know its copy
-    exact_exchange = True  # who has missed a difference would have a wrong copy for ever
+    same_neighbours: ClassVar[bool] = True  # a new neighbour would not know the copy
+    exact_exchange = True  # a node that misses one difference stays out of sync
 
     compressor: Any = msgspec.field(default_factory=lambda: TopK(0.1))
-    """A codec, as [compression] has them; what it leaves out comes later."""
+    """A codec as in [compression]; what it leaves out is sent later."""
     eta: float = 0.2
     """The consensus step. The stronger the compression, the smaller; too large a one diverges."""
 
@@ -39,16 +38,16 @@ class Choco(LocalTraining, frozen=True, tag="choco"):
         require_real("algorithm.eta", self.eta, high=1, above=0)
         if isinstance(self.compressor, Partial) and self.compressor.fill != "count":
             raise BadInput(
-                f'algorithm.compressor.fill = "{self.compressor.fill}" has no meaning for algorithm.kind = "choco", where what a difference'
-                " leaves out comes later; leave fill out"
+                f'algorithm.compressor.fill = "{self.compressor.fill}" has no meaning for algorithm.kind = "choco", which sends later what'
+                " a difference leaves out; remove fill"
             )
 
     def columns(self, size: int, dtype: str) -> tuple[Column, ...]:
-        """The difference."""
+        """One column: the compressed difference."""
         return (Column("q", (size,), dtype),)
 
     def init(self, x: Tensor) -> Rows:
-        """Everybody starts from one model and knows it of everybody."""
+        """The initial state: all nodes start from one model and know each other's copies."""
         return self.with_memory({"x": x, "h": x.clone(), "s": x.clone()})
 
     def local_update(self, state: Rows, learner: Learner, context: RoundContext) -> tuple[Rows, Rows, Tensor]:
@@ -63,7 +62,7 @@ class Choco(LocalTraining, frozen=True, tag="choco"):
         return {**state, "x": state["x"] + self.eta * (s - h), "h": h, "s": s}
 
     def give(self, state: Rows) -> Rows:
-        """The model, in the place of a difference."""
+        """The model, in place of a difference."""
         return {"q": state["x"]}
 
     def adopt(self, state: Rows, given: Rows) -> Rows:

@@ -1,9 +1,9 @@
-"""DivShare (Biswas et al., 2024): asynchronous EL in fragments, each of which goes to targets of its own.
+"""DivShare (Biswas et al., 2024): asynchronous EL in fragments, each of which has its own targets.
 
-A model is cut into fragments, by coordinates that are the same for all nodes. After each training all pairs of a fragment and a target are sent in
-random order instead of those that have not left yet, so that a slow uplink sends a random share of the newest model and never an old one. Every
-coordinate is averaged over the own value and those that came. As many bytes as asynchronous EL, and the same law of how many values a
-coordinate meets; but nobody gets a whole model, and somebody slow still sends something to everybody.
+A model is cut into fragments, by coordinates that are the same for all nodes. After each training all pairs of a fragment and a target are sent in random
+order, replacing those not sent yet, so a slow uplink sends a random share of the newest model and never an old one. Every coordinate is averaged over the
+own value and those received. It sends as many bytes as asynchronous EL, and each coordinate receives as many values; but no node gets a whole model, and
+a slow node still sends something to all its targets.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from epidemic.core.errors import require_choice, require_int
 
 
 class DivShare(AsynchronousMethod, frozen=True, tag="divshare"):
-    """Train, send each fragment to s others, average what has come by coordinate, and train on.
+    """Train, send each fragment to s peers, average what has arrived by coordinate, and train on.
 
-    send-first: what is sent is the trained model, as in the authors' program. mix-first: it is the average.
+    send-first: the trained model is sent, as in the authors' program. mix-first: the average is sent.
     """
 
     fragments: int = 10
@@ -32,7 +32,7 @@ class DivShare(AsynchronousMethod, frozen=True, tag="divshare"):
 
     @property
     def parts(self) -> int:
-        """A message carries one fragment."""
+        """The number of fragments; a message carries one."""
         return self.fragments
 
     @property
@@ -41,12 +41,12 @@ class DivShare(AsynchronousMethod, frozen=True, tag="divshare"):
         return (MessageKind(part=True),)
 
     def node(self, context: NodeContext) -> DivShareNode:
-        """The node that `context` is."""
+        """Make the node of this context."""
         return DivShareNode(context, self)
 
 
 class DivShareNode(Node):
-    """Trains all the time."""
+    """A node that trains all the time, and never waits."""
 
     def __init__(self, context: NodeContext, settings: DivShare) -> None:
         super().__init__(context)
@@ -60,7 +60,7 @@ class DivShareNode(Node):
         self.context.train()
 
     def trained(self, row: Row) -> None:
-        """Send, and take what has come, in the order that was asked for; train on."""
+        """Send and average, in the chosen order; train on."""
         self.context.model = row
         if self.settings.order == "send-first":
             self._send()
@@ -86,15 +86,15 @@ class DivShareNode(Node):
         return len(self.inbox)
 
     def state(self) -> dict[str, int]:
-        """How often it has chosen whom to send to, and in which order."""
+        """The numbers of its choices of targets and of orders so far."""
         return {"cycles": self.cycles, "messages": self.messages}
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Choose on."""
+        """Continue the counts of choices."""
         self.cycles, self.messages = state["cycles"], state["messages"]
 
     def _mix(self) -> None:
-        """Every coordinate: the average of the own value and those that came."""
+        """Average every coordinate over the own value and those received."""
         if not self.inbox:
             return
         rows: dict[int, list[Row]] = {}

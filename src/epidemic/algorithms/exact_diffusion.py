@@ -1,13 +1,14 @@
-"""Exact diffusion (Yuan et al., 2019): local SGD without the bias that unlike data gives it.
+"""Exact diffusion (Yuan et al., 2019): local SGD without the bias caused by heterogeneous data.
 
-Every node corrects what it sends by what the last exchange did to its model, so that at the end all agree on the optimum of everybody's
-data instead of staying apart by the step size:
+Every node corrects what it sends by what the last exchange did to its model, so that at the end all nodes agree on the optimum of all data instead of
+staying apart in proportion to the step size:
 
     psi = x - gamma g
     send  psi + (x - psi of the round before)
     then  x = (sent + mixture) / 2
 
-The mean with what was sent makes it stable for every symmetric matrix, where D2, which leaves it out, diverges on some.
+The mean with what was sent makes it stable for every symmetric matrix, where D2, which leaves it out, diverges on some. It diverges on doubly stochastic
+matrices that are not symmetric (directed circulant graphs), which the paper leaves out (its matrices are locally balanced) and which are refused here.
 Where the learning rate changes the correction is scaled along: it stands for gamma times a gradient, with the gamma of the node's own last step, which
 need not have been in the round before.
 """
@@ -26,13 +27,14 @@ FACTOR = "factor"
 
 
 class ExactDiffusion(PlainSteps, frozen=True, tag="exact-diffusion"):
-    """Local steps, and a correction by the last exchange. It needs doubly stochastic weights, and every message."""
+    """Local steps, and a correction by the last exchange. It needs symmetric weights, and every message."""
 
     exact_exchange = True
     balanced = True
+    symmetric_weights = True
 
     def init(self, x: Tensor) -> Rows:
-        """Nothing to correct yet."""
+        """The initial state, without a correction."""
         state = {"x": x, "psi": x.clone()}
         if self.schedule is not None:
             state[FACTOR] = torch.full((len(x),), self.factor(0), dtype=torch.float64, device=x.device)

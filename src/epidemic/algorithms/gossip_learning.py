@@ -1,10 +1,10 @@
 """Gossip Learning (Ormandi, Hegedus, Jelasity): models walk over the network, one message at a time.
 
-Every node sends its model, with its age in steps, once a period. Who receives one merges it with its own and trains (mu), or replaces
-its own and trains (rw), or trains both and then merges (um). Partitioned: a message carries one part of the model, with an age of its own.
-Token accounts (Danner and Jelasity, 2018) let nodes save messages that would be sent by the clock, and spend them when something comes.
+Every node sends its model, with its age in steps, once a period. A receiver merges it with its own and trains (mu), or replaces its own and trains (rw), or
+trains both and then merges (um). Partitioned: a message carries one part of the model, with an age of its own. With token accounts (Danner and Jelasity,
+2018) nodes save messages that would be sent by the clock, and spend them when something arrives.
 
-An age is not a count of a node's own steps: merged models have the larger of two ages, so that it grows faster than anybody trains.
+An age is not the number of a node's own steps: merged models have the larger of two ages, so it grows faster than any node trains.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 from epidemic.algorithms.asynchronous import SECOND, AsynchronousMethod, Message, Node, NodeContext, Row
 from epidemic.core.config import build
 from epidemic.core.errors import BadInput, require_choice, require_int, require_real
+from epidemic.core.settings import Settings
 
 VARIANTS = ("rw", "mu", "um")
 MERGES = ("average", "age")
@@ -29,7 +30,7 @@ SHORTEST = 0.1
 """A jittered period is at least this part of the period, and longer by at most as much as it may be shorter, so that the mean stays."""
 
 
-class Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Tokens(Settings, frozen=True, forbid_unknown_fields=True):
     """A token account: a period either sends or saves a token, and a receipt may spend some.
 
     proactive: every period sends, as without an account. simple: a period sends if the account is full (C), a receipt if it is not empty.
@@ -66,7 +67,7 @@ class Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return 1.0 if balance >= C else 0.0
 
     def reactive(self, balance: int, useful: bool, chance: float) -> int:
-        """How many messages a receipt sends."""
+        """The number of messages that a receipt triggers."""
         A = self.A or 1
         if self.strategy == "proactive":
             return 0
@@ -79,12 +80,13 @@ class Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GossipLearning(AsynchronousMethod, frozen=True, tag="gossip-learning"):
-    """Send the model once a period; merge with what comes, and train.
+    """Send the model once a period; merge with received models, and train.
 
     A period's message goes to the s nodes that el-local(s) draws (s = 1 is the classic method), or to one random neighbour of a static topology.
     """
 
     merges_pairs: ClassVar[bool] = True
+    trains_on_receipt: ClassVar[bool] = True
 
     period: float = 1.0
     """Seconds between two sendings of a node."""
@@ -93,10 +95,10 @@ class GossipLearning(AsynchronousMethod, frozen=True, tag="gossip-learning"):
     variant: Literal["rw", "mu", "um"] = "mu"
     merge: Literal["average", "age"] = "age"
     on_busy: Literal["queue", "replace", "drop"] = "queue"
-    """What happens to messages that come while a node trains: the newest wait (`capacity` of them), the newest one waits, or none."""
+    """What happens to messages that arrive while a node trains: the newest `capacity` of them wait, the newest one waits, or none."""
     capacity: int | None = None
     start_trained: bool = False
-    """Whether a node trains once before anything came."""
+    """Whether a node trains once before anything has arrived."""
     parts: int = 1
     """Into how many parts a model is cut; a message carries one."""
     tokens: Tokens | None = None
@@ -134,7 +136,7 @@ class GossipLearning(AsynchronousMethod, frozen=True, tag="gossip-learning"):
         return 1
 
     def node(self, context: NodeContext) -> GossipNode:
-        """The node that `context` is."""
+        """Make the node of this context."""
         return GossipNode(context, self)
 
     def room(self) -> int:
@@ -149,14 +151,14 @@ class GossipLearning(AsynchronousMethod, frozen=True, tag="gossip-learning"):
         return max(1, round(self.period * SECOND * min(max(factor, SHORTEST), 2 - SHORTEST)))
 
     def weight(self, own: int, theirs: int) -> float:
-        """How much a model that came counts, by the ages of both."""
+        """The weight of a received model, by the ages of both."""
         if self.variant == "rw":
             return 1.0
         return 0.5 if self.merge == "average" or own + theirs == 0 else theirs / (own + theirs)
 
 
 class GossipNode(Node):
-    """Handles one message at a time: takes it, trains, and answers if it has tokens to spend."""
+    """A node that handles one message at a time: merges it, trains, and answers if it has tokens to spend."""
 
     def __init__(self, context: NodeContext, settings: GossipLearning) -> None:
         super().__init__(context)
@@ -180,7 +182,7 @@ class GossipNode(Node):
             self._train(context.model)
 
     def woken(self, tag: str) -> None:
-        """Send, or save a token."""
+        """Send the period's message, or save a token."""
         context, tokens = self.context, self.settings.tokens
         if tokens is None or context.chance("proactive", self.periods) < tokens.proactive(self.balance):
             self._send()
@@ -192,7 +194,7 @@ class GossipNode(Node):
         self.periods += 1
 
     def received(self, message: Message) -> None:
-        """Handle it, or let it wait; if too many wait, the oldest is dropped."""
+        """Handle a message, or queue it; a full queue drops the oldest."""
         self.inbox.append(message)
         if not self.training:
             self._handle_next()
@@ -200,7 +202,7 @@ class GossipNode(Node):
             self.context.dropped([self.inbox.pop(0)])
 
     def trained(self, row: Row) -> None:
-        """One more training is in the model; go on with what waits."""
+        """Finish a training; continue with queued messages."""
         message, steps = self.handled, self.settings.local_steps
         if message is not None and message.row is not None and self.settings.variant == "um":
             if self.own is None:
@@ -222,7 +224,7 @@ class GossipNode(Node):
             self._handle_next()
 
     def messages_held(self) -> int:
-        """Those that wait, and the one whose model is being trained before it is merged."""
+        """Queued messages, and the one whose model is being trained before it is merged."""
         return len(self.inbox) + (self.handled is not None and self.settings.variant == "um")
 
     def state(self) -> dict[str, int]:
@@ -236,7 +238,7 @@ class GossipNode(Node):
         return {**counters, **{f"age {part}": age for part, age in enumerate(self.ages)}}
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Go on with them."""
+        """Restore the ages and counters."""
         self.periods, self.sendings, self.receipts = state["periods"], state["sendings"], state["receipts"]
         self.balance = state["tokens"]
         self.ages = [state[f"age {part}"] for part in range(self.settings.parts)]
@@ -255,7 +257,7 @@ class GossipNode(Node):
         self.context.train(row)
 
     def _take(self, message: Message) -> None:
-        """Merge what came into the model, or let it replace it."""
+        """Merge a received model with the own one, or replace the own one."""
         part = message.part or 0
         weight = self.settings.weight(self.ages[part], _age(message))
         shares = 1 - weight, weight
@@ -290,5 +292,5 @@ class GossipNode(Node):
 
 
 def _age(message: Message) -> int:
-    """How old what came says it is."""
+    """The age that a message states."""
     return max(0, message.note[0]) if message.note else 0

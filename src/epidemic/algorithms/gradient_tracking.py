@@ -1,12 +1,12 @@
-"""Gradient tracking: every node follows an estimate y of everybody's mean gradient instead of its own gradient.
+"""Gradient tracking: every node follows an estimate y of the mean gradient of all nodes instead of its own gradient.
 
     y = mixture of y + g(x) - g of the round before
     send  (x - gamma y, y)
     then  x and y are the mixtures
 
-The sum of all y is the sum of all gradients in every round, because the weights are doubly stochastic. So all nodes come to the optimum of
-everybody's data, however unlike the data is. This is the form with one exchange a round, in which y lags behind the model by one round
-(with gradient noise that leaves more disagreement than two exchanges would). A message is twice as long as a model.
+The sum of all y is the sum of all gradients in every round, because the weights are doubly stochastic. So all nodes reach the optimum of all data, however
+heterogeneous it is. This is the form with one exchange a round, in which y lags behind the model by one round (with gradient noise that leaves more
+disagreement than two exchanges would). A message is twice as long as a model.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class GradientTracking(PlainSteps, frozen=True, tag="gradient-tracking"):
         return {"x": x, "y": torch.zeros_like(x), "g": torch.zeros_like(x)}
 
     def local_update(self, state: Rows, learner: Learner, context: RoundContext) -> tuple[Rows, Rows, Tensor]:
-        """Put the new gradient into y in place of the old one, and step along y."""
+        """Replace the old gradient in y by the new one, and step along y."""
         g, loss = self.gradient(state["x"], state, learner, context)
         y = state["y"].sub_(state["g"]).add_(g)
         x = state["x"].add_(y, alpha=-self.gamma(context))
         return {"x": x, "y": y, "g": g}, {"x": x, "y": self.shared(y, context)}, loss
 
     def shared(self, y: Tensor, context: RoundContext) -> Tensor:
-        """What is sent of y: all of it, for means.   # (k, d)"""
+        """The part of y that is sent: all of it, for means.   # (k, d)"""
         return y
 
     def aggregate(self, state: Rows, inbox: Inbox) -> Rows:
-        """Both mixtures."""
+        """Replace x and y by their mixtures."""
         return {**state, "x": inbox.mean("x"), "y": inbox.mean("y")}
 
     def give(self, state: Rows) -> Rows:
-        """Both columns of a message; only the model is of use to somebody else."""
+        """Both columns of a message; a returning node uses only the model."""
         return {"x": state["x"], "y": state["y"]}

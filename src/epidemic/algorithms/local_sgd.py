@@ -33,7 +33,7 @@ class LocalSGD(LocalTraining, frozen=True, tag="local-sgd"):
         return self.with_memory({"x": x})
 
     def local_update(self, state: Rows, learner: Learner, context: RoundContext) -> tuple[Rows, Rows, Tensor]:
-        """Train; the message is the trained model, or the one before where averaging comes first."""
+        """Train; the message is the trained model, or the one before training if averaging comes first."""
         x = state["x"]
         before = x.clone() if self.order == "combine-then-adapt" else None
         loss = self.train(x, state, learner, context)

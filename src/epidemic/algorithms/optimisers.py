@@ -1,7 +1,6 @@
-"""`algorithm.optimizer`: by which optimiser a node makes its local steps, as a name or as a table with settings of its own.
+"""`algorithm.optimizer`: the optimiser of the local steps, as a name or as a table with its settings.
 
-Learning rate, weight decay and clipping are the algorithm's settings, the same for every optimiser. The arithmetic is in
-`epidemic.learner.optimisers`.
+Learning rate, weight decay and clipping are settings of the algorithm, the same for every optimiser. The arithmetic is in `epidemic.learner.optimisers`.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from epidemic import learner
 from epidemic.core.config import build_kind
 from epidemic.core.errors import BadInput, require_real
+from epidemic.core.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class OptimizerSteps:
     clip: float | None
 
 
-class Optimizer(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class Optimizer(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the optimisers that a file can name."""
 
     def check(self, steps: OptimizerSteps) -> None:
@@ -40,7 +38,7 @@ class Optimizer(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fi
 
 
 class PlainSGD(Optimizer, frozen=True, tag="sgd"):
-    """Stochastic gradient descent, with momentum and Nesterov's look ahead where the algorithm says so."""
+    """Stochastic gradient descent, with the algorithm's momentum, Nesterov's if chosen."""
 
     def check(self, steps: OptimizerSteps) -> None:
         """Nesterov's look ahead is along the velocity."""
@@ -48,7 +46,7 @@ class PlainSGD(Optimizer, frozen=True, tag="sgd"):
             raise BadInput("algorithm.nesterov = true needs algorithm.momentum above 0, for example 0.9")
 
     def step(self, steps: OptimizerSteps) -> learner.Optimiser:
-        """SGD."""
+        """SGD with the algorithm's settings."""
         return learner.SGDUpdate(steps.lr, steps.momentum, steps.weight_decay, steps.nesterov, _bound(steps))
 
 
@@ -67,7 +65,7 @@ class Adam(Optimizer, frozen=True, tag="adam"):
         require_real("algorithm.optimizer.epsilon", self.epsilon, above=0)
 
     def check(self, steps: OptimizerSteps) -> None:
-        """Adam has a momentum of its own."""
+        """Raise BadInput for a momentum, because Adam has its own."""
         kind = self.__struct_config__.tag
         for name, value in (("momentum", steps.momentum), ("nesterov", steps.nesterov)):
             if value:
@@ -78,7 +76,7 @@ class Adam(Optimizer, frozen=True, tag="adam"):
                 )
 
     def step(self, steps: OptimizerSteps) -> learner.Optimiser:
-        """Adam."""
+        """Adam with the algorithm's settings."""
         return learner.AdamUpdate(steps.lr, self.betas, self.epsilon, steps.weight_decay, clip=_bound(steps))
 
 
@@ -86,7 +84,7 @@ class AdamW(Adam, frozen=True, tag="adamw"):
     """Adam with the weight decay beside the gradient: x shrinks by lr * weight_decay in each step, as in torch.optim.AdamW."""
 
     def step(self, steps: OptimizerSteps) -> learner.Optimiser:
-        """AdamW."""
+        """AdamW with the algorithm's settings."""
         return learner.AdamUpdate(
             steps.lr, self.betas, self.epsilon, steps.weight_decay, decoupled=True, clip=_bound(steps)
         )

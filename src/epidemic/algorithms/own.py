@@ -14,12 +14,11 @@ from epidemic.algorithms.base import Algorithm, Column, Inbox, RoundContext, Row
 from epidemic.compression import Codec
 from epidemic.core.config import call_own, import_object
 from epidemic.core.errors import BadInput
+from epidemic.core.settings import Settings
 from epidemic.learner import Learner
 
 
-class PythonAlgorithm(
-    msgspec.Struct, frozen=True, dict=True, tag_field="kind", tag="python", forbid_unknown_fields=True
-):
+class PythonAlgorithm(Settings, frozen=True, dict=True, tag_field="kind", tag="python", forbid_unknown_fields=True):
     """`factory` = "module:name" is called with `options` and returns an algorithm."""
 
     factory: str
@@ -27,7 +26,7 @@ class PythonAlgorithm(
 
     @cached_property
     def made(self) -> Algorithm:
-        """The user's object."""
+        """Call the factory and return the user's algorithm."""
         where = f"algorithm.factory = {self.factory!r}"
         found = call_own(import_object(self.factory, "algorithm.factory"), self.options, where)
         if isinstance(found, type) or not isinstance(found, Algorithm):
@@ -37,88 +36,93 @@ class PythonAlgorithm(
 
     @property
     def local_steps(self) -> int:
-        """As the user's object has it."""
+        """The value of the user's object."""
         return self.made.local_steps
 
     @property
     def batch_size(self) -> int:
-        """As the user's object has it."""
+        """The value of the user's object."""
         return self.made.batch_size
 
     @property
     def sampling(self) -> str:
-        """As the user's object has it."""
+        """The value of the user's object."""
         return getattr(self.made, "sampling", "replacement")
 
     @property
     def natural_mixing(self) -> str | None:
-        """As the user's object has it."""
+        """The value of the user's object."""
         return getattr(self.made, "natural_mixing", None)
 
     @property
     def aggregates(self) -> bool:
-        """As the user's object has it."""
+        """The value of the user's object."""
         return bool(getattr(self.made, "aggregates", False))
 
     @property
     def exact_exchange(self) -> bool:
-        """As the user's object has it."""
+        """The value of the user's object."""
         return bool(getattr(self.made, "exact_exchange", False))
 
     @property
     def own_weights(self) -> bool:
-        """As the user's object has it."""
+        """The value of the user's object."""
         return bool(getattr(self.made, "own_weights", False))
 
     @property
     def same_neighbours(self) -> bool:
-        """As the user's object has it."""
+        """The value of the user's object."""
         return bool(getattr(self.made, "same_neighbours", False))
 
     @property
     def balanced(self) -> bool:
-        """As the user's object has it."""
+        """The value of the user's object."""
         return bool(getattr(self.made, "balanced", False))
 
     @property
-    def compressor(self) -> Codec | None:
+    def symmetric_weights(self) -> bool:
         """As the user's object has it."""
+        return bool(getattr(self.made, "symmetric_weights", False))
+
+    @property
+    def compressor(self) -> Codec | None:
+        """The value of the user's object."""
         return getattr(self.made, "compressor", None)
 
     def check(self, topology: Any, mixing: str) -> None:
-        """Whether the factory gives an algorithm, and whether that can work like this."""
+        """Raise BadInput unless the factory returns an algorithm that fits the topology and the mixing rule."""
         check_algorithm(self.made, topology, mixing)
 
     def cautions(self, topology: Any) -> list[str]:
-        """As the user's object has it."""
+        """The warnings of the user's object."""
         return cautions(self.made, topology)
 
     def columns(self, size: int, dtype: str) -> tuple[Column, ...]:
-        """As the user's object has it."""
+        """The columns of the user's object."""
         return self.made.columns(size, dtype)
 
     def init(self, x: Tensor) -> Rows:
-        """As the user's object has it."""
+        """Call the user's object."""
         return self.made.init(x)
 
     def local_update(self, state: Rows, learner: Learner, context: RoundContext) -> tuple[Rows, Rows, Tensor]:
-        """As the user's object has it."""
+        """Call the user's object."""
         return self.made.local_update(state, learner, context)
 
     def aggregate(self, state: Rows, inbox: Inbox) -> Rows:
-        """As the user's object has it."""
+        """Call the user's object."""
         return self.made.aggregate(state, inbox)
 
     def model(self, state: Rows) -> Tensor:
-        """As the user's object has it."""
+        """Call the user's object."""
         return self.made.model(state)
 
     def give(self, state: Rows) -> Rows:
-        """As the user's object has it."""
+        """Call the user's object."""
         return self.made.give(state)
 
     def adopt(self, state: Rows, given: Rows) -> Rows:
-        """As the user's object has it."""
+        """Call the user's object."""
         return self.made.adopt(state, given)
 
 

@@ -15,7 +15,7 @@ from epidemic.learner import Learner, Optimiser, SGDUpdate
 
 
 class PlainSteps(LocalTraining, frozen=True):
-    """Base of such methods: no momentum beside their own, no Adam."""
+    """Base of methods whose local steps must be plain SGD: without momentum or Adam."""
 
     def check_steps(self) -> None:
         """Refuse optimisers whose steps are not gradients."""
@@ -41,12 +41,12 @@ class PlainSteps(LocalTraining, frozen=True):
 
     @property
     def instead_of_momentum(self) -> str:
-        """What to say to somebody who wants momentum."""
+        """What a message recommends instead of momentum."""
         return "which works with the gradient itself; leave it out, or use qg-momentum"
 
     @property
     def step(self) -> Optimiser:
-        """Plain SGD."""
+        """Plain SGD with the algorithm's settings."""
         return SGDUpdate(self.lr, 0.0, self.weight_decay, clip=float("inf") if self.clip is None else self.clip)
 
     def gradient(self, x: Tensor, state: Rows, learner: Learner, context: RoundContext) -> tuple[Tensor, Tensor]:

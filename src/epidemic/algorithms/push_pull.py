@@ -1,8 +1,8 @@
-"""Push-Pull (Pu et al., 2021): gradient tracking over graphs that go one way, such as EL-Local's.
+"""Push-Pull (Pu et al., 2021): gradient tracking over directed graphs, such as EL-Local's.
 
-Models are pulled: each receiver averages what it hears. Tracked gradients are pushed: each sender splits its y evenly among its targets
-and itself, and receivers add up. So the sum of all y stays the sum of all gradients whoever hears how many, and all nodes come to the
-optimum of everybody's data where gradient tracking with means agrees on a wrong point.
+Models are pulled: each receiver averages what it receives. Tracked gradients are pushed: each sender splits its y evenly among its targets and itself, and
+receivers add up. So the sum of all y stays the sum of all gradients whatever the in-degrees are, and all nodes reach the optimum of all data where gradient
+tracking with means agrees on a wrong point.
 """
 
 from __future__ import annotations

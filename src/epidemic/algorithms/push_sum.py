@@ -1,8 +1,8 @@
-"""Push-sum, or stochastic gradient push (Assran et al., 2019): averages without bias over graphs that go one way.
+"""Push-sum, or stochastic gradient push (Assran et al., 2019): unbiased averages over directed graphs.
 
-Every node splits its mass evenly among its targets and itself, model x and weight w alike, and adds up what it receives. The model that
-is trained and evaluated is z = x / w. The sum of all w stays n, and that of all x changes by gradients only, so the mean of the nodes is kept
-where plain averaging over one-sided graphs lets it drift.
+Every node splits its mass evenly among its targets and itself, model x and weight w alike, and adds up what it receives. The model that is trained and
+evaluated is z = x / w. The sum of all w stays n, and that of all x changes by gradients only, so the mean of the nodes is preserved, which plain averaging
+over directed graphs does not do.
 
 Training gives z', and x moves by as much as z does: x + (z' - z), computed as z' + (x - z), which is z' to the bit while w = 1.
 """
@@ -21,7 +21,7 @@ from epidemic.learner import Learner
 from epidemic.topology import ELLocal, Every
 
 SAFE = math.log(1 / 2)
-"""Growth below which nothing is said: s = 4 and more, where each round has a graph of its own."""
+"""Growth below which there is no warning: s = 4 and more, if each round has its own graph."""
 
 LEAST_WEIGHT = 1e-12
 """A node with less than this has nothing left to divide by."""
@@ -42,12 +42,12 @@ class PushSum(LocalTraining, frozen=True, tag="push-sum"):
             raise BadInput(
                 f'topology.s = {s} is too few for algorithm.kind = "push-sum" over el-local'
                 + (f" with graphs held for {held} rounds" if held > 1 else "")
-                + ": nodes that nobody sends to for a while lose their weight, and steps explode;"
+                + ": nodes that receive nothing for a while lose their weight, and steps explode;"
                 f" use s = {enough} or more, or local-sgd"
             )
 
     def cautions(self, topology: Any) -> list[str]:
-        """What is allowed but unwise."""
+        """Warnings about settings that are allowed but unwise."""
         said = super().cautions(topology)
         s, held = _el_local(topology)
         if not s or _growth(s, held) < SAFE:
@@ -62,7 +62,7 @@ class PushSum(LocalTraining, frozen=True, tag="push-sum"):
         return Column("x", (size,), dtype), Column("w", (), dtype)
 
     def init(self, x: Tensor) -> Rows:
-        """Everybody has weight 1."""
+        """The initial state: every node has weight 1."""
         return self.with_memory({"x": x, "w": x.new_ones(len(x))})
 
     def local_update(self, state: Rows, learner: Learner, context: RoundContext) -> tuple[Rows, Rows, Tensor]:
@@ -105,8 +105,8 @@ def _el_local(topology: Any) -> tuple[int, int]:
 
 
 def _growth(s: int, held: int) -> float:
-    """The logarithm of the factor that nodes to whom nobody sends put on E[1/w^2] while a graph of EL-Local is held; from 0 on it is infinite.
+    """The log of the factor by which E[1/w^2] grows, through nodes that receive nothing, while a graph of EL-Local is held; 0 or more: it is infinite.
 
-    Nobody sends to a node with probability (1 - s/(n-1))^(n-1) <= e^-s, and each round of that divides its weight by s + 1.
+    A node receives nothing with probability (1 - s/(n-1))^(n-1) <= e^-s, and each such round divides its weight by s + 1.
     """
     return 2 * held * math.log(s + 1) - s

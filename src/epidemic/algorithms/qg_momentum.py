@@ -1,12 +1,12 @@
-"""Quasi-global momentum (QG-DSGDm; Lin et al., 2021): momentum from how the mixed model moves instead of from the node's own gradients.
+"""Quasi-global momentum (QG-DSGDm; Lin et al., 2021): momentum from the movement of the mixed model instead of the node's own gradients.
 
-With unlike data the velocities of local momentum pull the nodes apart. Here the buffer m follows the difference of two mixed models,
-divided by the round's learning rate, in which the nodes' own directions have been averaged already:
+With heterogeneous data the velocities of local momentum pull the nodes apart. Here the buffer m follows the difference of two mixed models, divided by the
+round's learning rate, in which the nodes' own directions have already been averaged:
 
     send    x - gamma (b m + g)
     then    m = mu m + (1 - mu) (x - mixture) / gamma,   x = mixture
 
-Messages are models, as those of local SGD; with b = 0 it is local SGD.
+Messages are models, as in local SGD; with b = 0 it is local SGD.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class QGMomentum(PlainSteps, frozen=True, tag="qg-momentum"):
 
     @property
     def instead_of_momentum(self) -> str:
-        """Its own."""
+        """What a message recommends instead of momentum."""
         return f"which has its own; use b = {self.momentum:g}"
 
     def init(self, x: Tensor) -> Rows:
-        """Nothing has moved yet."""
+        """The initial state, with zero momentum."""
         return {"x": x, "m": torch.zeros_like(x)}
 
     def local_update(self, state: Rows, learner: Learner, context: RoundContext) -> tuple[Rows, Rows, Tensor]:

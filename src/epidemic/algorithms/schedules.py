@@ -10,14 +10,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from epidemic.core.config import build_kind
 from epidemic.core.errors import require_int, require_real
+from epidemic.core.settings import Settings
 
 
-class Schedule(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
-    """Base of the schedules: `warmup` rounds from lr / warmup up to lr, then what the kind says."""
+class Schedule(Settings, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """Base of the schedules: `warmup` rounds from lr / warmup up to lr, then by kind."""
 
     warmup: int = 0
 
@@ -34,10 +33,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forb
 
 
 class ConstantRate(Schedule, frozen=True, tag="constant"):
-    """lr itself, after the warm-up."""
+    """A constant learning rate, after the warm-up."""
 
     def after(self, round: int) -> float:
-        """1."""
+        """The factor of the learning rate after the warm-up: 1."""
         return 1.0
 
 
@@ -69,7 +68,7 @@ class CosineDecay(Schedule, frozen=True, kw_only=True, tag="cosine"):
         require_real("algorithm.schedule.floor", self.floor, 0, 1, above=0)
 
     def after(self, round: int) -> float:
-        """From 1 down to the floor."""
+        """The factor of the learning rate, from 1 down to the floor."""
         along = min(round / self.rounds, 1.0)
         return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * along)) / 2
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from epidemic import simulator
-from epidemic.api.progress import batch_shown, run_shown
 from epidemic.api.runs import Run, overwriting
-from epidemic.api.views import dataframe_of, figure_of
+from epidemic.api.views import batch_shown, dataframe_of, figure_of, run_shown
 from epidemic.callbacks import Callback, all_of
 from epidemic.core.errors import BadInput, RunFailed, require_int
 from epidemic.core.files import directory_name

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epidemic import simulator
-from epidemic.api.progress import run_shown
-from epidemic.api.views import dataframe_of, figure_of, node_figure_of
+from epidemic.api.views import dataframe_of, figure_of, node_figure_of, run_shown
 from epidemic.callbacks import Callback, all_of
 from epidemic.core.errors import BadInput
 from epidemic.core.formatting import count, html_table, interval, percent, simulated, size
@@ -70,7 +69,7 @@ def simulate(
 def overwriting(places: Sequence[Path], wanted: bool, resume: bool) -> AbstractContextManager[None]:
     """Replace the runs in these directories by those that begin inside, if that is wanted."""
     if wanted and resume:
-        raise BadInput("overwrite = True replaces what resume = True goes on with; leave one out")
+        raise BadInput("overwrite = True replaces what resume = True continues; choose one")
     if wanted and not places:
         raise BadInput("overwrite = True needs a directory `out` to overwrite")
     return replacing(places if wanted else [])

@@ -1,12 +1,17 @@
-"""What a callback is told, how it ends a seed, and how several are told the same."""
+"""The interface of callbacks: what they are called with, how they end a seed, and how several are combined."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from epidemic.core.errors import BadInput, CallbackFailed, EpidemicError, Interrupted, plain
+import msgspec
+
+from epidemic import callbacks
+from epidemic.core.config import call_own, import_object
+from epidemic.core.errors import BadInput, CallbackFailed, EpidemicError, Interrupted, plain, suggestion
+from epidemic.experiment import CallbackName, Experiment
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,14 +25,13 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Who wants to know how a run goes on; this one does not care about anything. Derive from it what does.
+    """Base of the callbacks; it does nothing. Override what you need.
 
-    A callback is told, and changes nothing: what it is given must stay as it is. For each seed it is told `started`; then, if
-    the seed goes on from a checkpoint, `resumed`; then `planned` and `advanced` for each round, `recorded` for each evaluation, and
-    `passed` now and then under the simulated clock; `evaluating` and `finished` at the end. After each record it is asked whether to
-    `stop`.
+    A callback must not change what it is given. For each seed `started` is called; then, if the seed resumes from a checkpoint, `resumed`; then `planned` and
+    `advanced` for each round, `recorded` for each evaluation, and `passed` now and then under the simulated clock; `evaluating` and `finished` at the end.
+    After each record `stop` is called.
 
-    A callback that raises ends the run with one line that names it. What was done is saved and can go on.
+    A callback that raises ends the run with one line that names it. What was done is saved and can be resumed.
 
     Example:
         >>> class Printer(Callback):
@@ -37,23 +41,23 @@ class Callback:
     """
 
     def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
-        """A seed begins, or goes on after so many rounds.
+        """Called when a seed starts or resumes.
 
         Args:
             setup: The seed, ready to run: its experiment, data, shares, model.
             learner: What trains and evaluates the models.
-            rounds_done: Rounds that an earlier process has done; 0 at the beginning.
+            rounds_done: Rounds done by an earlier process; 0 at the start.
         """
 
     def resumed(self, records: Sequence[Record]) -> None:
-        """The seed goes on: what was recorded before, so that a callback that remembers comes to the same decisions."""
+        """Called when the seed resumes, with the earlier records, so that a callback with memory comes to the same decisions."""
 
     def planned(self, plan: Plan, index: NDArray[np.int64]) -> None:
-        """A round is about to be computed.
+        """Called before a round is computed.
 
         Args:
-            plan: Its graph, what goes wrong in it, and its weights.
-            index: The samples of every node, local step and place in the batch.   # (n, r, b)
+            plan: Its graph, faults and weights.
+            index: The samples of every node, local step and position in the batch.   # (n, r, b)
         """
 
     def advanced(self, rounds_done: int, x: Tensor) -> None:
@@ -65,20 +69,20 @@ class Callback:
         """
 
     def passed(self, seconds: float, events: int) -> None:
-        """Under the simulated clock, told now and then: where it stands.
+        """Called now and then under the simulated clock.
 
         Args:
             seconds: Simulated time since the start.
-            events: So many were played since the start: messages that came, trainings that ended, and the like.
+            events: Number of events since the start: arrivals, ends of trainings, and so on.
         """
 
     def recorded(self, record: Record) -> None:
-        """The models were evaluated, and this was written down."""
+        """Called after an evaluation, with its record."""
 
     def stop(self) -> str | None:
-        """Asked after each record: a reason ends the seed here, with its final evaluation; None goes on.
+        """Called after each record: a reason ends the seed here, with its final evaluation; None continues.
 
-        The answer may depend on records and settings only, so that a run that was interrupted ends in the same round.
+        The answer may depend on records and settings only, so that a resumed run ends in the same round.
         """
         return None
 
@@ -90,13 +94,13 @@ class Callback:
 
 
 class Callbacks(Callback):
-    """Several, told in their order. What one of them raises is reported as its own failure."""
+    """Several callbacks, called in order. An exception of one is reported as its failure."""
 
     def __init__(self, those: Iterable[Callback]) -> None:
         self.those = tuple(those)
 
     def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
-        """A seed begins, or goes on."""
+        """Tell every callback that a seed starts or resumes."""
         for one in self.those:
             with _blamed(one, "started"):
                 one.started(setup, learner, rounds_done)
@@ -138,7 +142,7 @@ class Callbacks(Callback):
             with _blamed(one, "stop"):
                 reason = one.stop()
                 if not isinstance(reason, str | None):
-                    raise TypeError(f"it must give a reason in words, or None to go on, not {reason!r}")
+                    raise TypeError(f"it must return a reason as text, or None to continue, not {reason!r}")
                 reasons.append(reason)
         return next((" ".join(reason.split()) for reason in reasons if reason), None)
 
@@ -157,7 +161,7 @@ class Callbacks(Callback):
 
 @contextmanager
 def _blamed(callback: Callback, what: str) -> Iterator[None]:
-    """Whatever goes wrong inside is the callback's failure; before anything was done, what is wrong in its own words."""
+    """Report exceptions inside as the callback's failure; before anything was done, with their own message."""
     try:
         yield
     except (CallbackFailed, Interrupted):
@@ -187,3 +191,54 @@ def all_of(callbacks: Callback | Iterable[Callback]) -> Callbacks:
         if not isinstance(one, Callback):
             raise BadInput(f"callbacks[{i}] = {one!r} is not a callback; derive its class from epidemic.Callback")
     return Callbacks(those)
+
+
+# -- Callbacks that an experiment file names -------------------------------------------------------------------------
+
+
+def named_callbacks(experiment: Experiment) -> list[Callback]:
+    """The callbacks that an experiment names, made anew."""
+    return [_made(cast(CallbackName, one)) for one in experiment.callbacks]
+
+
+def listeners(experiment: Experiment) -> list[Callback]:
+    """The callbacks of a deployed node, whose run they cannot end."""
+    found = named_callbacks(experiment)
+    for one, named in zip(found, experiment.callbacks, strict=True):
+        if type(one).stop is not Callback.stop:
+            raise BadInput(
+                f"callbacks: {cast(CallbackName, named).use!r} ends runs early, which a deployed node cannot do alone;"
+                " leave it out of what is deployed"
+            )
+    return found
+
+
+def check_shipped(experiment: Experiment) -> None:
+    """Refuse built-in callbacks that deployed nodes cannot use; a user's modules may exist only where the nodes are."""
+    shipped = [one for one in experiment.callbacks if ":" not in cast(CallbackName, one).use]
+    listeners(msgspec.structs.replace(experiment, callbacks=shipped))
+
+
+def _made(one: CallbackName) -> Callback:
+    """A class or a function is called with the options; an object is taken as it is."""
+    where = f"callbacks: {one.use!r}"
+    found = _found(one.use)
+    made = found
+    if isinstance(found, type) or not isinstance(found, Callback):
+        made = call_own(found, one.options, where)
+    elif one.options:
+        raise BadInput(f"{where} is an object already and takes no options; name its class")
+    if not isinstance(made, Callback):
+        what = made.__name__ if isinstance(made, type) else type(made).__name__
+        raise BadInput(f"{where} must be or give an epidemic.Callback, not {what}; derive yours from it")
+    return made
+
+
+def _found(name: str) -> Any:
+    if ":" in name:
+        return import_object(name, "callbacks")
+    known = [n for n in callbacks.__all__ if n not in ("Callback", "Callbacks", "all_of")]
+    if name not in known:
+        near = suggestion(name, known)
+        raise BadInput(f'callbacks: {name!r} is neither known nor of the form "module:name"{near}')
+    return getattr(callbacks, name)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from epidemic.callbacks.base import Callback
-from epidemic.callbacks.scalars import BUILT_IN, SHARES, Better, scalar
+from epidemic.callbacks.trackers import BUILT_IN, SHARES, Better, scalar
 from epidemic.core.errors import BadInput, require_choice, require_int, require_real, suggestion
 
 if TYPE_CHECKING:
@@ -18,16 +18,15 @@ if TYPE_CHECKING:
 class EarlyStopping(Callback):
     """Ends a seed when a metric has not improved for `patience` evaluations, or has reached `target`.
 
-    Each seed is judged by itself, and is evaluated on the full test set when it ends. A run that was interrupted and goes on
-    ends in the same round as one that was not.
+    Each seed is judged separately, and is evaluated on the full test set when it ends. A resumed run ends in the same round as an uninterrupted one.
 
     Args:
         metric: accuracy, accuracy_min, accuracy_max, mean_model_accuracy, loss, loss_max, mean_model_loss, train_loss,
             disagreement; or, with a `mode`, bytes, alive, or a metric of your own by name.
-        patience: So many evaluations (not rounds) in a row without an improvement are too many. None: only `target` counts.
-        min_delta: An improvement of at most this much is none.
+        patience: Evaluations (not rounds) in a row without an improvement that end the seed. None: only `target` counts.
+        min_delta: Improvements of at most this much do not count.
         target: A value that is good enough; an accuracy is in [0, 1]. None: only `patience` counts.
-        mode: "max" if more is better, "min" if less is; needed where that is not known.
+        mode: "max" if more is better, "min" if less is; needed if that is unknown.
 
     Example:
         >>> run = ep.simulate(experiment, callbacks=[ep.callbacks.EarlyStopping(patience=5, target=0.9)])
@@ -76,7 +75,7 @@ class EarlyStopping(Callback):
         self._reached: float | None = None
 
     def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
-        """Every seed is judged by itself."""
+        """Reset: every seed is judged separately."""
         self._forget()
 
     def resumed(self, records: Sequence[Record]) -> None:

@@ -1,23 +1,30 @@
-"""The progress of a run on standard error."""
+"""The progress of a run, wherever somebody looks, and what a user should know about a seed before it runs."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
+from epidemic.aggregation import made
+from epidemic.algorithms import cautions
 from epidemic.callbacks.base import Callback
-from epidemic.callbacks.remarks import remarks
 from epidemic.clock import Clock
-from epidemic.core.formatting import score, simulated, size
+from epidemic.core.errors import plain
+from epidemic.core.formatting import duration, percent, score, simulated, size
+from epidemic.core.progress import Bar, Bars
 from epidemic.counting import rounds_planned
+from epidemic.experiment import said_of
 from epidemic.learner import Learner
+from epidemic.models import unused_methods
 from epidemic.record import Record, Summary
+from epidemic.runtime.describe import disconnection
+from epidemic.runtime.plan import share_of_few
 from epidemic.runtime.setup import Setup
+from epidemic.runtime.sizes import small_shares
+from epidemic.topology import topology_cautions
+
+Kind = Literal["warning", "note"]
 
 
 def share_done(
@@ -33,15 +40,12 @@ def share_done(
 
 
 class Display(Callback):
-    """The progress of runs on standard error: a live bar on a terminal, a line per evaluation elsewhere."""
+    """The progress of runs: a bar for each seed on a terminal or in a notebook, a line per evaluation elsewhere."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._console = Console(stderr=True)
-        self._live = self._console.is_terminal and not quiet
+    def __init__(self, *, quiet: bool = False, notebook: bool = False) -> None:
+        self._bars = Bars(quiet=quiet, notebook=notebook)
         self._quiet = quiet
-        self._bar: Progress | None = None
-        self._task: Any = None
-        self._name = ""
+        self._bar = Bar("", None)
         self._rounds = 0
         self._sent = 0.0
         self._share: Callable[[], float] = float
@@ -58,86 +62,60 @@ class Display(Callback):
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bars.__exit__()
 
     def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
         """Begin a new bar for the seed that begins or resumes."""
-        self._name = f"{setup.experiment.name}, seed {setup.seed}"
+        name = f"{setup.experiment.name}, seed {setup.seed}"
         self._rounds = setup.experiment.rounds
         planned, clock = rounds_planned(setup.experiment.table()), setup.experiment.clock
         self._share = lambda: share_done(planned, clock, self._done, self._time, self._sent)
         self._count = lambda done: str(done) if planned is None else f"{done}/{planned}"
         self._began = (time.monotonic(), rounds_done)
         self._done, self._time, self._sent, self._events = rounds_done, None, 0.0, []
-        if self._live:
-            if self._bar is None:
-                columns = (
-                    TextColumn("{task.description}", markup=False), BarColumn(bar_width=24),
-                    TextColumn("{task.fields[count]}", style="progress.download"),
-                    TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), TextColumn("{task.fields[state]}"),
-                )  # fmt: skip
-                self._bar = Progress(*columns, console=self._console, transient=False)
-                self._bar.start()
-            self._task = self._bar.add_task(self._name, total=1.0, count=self._aligned(), rate="", state="")
-            self._bar.update(self._task, completed=self._share())
-        elif not self._quiet:
-            again = f", going on after round {rounds_done}" if rounds_done else ""
-            where = "" if setup.experiment.runtime.device in ("cpu", "auto") else f" on {setup.task.device.type}"
-            self._say(
-                f"{self._name}: {setup.experiment.nodes} nodes, {self._rounds} rounds, {learner.strategy}{where}{again}"
-            )
-        if self._quiet:
-            return
-        for kind, line in remarks(setup, self._said):
-            self._note(f"{kind}: {line}", style="yellow" if kind == "warning" else "dim")
-
-    def _note(self, text: str, style: str | None = None) -> None:
-        if self._bar is not None:
-            self._bar.console.print(text, style=style, markup=False)
-        else:
-            self._say(text)
+        again = f", resuming after round {rounds_done}" if rounds_done else ""
+        where = "" if setup.experiment.runtime.device in ("cpu", "auto") else f" on {setup.task.device.type}"
+        self._bar = self._bars.add(name, done=self._share(), count=self._aligned())
+        self._bars.say(
+            f"{name}: {setup.experiment.nodes} nodes, {self._rounds} rounds, {learner.strategy}{where}{again}"
+        )
+        for kind, line in [] if self._quiet else remarks(setup, self._said):
+            self._bars.note(f"{kind}: {line}", style="yellow" if kind == "warning" else "dim")
 
     def advanced(self, rounds_done: int, x: Any) -> None:
         """Move the bar to the rounds that are done."""
         self._done = rounds_done
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self._share(), count=self._aligned(), rate=self._rate(rounds_done))
+        self._show(count=self._aligned(), rate=self._rate(rounds_done))
 
     def passed(self, seconds: float, events: int) -> None:
         """Show simulated time, and how many events are played in a second of ours."""
         self._time = seconds
         self._events = [*self._events[:1], (time.monotonic(), events)]
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self._share(), rate=self._rate(self._done))
+        self._show(rate=self._rate(self._done))
 
     def recorded(self, record: Record) -> None:
         """Show the accuracy or loss of the last evaluation beside the bar."""
         apart = "" if record.disagreement is None else f"D {record.disagreement:.2e}  "
-        state = f"{apart}sent {size(record.bytes.total.mean)}"
-        found = score(record.accuracy, record.loss)
+        state = f"{score(record.accuracy, record.loss)}  {apart}sent {size(record.bytes.total.mean)}"
         self._time = self._time if record.time is None else record.time.seconds
         self._sent = record.bytes.total.mean
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self._share(), state=f"{found}  {state}")
-        elif not self._quiet:
-            self._say(f"{self._name}: round {self._count(record.round)}  {found}  {state}  {self._rate(record.round)}")
+        self._show(state=state)
+        self._bars.say(f"{self._bar.name}: round {self._count(record.round)}  {state}  {self._rate(record.round)}")
 
     def evaluating(self, what: str) -> None:
-        """Say that it takes a moment."""
-        if self._bar is not None:
-            self._bar.update(self._task, rate=f"[dim]{what}[/dim]")
+        """Show that a long step without rounds begins."""
+        self._show(rate=what)
 
     def finished(self, summary: Summary) -> None:
-        """Say how long it took, and why it ended early."""
-        if self._bar is not None:
-            if (
-                self._time is not None and not summary.ended_early
-            ):  # the clock stopped it, perhaps before the last round
-                self._bar.update(self._task, completed=1.0)
-            self._bar.update(self._task, rate=f"{time.monotonic() - self._began[0]:.0f} s")
+        """Show the duration, and why a seed ended early."""
+        if self._time is not None and not summary.ended_early:  # the clock stopped it, perhaps before the last round
+            self._bars.update(self._bar, done=1.0)
+        self._bars.update(self._bar, rate=duration(time.monotonic() - self._began[0]))
         if summary.ended_early and not self._quiet:
-            self._note(f"{self._name}: ended early after round {summary.rounds}: {summary.ended_early}")
+            self._bars.note(f"{self._bar.name}: ended early after round {summary.rounds}: {summary.ended_early}")
+
+    def _show(self, **texts: str) -> None:
+        self._bars.update(self._bar, soon=True, done=self._share(), **texts)
 
     def _aligned(self) -> str:
         """As wide at the beginning as at the end."""
@@ -154,5 +132,35 @@ class Display(Callback):
             parts.append(f"{(many - some) / (last - first):,.0f} events/s")
         return "  ".join(parts)
 
-    def _say(self, text: str) -> None:
-        print(text.rstrip(), file=sys.stderr, flush=True)
+
+def remarks(setup: Setup, said: set[str]) -> list[tuple[Kind, str]]:
+    """The lines about a seed, each with its kind. Those in `said` are left out; the returned ones are added to it."""
+    experiment = setup.experiment
+    apart = disconnection(experiment, setup.seed)
+    few = small_shares(setup.parts, experiment.algorithm.batch_size)
+    found: list[tuple[Kind, str]] = []
+    if experiment.runtime.device == "auto":
+        found.append(("note", f"{experiment.name} is computed on {setup.task.device.type}"))
+    if apart is not None:
+        found.append(("warning", apart))
+    if setup.data.note:
+        found.append(("warning", f"data: {plain(setup.data.note, 500)}"))
+    if (unused := unused_methods(setup.task.module)) is not None:
+        found.append(("warning", unused))
+    found += [("warning", line) for line in cautions(experiment.algorithm, experiment.topology)]
+    found += [("warning", line) for line in topology_cautions(experiment.topology, experiment.nodes)]
+    share, most = share_of_few(experiment, setup.seed)
+    if share:
+        found.append(
+            (
+                "warning",
+                f"{said_of(experiment)}: about {percent(share)} of aggregates have fewer than {made(experiment.aggregation).fewest} models"
+                f" ({most} at most), and these nodes keep their own; let nodes receive more models (topology.s), or trim fewer",
+            )
+        )
+    if few is not None and "small shares" not in said:  # its numbers differ between seeds; once is enough
+        said.add("small shares")
+        found.append(("note", few))
+    new = [(kind, line) for kind, line in found if line not in said]
+    said.update(line for _, line in new)
+    return new

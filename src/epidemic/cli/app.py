@@ -17,10 +17,12 @@ from epidemic.cli import (
     compatibility,
     datasets,
     devices,
+    doctor,
     experiments,
     keys,
     nodes,
     plan,
+    predict,
     reports,
     serve,
     studies,
@@ -29,11 +31,10 @@ from epidemic.cli import (
     topology,
 )
 from epidemic.cli.completion import set_up_completion
-from epidemic.cli.loading import Loading
 from epidemic.cli.ranks import check_command
 from epidemic.core.config import NO_CODE
 from epidemic.core.errors import BadInput, EpidemicError, Interrupted, RankLost, for_the_command_line
-from epidemic.core.reading import told_to
+from epidemic.core.progress import Loading, told_to
 
 INTERRUPTED = 130
 
@@ -51,6 +52,7 @@ compatibility.register(app)
 experiments.register(app)
 studies.register(app)
 plan.register(app)
+predict.register(app)
 reports.register(app)
 timeline.register(app)
 serve.register(app)
@@ -59,6 +61,7 @@ nodes.register(app)
 keys.register(app)
 datasets.register(app)
 devices.register(app)
+doctor.register(app)
 
 
 def _version(wanted: bool) -> None:

@@ -15,9 +15,9 @@ from epidemic.cli import later
 from epidemic.cli.keys import Days, hosts_in
 from epidemic.cli.nodes import Insecure, stop_by_signal
 from epidemic.cli.options import Json, NoCode, Overwrite, Quiet, Settings
-from epidemic.cli.waiting import Waiting
 from epidemic.core.errors import BadInput, Interrupted, RunFailed, require_int, require_real
 from epidemic.core.files import own_directory
+from epidemic.core.progress import Waiting
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -97,13 +97,17 @@ def cluster_up_command(
         Path | None, typer.Option(metavar="DIR", help="Where everything goes.", show_default="runs/cluster-NAME")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Go on with one that was stopped.", show_default=False)
+        Path | None, typer.Option(metavar="DIR", help="Resume a cluster that was stopped.", show_default=False)
     ] = None,
     processes: Annotated[
         int | None,
         typer.Option(
             metavar="N", help="In how many processes; each hosts its share.", show_default="one for each node"
         ),
+    ] = None,
+    script: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A training script that calls epidemic.join().", show_default=False),
     ] = None,
     settings: Settings = None,
     no_code: NoCode = False,
@@ -114,7 +118,8 @@ def cluster_up_command(
     r"""Start all nodes as real processes on this machine, talking over encrypted loopback connections, and show how they do.
 
     Ctrl-C stops them all, saved; --resume goes on, with --set rounds=N also after the end. Kill any of them: the others finish. Results of
-    each are in DIR/node-I/run, those of all together in DIR/together.
+    each are in DIR/node-I/run, those of all together in DIR/together. With --script, every process runs that training script, whose node has
+    the folder that EPIDEMIC_FOLDER names; what it prints is in DIR/node-I/node.log.
 
     [bold]Examples[/bold]
 
@@ -126,6 +131,8 @@ def cluster_up_command(
           --set network.close.kind=barrier
 
       epidemic cluster up --resume runs/eight --set rounds=200
+
+      epidemic cluster up --script train.py --nodes 4
     """
     doing = "loading PyTorch and the experiment"
     with Waiting("cluster", doing=doing, at_once=True, quiet=quiet or as_json) as waiting:
@@ -133,16 +140,17 @@ def cluster_up_command(
         from epidemic.deploy.agreement import check_hosting
         from epidemic.deploy.extending import extend_cluster
         from epidemic.deploy.folders import make_cluster
-        from epidemic.deploy.processes import LocalCluster, blocks
+        from epidemic.deploy.processes import blocks
 
         if resume is not None:
             if file is not None or nodes is not None or out is not None:
-                raise BadInput("--resume goes on with the experiment as it is; leave out FILE, --nodes and --out")
+                raise BadInput("--resume continues the existing experiment; leave out FILE, --nodes and --out")
             where = resume
             experiment = later.with_more_rounds(where, settings or [])
         else:
-            experiment = _experiment_here(file, nodes, settings)
+            experiment = _experiment_here(file, nodes, settings, script)
             where = _directory_of(experiment) if out is None else own_directory(out)
+        _check_script(experiment, script)
         shares = blocks(experiment.nodes, experiment.nodes if processes is None else processes)
         require_int("processes on this machine", len(shares), 1, MOST_HERE)
         check_hosting(experiment, max(map(len, shares)))
@@ -161,30 +169,77 @@ def cluster_up_command(
             if not quiet and not as_json:
                 many = f"{len(shares)} process{'es' * (len(shares) > 1)}"
                 print(f"starting {len(folders)} nodes in {many}", file=sys.stderr, flush=True)
-            cluster = LocalCluster(folders, len(shares), insecure=insecure)
+            cluster = _started(folders, len(shares), script, insecure=insecure)
             _attend(cluster, where, quiet=quiet or as_json, insecure=insecure)
         except KeyboardInterrupt:
             if cluster is not None:
                 print("stopping; every node saves", file=sys.stderr)
                 cluster.stop()
-            raise Interrupted(
-                f"interrupted; go on with: {shlex.join(['epidemic', 'cluster', 'up', '--resume', str(where)])}"
-            ) from None
+            again = [
+                "epidemic",
+                "cluster",
+                "up",
+                "--resume",
+                str(where),
+                *(["--script", str(script)] if script else []),
+            ]
+            raise Interrupted(f"interrupted; resume with: {shlex.join(again)}") from None
         except BaseException:
             if cluster is not None:
                 cluster.stop(5)
             raise
-    _report(cluster, where, experiment.network.longest, as_json=as_json)
+    on = "as the scripts reported" if experiment.own_training else "on the full test set"
+    _report(cluster, where, experiment.network.longest, on, as_json=as_json)
 
 
-def _experiment_here(file: Path | None, nodes: int | None, settings: list[str] | None) -> Experiment:
+def _check_script(experiment: Experiment, script: Path | None) -> None:
+    """A script and an experiment that is trained by one need each other."""
+    if script is None and experiment.own_training:
+        raise BadInput('algorithm.kind = "own-loop" is trained by a script of your own; add --script train.py')
+    if script is not None and not experiment.own_training:
+        raise BadInput(
+            '--script is for algorithm.kind = "own-loop"; leave it out, or use --set algorithm.kind=own-loop'
+        )
+
+
+def _started(folders: list[Path], processes: int, script: Path | None, *, insecure: bool) -> LocalCluster:
+    """The processes of all nodes."""
+    from epidemic.deploy.processes import LocalCluster
+    from epidemic.deploy.scripts import ScriptCluster
+
+    if script is None:
+        return LocalCluster(folders, processes, insecure=insecure)
+    if processes < len(folders):
+        raise BadInput(f"--processes = {processes}: a script is one node in a process of its own; leave it out")
+    if insecure:
+        raise BadInput("--insecure: a script says so itself, by epidemic.join(insecure=True); leave it out")
+    return ScriptCluster(folders, script)
+
+
+SCRIPT_ROUNDS = 10
+"""Rounds of a script without an experiment file."""
+
+
+def _experiment_here(
+    file: Path | None, nodes: int | None, settings: list[str] | None, script: Path | None = None
+) -> Experiment:
     """The experiment of a file, or one with the embedded data; as it can be run by the processes of one machine."""
     from epidemic.experiment import Experiment, experiment_from, merged, read_table, with_settings
 
     table: dict[str, Any] = {} if file is None else read_table(file)
     if "methods" in table:
         raise BadInput(f"{file} compares several methods; a cluster runs one")
-    if file is None:
+    if file is None and script is not None:
+        table = {
+            "name": script.stem,
+            "nodes": 4,
+            "rounds": SCRIPT_ROUNDS,
+            "topology": {"kind": "el-local", "s": max(1, min(4, (nodes or 4) - 1))},
+            "algorithm": {"kind": "own-loop"},
+            "eval": {"every": 1},
+            "checkpoint": {"rounds": 1},
+        }
+    elif file is None:
         table = {
             "name": "embedded",
             "nodes": 16,
@@ -261,7 +316,7 @@ def _starting(cluster: LocalCluster, seen: Mapping[int, Status]) -> str:
     return f"waiting for {len(node_ids)} of {total} nodes to answer: {listed(node_ids)}; node {node_ids[0]}: {doing}"
 
 
-def _report(cluster: LocalCluster, where: Path, deadline: float, *, as_json: bool) -> None:
+def _report(cluster: LocalCluster, where: Path, deadline: float, on: str, *, as_json: bool) -> None:
     """What came out, and whether the nodes learnt together."""
     from rich.markup import escape
 
@@ -299,7 +354,7 @@ def _report(cluster: LocalCluster, where: Path, deadline: float, *, as_json: boo
         lasted = f"{summary.rounds} rounds"
         if summary.seconds is not None:
             lasted = f"{summary.rounds} trainings of a node in {summary.seconds:g} s"
-        title = f"{summary.name}: {len(finished)} nodes, {lasted}, on the full test set"
+        title = f"{summary.name}: {len(finished)} nodes, {lasted}, {on}"
         table = plain_table(title, "seed", "accuracy", "sd", "min", "max", "averaged", "loss", "D(X)", "sent")
         spread = [percent(v) for v in (a.mean, a.sd, a.min, a.max)] if a is not None else ["-"] * 4
         apart = "-" if summary.final_disagreement is None else f"{summary.final_disagreement:.3g}"
@@ -333,7 +388,7 @@ def cluster_status_command(
             metavar="DIR", help="The directory of the cluster, or a node's or observer's folder.", show_default=False
         ),
     ],
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing it, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep showing it, until Ctrl-C.")] = False,
     patience: Annotated[float, typer.Option(metavar="SECONDS", help="How long to look for nodes.")] = 5.0,
     insecure: Insecure = False,
     as_json: Json = False,

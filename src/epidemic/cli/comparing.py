@@ -30,7 +30,7 @@ def compare_command(
             metavar="ACC", help="Accuracy whose cost is compared.", show_default="best of the static baseline"
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on: skip what is finished in DIR.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume: skip what is finished in DIR.")] = False,
     overwrite: Overwrite = False,
     ranks: RankCount = None,
     rank_timeout: RankTimeout = None,
@@ -82,8 +82,8 @@ def compare_command(
     from epidemic.core.files import write_bytes
     from epidemic.experiment import numbered_seeds, read_table, with_settings
     from epidemic.report.curves import learning_figure
-    from epidemic.report.spreading import spreading_figure, spreads_of
     from epidemic.report.style import save
+    from epidemic.report.timeline import spreading_figure, spreads_of
     from epidemic.runtime.replace import replacing
     from epidemic.sharding.rendezvous import joined, same_for_all
     from epidemic.study import comparison as comparing
@@ -119,7 +119,7 @@ def compare_command(
                 runs = comparing.run_methods(methods, where, display, resume=resume)
         except Interrupted as stop:
             where_it_was = str(stop).partition(";")[0]
-            raise Interrupted(f"{where_it_was}; go on with: {shlex.join([*words, '--resume'])}") from None
+            raise Interrupted(f"{where_it_was}; resume with: {shlex.join([*words, '--resume'])}") from None
     if silent():
         return None
     records = comparing.records_of(runs)

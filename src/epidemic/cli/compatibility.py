@@ -154,7 +154,7 @@ def page() -> str:
         "",
         "## What each host can run",
         "",
-        "Rounds and the clock simulate all nodes in one process, ranks in several; deployed nodes are processes that talk over a network. An empty cell: nobody asks.",
+        "Rounds and the clock simulate all nodes in one process, ranks in several; deployed nodes are processes that talk over a network. An empty cell: not applicable.",
         "",
         f"| kind | {' | '.join(HOSTS)} | what it is |",
         f"|---|{':-:|' * len(HOSTS)}---|",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import typer
+from typer.core import TyperCommand
 
 from epidemic.core.errors import BadInput, suggestion
 
@@ -50,6 +54,34 @@ def topologies(incomplete: str) -> list[str]:
     from epidemic.topology import TOPOLOGIES
 
     return [kind for kind in (*TOPOLOGIES, "compare") if kind.startswith(incomplete)]
+
+
+def services(incomplete: str) -> list[str]:
+    """The kinds of peer sampling services."""
+    from epidemic.peer_sampling import SERVICES
+
+    return [kind for kind in SERVICES if kind.startswith(incomplete)]
+
+
+def naming(kinds: Callable[[str], list[str]], **others: Callable[[str], list[str]]) -> type[TyperCommand]:
+    """A command whose help names kinds: registries are imported when the help is shown, not when the program starts.
+
+    Args:
+        kinds: What completes a kind; all of them stand for {kinds} in the texts.
+        others: The same for other words in braces.
+    """
+
+    class Naming(TyperCommand):
+        def format_help(self, ctx: Any, formatter: Any) -> None:
+            for word, complete in {"kinds": kinds, **others}.items():
+                names = ", ".join(name for name in complete("") if name != "compare")
+                self.help = (self.help or "").replace(f"{{{word}}}", names)
+                for option in self.params:
+                    if getattr(option, "help", None):
+                        option.help = option.help.replace(f"{{{word}}}", names)  # type: ignore[attr-defined]
+            super().format_help(ctx, formatter)
+
+    return Naming
 
 
 def items(incomplete: str) -> list[str]:

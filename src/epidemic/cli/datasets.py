@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from epidemic.cli.completion import downloads
+from epidemic.cli.completion import downloads, naming
 from epidemic.cli.options import Json, NoCode
 from epidemic.core.errors import BadInput, RunFailed, plain, suggestion
+from epidemic.core.progress import Bar
 
 data_app = typer.Typer(
     help="Data: list, fetch, check, show how it falls on the nodes, and what is kept decoded.", no_args_is_help=True
@@ -27,13 +28,12 @@ def list_command(as_json: Json = False) -> None:
     from epidemic.cli.show import plain_table, print_json, show
     from epidemic.data import SOURCES
     from epidemic.data.base import data_home
-    from epidemic.data.embedded_sets import Digits, Fashion
     from epidemic.data.fetch import DOWNLOADS
     from epidemic.data.idx import DEBIAN
 
     kinds = []
     for kind, source in SOURCES.items():
-        if source in (Fashion, Digits) or kind == "synthetic":
+        if source.built_in:
             here = "built in"
         elif (data_home() / kind).is_dir() or (kind == "fashion-mnist" and DEBIAN.is_dir()):
             here = "yes"
@@ -53,34 +53,35 @@ def list_command(as_json: Json = False) -> None:
     )
 
 
-@data_app.command("fetch")
+@data_app.command("fetch", cls=naming(downloads))
 def fetch_command(
     name: Annotated[
-        str, typer.Argument(help="mnist, fashion-mnist or cifar10.", show_default=False, autocompletion=downloads)
+        str,
+        typer.Argument(help="A data set that can be fetched: {kinds}.", show_default=False, autocompletion=downloads),
     ],
     to: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to put it.", show_default="the user's data directory")
     ] = None,
 ) -> None:
     """Download a data set, checked; a download that broke off goes on."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
+    from epidemic.core.formatting import size
+    from epidemic.core.progress import Bars
     from epidemic.data.base import data_home
     from epidemic.data.fetch import downloads, fetch
 
     wanted = downloads(name)
     directory = data_home() / name if to is None else to
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Bars() as bars:
         for download in wanted:
-            task = bar.add_task(download.name, total=None)
+            bar = bars.add(download.name, None)
 
-            def tell(_: str, done: int, total: int | None, task: object = task) -> None:
-                bar.update(task, completed=done, total=total)  # type: ignore[arg-type]
+            def tell(_: str, done: int, total: int | None, bar: Bar = bar) -> None:
+                count = size(done) if total is None else f"{size(done)} of {size(total)}"
+                bars.update(bar, soon=True, done=done, total=total, count=count)
 
             new = fetch(download, directory, tell)
-            bar.update(task, description=f"{download.name} {'fetched' if new else 'is here'}")
+            bars.update(bar, state="fetched" if new else "is here")
+            bars.say(f"{download.name} {bar.state}")
     typer.echo(f"{name} is in {directory}")
 
 
@@ -134,7 +135,7 @@ def check_command(
                 "note": data.note,
             }
         )
-    writers = "" if groups is None else f", {groups:,} {'writers' if name == 'femnist' else 'groups'}"
+    writers = "" if groups is None else f", {groups:,} groups"
     kinds = f"{len(data.classes)} classes" if data.classes else "quantities to predict"
     typer.echo(
         f"{name}: {len(data.train):,} training and {len(data.test):,} test samples of shape {data.input_shape}, {kinds}{writers}"

@@ -118,7 +118,7 @@ def convert_command(
     out: Out,
     form: Annotated[
         str,
-        typer.Option("--from", metavar="FORM", help="fedscale-capacity, fedscale-behave or flash.", show_default=False),
+        typer.Option("--from", metavar="FORM", help="fedscale-capacity or fedscale-behave.", show_default=False),
     ],
     lender: Annotated[
         Path | None,
@@ -133,8 +133,7 @@ def convert_command(
 ) -> None:
     r"""Turn a public trace into a device file.
 
-    Of FedScale: the capacity of devices (milliseconds per sample, kbit/s) and when they are active. Of FLASH: a device is on while it is
-    locked, charging and on WiFi. FedScale's files are pickles, which are never read, because they can run anything: make JSON of
+    Of FedScale: the capacity of devices (milliseconds per sample, kbit/s) and when they are active. Its files are pickles, which are never read, because they can run anything: make JSON of
     one where you trust it; the message for a pickle says how.
 
     [bold]Examples[/bold]
@@ -150,13 +149,9 @@ def convert_command(
     from epidemic.core.files import write_bytes
 
     check_new_file(out, overwrite)
-    lines, left_out = convert(
-        trace, form, None if lender is None else read_devices(find_devices(str(lender), Path(), "--with"))
-    )
+    lines = convert(trace, form, None if lender is None else read_devices(find_devices(str(lender), Path(), "--with")))
     write_bytes(out, written(lines))
     typer.echo(f"{out}: {count(len(lines), 'device')}; 'epidemic devices show {out}' shows them")
-    if left_out:
-        typer.echo(f"left out: {count(len(left_out), 'device')}; the first: {left_out[0]}", err=True)
 
 
 def _shown(value: float) -> str:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from epidemic.record import Spread
     from epidemic.simulator import SimulationResult
 
+FORMATS = (".safetensors", ".onnx", ".pt2")
+"""Forms of an exported model: its weights, or a program for ONNX Runtime or for torch.export."""
+
 
 def register(app: typer.Typer) -> None:
     """Add `init`, `run` and `export` to the application."""
@@ -57,7 +60,7 @@ def run_command(
         Path | None, typer.Argument(metavar="[FILE]", help="The experiment file.", show_default=False)
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where results go.", show_default="runs/NAME")] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run.", show_default=False)] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Resume a run.", show_default=False)] = None,
     overwrite: Overwrite = False,
     seeds: Seeds = None,
     settings: Settings = None,
@@ -87,9 +90,9 @@ def run_command(
     if (file is None) == (resume is None):
         raise BadInput("give either an experiment FILE or --resume DIR")
     if resume is not None and out is not None:
-        raise BadInput("--resume goes on with the experiment where it is; leave out --out")
+        raise BadInput("--resume continues in the run's own directory; leave out --out")
     if resume is not None and overwrite:
-        raise BadInput("--resume goes on with a run and --overwrite replaces it; leave one out")
+        raise BadInput("--resume continues a run and --overwrite replaces it; choose one")
 
     check_timeout(rank_timeout, ranks)
     if ranks is not None:
@@ -121,7 +124,7 @@ def run_command(
                 run = simulate(experiment, where, resume=resume is not None, callbacks=display)
         except Interrupted as stop:
             how_to_resume = _how_to_resume(experiment, file, where, settings or [])
-            raise Interrupted(f"{str(stop).partition(';')[0]}; go on with: {how_to_resume}") from None
+            raise Interrupted(f"{str(stop).partition(';')[0]}; resume with: {how_to_resume}") from None
     if silent():
         return None
     if as_json:
@@ -132,7 +135,10 @@ def run_command(
 def export_command(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run, DIR or DIR/seed-N.", show_default=False)],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The .safetensors file to write.", show_default=False)
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="The .safetensors, .onnx or .pt2 file to write.", show_default=False
+        ),
     ],
     node: Annotated[int | None, typer.Option(metavar="I", help="The model of node I.", show_default=False)] = None,
     mean: Annotated[bool, typer.Option("--mean", help="The average of all nodes' models.")] = False,
@@ -140,21 +146,24 @@ def export_command(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Write one final model as a safetensors file that plain PyTorch loads.
+    """Write one final model: its weights, which plain PyTorch loads (.safetensors), or a program for ONNX Runtime (.onnx) or torch.export (.pt2).
 
-    Of an unfinished run, it is the model of the last checkpoint.
+    Of an unfinished run, it is the model of the last checkpoint. The file also says which run it is of, its classes, and the columns of a
+    table with their scales: 'epidemic predict' applies weights to new rows. A program takes inputs as they are in the data and scales them itself.
 
     [bold]Example[/bold]
 
       epidemic export runs/first --mean -o model.safetensors
+
+      epidemic export runs/first --node 3 -o model.onnx
 
       from safetensors.torch import load_file                 # in Python
       model.load_state_dict(load_file("model.safetensors"))   # in Python
     """
     if mean == (node is not None):
         raise BadInput("give either --node I or --mean")
-    if output.suffix != ".safetensors":
-        raise BadInput(f"{output} must end in .safetensors")
+    if output.suffix not in FORMATS:
+        raise BadInput(f"{output} must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
     check_new_file(output, overwrite)
     if not directory.is_dir():
         raise BadInput(
@@ -167,13 +176,21 @@ def export_command(
     import safetensors.torch
 
     from epidemic.cli.show import print_json
-    from epidemic.core.files import write_whole
+    from epidemic.core.files import read_json, write_whole
+    from epidemic.runtime.exported import describe
 
     seeds = sorted(path.parent for path in directory.glob("seed-*/run.json"))
     if len(seeds) > 1:
         raise BadInput(f"{directory} has {len(seeds)} seeds; name one, for example {seeds[0]}")
-    state, round, planned = _model_of(seeds[0] if seeds else directory, node)
-    write_whole(output, lambda part: safetensors.torch.save_file(state, part))
+    run = seeds[0] if seeds else directory
+    state, round, planned = _model_of(run, node)
+    about = describe(read_json(run / "run.json"), node, round)
+    if output.suffix == ".safetensors":
+        write_whole(output, lambda part: safetensors.torch.save_file(state, part, metadata=about))
+    else:
+        from epidemic.runtime.programs import module_of, write_program
+
+        write_program(output, *module_of(run, state), about)
     count = sum(t.numel() for t in state.values())
     if as_json:
         return print_json(

@@ -30,7 +30,7 @@ def hostile_command(
     ] = None,
     rounds: Annotated[int, typer.Option(help="Rounds of training, T.")] = 3000,
     risk: Annotated[
-        float, typer.Option(help="Accepted probability that any honest node hears too many of them in any round.")
+        float, typer.Option(help="Accepted probability that any honest node receives too many of them in any round.")
     ] = 0.01,
     f: Annotated[
         int | None,
@@ -103,8 +103,8 @@ def hostile_command(
     else:
         _print_graph(result)
     if plot is not None:
-        from epidemic.report.hostile import risk_figure, several
         from epidemic.report.style import save
+        from epidemic.report.topologies import risk_figure, several
 
         save(risk_figure(nodes, several(nodes, malicious), rounds, risk, malicious), plot)
 

@@ -10,7 +10,7 @@ import typer
 from epidemic.cli.options import Json
 from epidemic.core.errors import BadInput, require_int
 
-keys_app = typer.Typer(help="Certificates for nodes: a private authority, one for each place.", no_args_is_help=True)
+keys_app = typer.Typer(help="Certificates for nodes: a private authority, one for each node.", no_args_is_help=True)
 
 Days = Annotated[int, typer.Option(metavar="N", help="Days that a certificate is good for.")]
 Root = Annotated[Path, typer.Argument(metavar="DIR", help="The directory with the authority.", show_default=False)]
@@ -30,7 +30,7 @@ def hosts_in(text: str) -> list[str]:
 def keys_init_command(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory to make.", show_default=False)],
     hosts: Annotated[str, typer.Option(metavar="HOST,...", help="The hosts of nodes 0, 1, ...", show_default=False)],
-    spare: Annotated[int, typer.Option(metavar="N", help="So many further places, for nodes that come later.")] = 0,
+    spare: Annotated[int, typer.Option(metavar="N", help="Number of further nodes, which may join later.")] = 0,
     days: Days = 365,
 ) -> None:
     """Make a private authority and a certificate for each node, in DIR/node-I.
@@ -47,7 +47,7 @@ def keys_init_command(
     require_int("--days", days, 1, 3649)
     names = hosts_in(hosts)
     if not names:
-        raise BadInput("--hosts names nobody; give host,host,...")
+        raise BadInput("--hosts is empty; give host,host,...")
     authority = Authority.create(directory)
     bare = [_host_of(name) for name in names]
     folders = [authority.issue(f"node-{i}", [host], days) for i, host in enumerate(bare)]
@@ -66,7 +66,7 @@ def _host_of(name: str) -> str:
 def keys_add_command(
     directory: Root,
     node: Annotated[
-        int | None, typer.Option(metavar="I", help="A new certificate for place I.", show_default=False)
+        int | None, typer.Option(metavar="I", help="A new certificate for node I.", show_default=False)
     ] = None,
     relay: Annotated[bool, typer.Option("--relay", help="A certificate for a relay.")] = False,
     observer: Annotated[bool, typer.Option("--observer", help="A certificate for asking nodes how they are.")] = False,

@@ -28,7 +28,7 @@ def with_more_rounds(directory: Path, settings: list[str]) -> Experiment:
     for setting in settings:
         if parse_setting(setting)[0] != "rounds":
             raise BadInput(
-                f"--set {setting}: --resume goes on with the experiment as it is; only more rounds can be set, and 'epidemic cluster next'"
+                f"--set {setting}: --resume continues the existing experiment; only more rounds can be set, and 'epidemic cluster next'"
                 " makes another run with the same keys"
             )
     if not (directory / "experiment.toml").is_file():

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from epidemic.cli.options import NoCode, Quiet, Settings
-from epidemic.cli.waiting import Waiting
 from epidemic.core.errors import BadInput, plain
+from epidemic.core.progress import Waiting
 from epidemic.runtime.interrupt import signals_to
 
 Insecure = Annotated[bool, typer.Option("--insecure", help="Without encryption; loopback addresses only.")]

@@ -27,13 +27,8 @@ def plan_command(
         typer.Option(metavar="N", help="Memory if so many processes share the nodes.", show_default="1"),
     ] = None,
     gpus: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[COUNTx]MEMORY",
-            help="Memory on GPUs, a rank on each: e.g. 8x80GB, or 24GB for as many as it takes.",
-            show_default=False,
-        ),
-    ] = None,
+        bool, typer.Option("--gpus", help="Measure on the GPU of this machine; how many like it are needed.")
+    ] = False,
     seeds: Seeds = None,
     settings: Settings = None,
     no_code: NoCode = False,
@@ -42,7 +37,7 @@ def plan_command(
     r"""Say what an experiment would take: memory, bytes sent, time, and how many processes or GPUs it takes to fit.
 
     A few rounds of some of its nodes are timed on this machine, which takes seconds; memory and bytes are counted. Nothing is written.
-    What is said of GPUs is counted too: none need be here, and times are still those of this machine.
+    With --gpus they are trained on the GPU that is here, and it says how many like it are needed, with a rank on each.
 
     [bold]Examples[/bold]
 
@@ -50,17 +45,13 @@ def plan_command(
 
       epidemic plan experiment.toml --set nodes=10000 --ranks 4 \
           --set data.kind=cifar10 --set model.kind=gn-lenet
-
-      epidemic plan experiment.toml --set nodes=10000 --gpus 24GB \
-          --set data.kind=cifar10 --set runtime.device=cuda
     """
     from epidemic.cli.show import print_json
-    from epidemic.estimate import parse_gpus, plan
+    from epidemic.estimate import plan
     from epidemic.experiment import load, numbered_seeds
 
-    wanted = None if gpus is None else parse_gpus(gpus)
     settings = settings if seeds is None else numbered_seeds(seeds, settings or [])
-    found = plan(load(file, settings), ranks, wanted)
+    found = plan(load(file, settings), ranks, gpus=gpus)
     if as_json:
         print_json(found)
     else:
@@ -73,12 +64,11 @@ WORDS = {
     "data": "data",
     "loading": "all data, while it is read",
     "going_on": "the state, read from a checkpoint",
-    "training": "training, for a moment",
-    "evaluating": "evaluating models, for a moment",
+    "working": "training and evaluating, for a moment",
     "evaluation": "disagreement",
     "exchange": "on the way between ranks",
     "saving": "pieces of them to be saved",
-    "assumed": "CUDA, assumed",
+    "context": "CUDA and its libraries",
     "program": "all else, measured",
 }
 """The parts of a memory, in the order in which they are shown."""

@@ -16,8 +16,8 @@ from epidemic.cli.statuses import HEADS, delivery_cells
 from epidemic.core.errors import plain
 from epidemic.core.formatting import ABOUT_DISAGREEMENT
 from epidemic.counting import of_planned, without_rounds
-from epidemic.report.numbers import shown
-from epidemic.report.schemes import looks_of
+from epidemic.report.parts import shown
+from epidemic.report.settings import looks_of
 from epidemic.report.statistics import along, curve
 from epidemic.report.style import BLUE, GREEN, ORANGE, ORDERED, PURPLE, RED, SKY, YELLOW, line_of
 

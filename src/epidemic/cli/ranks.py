@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
-import multiprocessing.connection
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from epidemic.core import children
 from epidemic.core.errors import BadInput, Interrupted, RunFailed, require_int
 from epidemic.runtime.interrupt import signals_to
 
@@ -75,7 +74,7 @@ def share(
     try:
         run_on_ranks(count, [*words, *given, *changed, *["--quiet"] * quiet, *["--json"] * as_json])
     except Interrupted as stop:
-        more = f" --ranks {count}" if "go on with: " in str(stop) else ""
+        more = f" --ranks {count}" if "resume with: " in str(stop) else ""
         raise Interrupted(f"{stop}{more}") from None
 
 
@@ -126,9 +125,7 @@ def _forwarding(processes: Sequence[Any]) -> Iterator[list[int]]:
 
     def forward(number: int, _: Any) -> None:
         came.append(number)
-        for process in processes:
-            if process.is_alive():
-                process.terminate()  # SIGTERM, which ranks take as a wish
+        children.ask_to_end(processes)
 
     with signals_to(forward):
         yield came
@@ -139,8 +136,7 @@ def _endings(processes: Sequence[Any], ears: Sequence[Any]) -> list[Ending | Non
     deadline: float | None = None
     endings: list[Ending | None] = [None] * len(processes)
     while any(process.is_alive() for process in processes):
-        alive = [process.sentinel for process in processes if process.is_alive()]
-        multiprocessing.connection.wait(alive, 0.5)
+        children.wait_for_any(processes, 0.5)
         failed = any(p.exitcode not in (None, 0, INTERRUPTED) for p in processes)
         if failed and deadline is None:
             deadline = time.monotonic() + GRACE
@@ -176,16 +172,14 @@ def _conclude(endings: Sequence[Ending | None], codes: Sequence[int], signalled:
     if silent:
         code = codes[silent[0]]
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        kept = kept or " --resume goes on from the last checkpoint, if there is one"
+        kept = kept or " --resume continues from the last checkpoint, if there is one"
         raise RunFailed(f"rank {silent[0]} ended without a word ({how});{kept}")
     raise RunFailed(next(text for _, (_, text, _) in known if text))
 
 
 def _rank(mouth: Any, words: list[str], place: dict[str, str]) -> None:
     """Run one rank to its end; the function that each process of `--ranks` executes."""
-    with suppress(AttributeError, PermissionError):
-        os.setsid()  # Ctrl-C is for the parent, which tells all
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    children.on_its_own(lambda: os._exit(1))
     os.environ.update(place)
     from epidemic.cli.app import outcome
 
@@ -199,10 +193,3 @@ def _rank(mouth: Any, words: list[str], place: dict[str, str]) -> None:
     mouth.send(ending)
     mouth.close()
     os._exit(ending[0])  # what a broken process group leaves behind does not hold anybody up
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)

@@ -173,7 +173,7 @@ def _rows(shown: ReportContents) -> list[dict[str, Any]]:
 
 def _times(shown: ReportContents, run: Result) -> dict[str, Any]:
     """Simulated seconds by the end, and until the target: of each seed's own, so that there is an interval."""
-    from epidemic.report.targets import cost, over_seeds, seconds_in_all
+    from epidemic.report.statistics import cost, over_seeds, seconds_in_all
 
     goal = None if shown.target is None else shown.target.accuracy
     return {

@@ -65,8 +65,7 @@ def hand_over(
     Runs that have diverged are listed and not submitted: here they would be done again within seconds, there they would queue again for ever.
     """
     from epidemic.study.batch import diverged
-    from epidemic.study.slurm.options import parse_options
-    from epidemic.study.slurm.submit import submit
+    from epidemic.study.slurm.submit import parse_options, submit
 
     options = parse_options(texts or [], ranks)
     for job in jobs:

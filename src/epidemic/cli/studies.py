@@ -85,10 +85,9 @@ def sweep_command(
         return print_status(status, as_json=as_json)
     if file is None:
         raise BadInput("give an experiment FILE to sweep over, or --status DIR")
-    from epidemic.api.progress import BatchDisplay
+    from epidemic.api.views import BatchDisplay
     from epidemic.experiment import read_table
-    from epidemic.study.batch import Outcome, diverged, run_batch
-    from epidemic.study.batch_on_ranks import run_batch_on_ranks
+    from epidemic.study.batch import Outcome, diverged, run_batch, run_batch_on_ranks
     from epidemic.study.sweep import grid_jobs, parse_grid
 
     require_int("--jobs", jobs, 1, MAX_JOBS)
@@ -122,7 +121,7 @@ def sweep_command(
         with BatchDisplay(planned, quiet=quiet) as display:
             outcome = run_batch_on_ranks(planned, count, display) if count > 1 else run_batch(planned, jobs, display)
     except Interrupted as stop:
-        raise Interrupted(f"{stop}; go on with: {shlex.join(words)}") from None
+        raise Interrupted(f"{stop}; resume with: {shlex.join(words)}") from None
     return _print_sweep(planned, outcome, where, as_json=as_json)
 
 
@@ -131,8 +130,7 @@ def _print_sweep(jobs: list[Job], outcome: Outcome, where: Path, *, as_json: boo
 
     from epidemic.cli.show import interval, plain_table, print_json, show
     from epidemic.report.results import read_results
-    from epidemic.report.statistics import best
-    from epidemic.report.targets import seconds_in_all
+    from epidemic.report.statistics import best, seconds_in_all
 
     rows: list[dict[str, Any]] = []
     lines: list[list[str]] = []
@@ -220,7 +218,7 @@ def reproduce_command(
 
       epidemic reproduce table2 --scale laptop --data ~/data/cifar10 --dry-run
     """
-    from epidemic.api.progress import BatchDisplay
+    from epidemic.api.views import BatchDisplay
     from epidemic.cli.show import print_json
     from epidemic.study import reproduce as reproducing
 
@@ -266,7 +264,7 @@ def reproduce_command(
             with BatchDisplay(stage, quiet=quiet) as display:
                 failed |= reproducing.run_jobs(stage, data, display, count)
     except Interrupted as stop:
-        raise Interrupted(f"{stop}; go on with: {shlex.join(words)}") from None
+        raise Interrupted(f"{stop}; resume with: {shlex.join(words)}") from None
     found: dict[str, ItemResult] = {}
     problems: dict[str, str] = {}
     for one in items:

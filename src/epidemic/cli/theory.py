@@ -38,7 +38,7 @@ def theory_command(
     initial_gap: Annotated[float, typer.Option(help="F(x0) - min F.")] = 1.0,
     noise: Annotated[float, typer.Option(help="Gradient noise, sigma squared.")] = 1.0,
     heterogeneity: Annotated[float, typer.Option(help="Heterogeneity of the data, H squared.")] = 1.0,
-    loss: Annotated[float, typer.Option(help="Share of messages that get lost or come too late.")] = 0.0,
+    loss: Annotated[float, typer.Option(help="Share of messages that are lost or arrive too late.")] = 0.0,
     participation: Annotated[float, typer.Option(help="Share of the nodes that take part in a round.")] = 1.0,
     mask: Annotated[float, typer.Option(help="Share of its coordinates that a message carries.")] = 1.0,
     memory: Annotated[

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from epidemic.cli.completion import topologies
+from epidemic.cli.completion import naming, services, topologies
 from epidemic.cli.show import number, plain_table, print_json, show
 from epidemic.cli.theory import Json, Nodes
-from epidemic.cli.waiting import Waiting
 from epidemic.core.errors import BadInput, suggestion
+from epidemic.core.progress import Waiting
 
 if TYPE_CHECKING:
     from epidemic.measure import Impossible, TopologyReport
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of `epidemic topology` to the application."""
-    app.command("topology")(topology_command)
+    app.command("topology", cls=naming(topologies, services=services))(topology_command)
 
 
 def topology_command(
@@ -39,7 +39,7 @@ def topology_command(
         int | None,
         typer.Option(
             "-s",
-            help="Models per node and round (el-oracle, el-local, pull, regular, unlucky, peer-swap).",
+            help="Models per node and round, of kinds that have it.",
             show_default="ceil(log2 nodes)",
         ),
     ] = None,
@@ -60,7 +60,7 @@ def topology_command(
         typer.Option(
             "--view",
             metavar="SERVICE",
-            help="Targets of el-local come from the views of a peer sampling service: cyclon, jelasity, spray, or a table such as"
+            help="Targets of el-local come from the views of a peer sampling service: {services}, or a table such as"
             " '{kind=\"spray\", a=2}'. With compare it can be given several times.",
             show_default=False,
         ),
@@ -75,9 +75,7 @@ def topology_command(
 ) -> None:
     r"""Look at a topology: degrees, cost, spectrum, and how fast models agree on it.
 
-    Kinds: el-oracle, el-local, regular, unlucky, ring, torus, complete, none, erdos-renyi, exponential,
-    one-peer-exponential, d-equistatic, u-equistatic, od-equidyn, ou-equidyn, hypercube, base, matcha, geometric,
-    peer-swap, pull, every, periodic, python (your own).
+    Kinds: {kinds} (your own).
 
     [bold]Examples[/bold]
 
@@ -163,10 +161,8 @@ def _topology(kind: str, nodes: int, s: int | None, m: int | None, settings: lis
             raise BadInput(f"{kind} takes no -{name}; leave it out")
         if value is not None:
             table[name] = value
-    if "s" in takes and s is None:
-        table["s"] = max(ceil_log2(nodes), 1)
-    if "m" in takes and m is None and takes["m"].required:
-        table["m"] = max((ceil_log2(nodes) + 1) // 2, 1) if kind == "u-equistatic" else max(ceil_log2(nodes), 1)
+    usual = TOPOLOGIES[kind].compared(max(ceil_log2(nodes), 1), None).get("", {})
+    table = {**{name: value for name, value in usual.items() if takes[name].required}, **table}
     if views and "view" not in takes:
         raise BadInput(f"{kind} takes no --view; leave it out, or use el-local")
     if len(views) > 1:

@@ -1,4 +1,4 @@
-"""The modelled world of the simulated clock: how fast nodes compute, what links carry, who is there when, and when rounds end."""
+"""The modelled world of the simulated clock: how fast nodes compute, what links carry, when nodes are online, and when rounds close."""
 
 from __future__ import annotations
 

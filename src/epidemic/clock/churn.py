@@ -1,4 +1,4 @@
-"""When nodes come and go, by kind, and what becomes of their work. All times are seconds."""
+"""When nodes leave and return, by kind, and what happens to their work. All times are seconds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-import msgspec
 import numpy as np
 
 from epidemic.clock.devices import Device
@@ -14,18 +13,19 @@ from epidemic.clock.draws import BLOCK, MOST_SECONDS, SECOND, FloatArray, TimeAr
 from epidemic.clock.timelines import Cycle, Cycles, Renewals, Shifts, Timeline
 from epidemic.core.errors import BadInput, require_choice, require_int, require_real
 from epidemic.core.rng import Stream, Streams
+from epidemic.core.settings import Settings
 
 SLICES = 360
-"""A diurnal period is divided into so many parts; nodes come and go between them."""
+"""Parts of a diurnal period; nodes leave and return between them."""
 
 
-class Churn(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True, kw_only=True):
+class Churn(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True, kw_only=True):
     """Base of the kinds of churn."""
 
     training: Literal["pause", "abort", "finish"] = "pause"
-    """What becomes of a training whose node goes off: it goes on later, is lost, or is finished all the same."""
+    """What happens to a training when its node goes offline: it continues later, is lost, or is finished all the same."""
     transfers: Literal["drop", "finish"] = "drop"
-    """What becomes of messages under way from or to a node that goes off."""
+    """What happens to messages on their way from or to a node that goes offline."""
 
     def __post_init__(self) -> None:
         require_choice("clock.churn.training", self.training, ["pause", "abort", "finish"])
@@ -33,32 +33,32 @@ class Churn(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields
 
     @property
     def needs_devices(self) -> bool:
-        """Whether sessions come from the device file."""
+        """Whether sessions are read from the device file."""
         return False
 
     def timeline(self, n: int, streams: Streams, devices: Sequence[Device]) -> Timeline:
-        """When each of n nodes is on."""
+        """When each of n nodes is online."""
         raise NotImplementedError
 
 
 class _Alternating(Churn, frozen=True):
-    """On and off in turn. It begins in the middle of it, so that the share of nodes that are on is the same at all times."""
+    """Alternating sessions and pauses. The start falls at a random point of them, so the share of online nodes is constant in time."""
 
     def lengths(self, on: bool, stream: Stream, size: int) -> FloatArray:
-        """Seconds of `size` sessions, or pauses.   # (size,)"""
+        """The lengths of `size` sessions (on), or of pauses, in seconds.   # (size,)"""
         raise NotImplementedError
 
     def rest(self, on: bool, stream: Stream) -> float:
-        """Seconds that are left of the session or pause in which the start falls."""
+        """The rest of the session or pause at the start, in seconds."""
         raise NotImplementedError
 
     @property
     def share(self) -> float:
-        """The share of time that a node is on."""
+        """The share of time that a node is online."""
         raise NotImplementedError
 
     def timeline(self, n: int, streams: Streams, devices: Sequence[Device]) -> Timeline:
-        """Each node by itself."""
+        """Independent renewals for each node."""
         starts_on = (streams("clock-churn").uniforms(n) < self.share).tolist()
 
         def lengths(node: int, block: int) -> TimeArray:
@@ -74,7 +74,7 @@ class _Alternating(Churn, frozen=True):
 
 
 class ExponentialChurn(_Alternating, frozen=True, tag="exponential"):
-    """Sessions and pauses of exponential lengths: a node on has always the same chance to go, a node off to come."""
+    """Sessions and pauses of exponential lengths: leaving and returning have constant rates."""
 
     mean_on: float
     mean_off: float
@@ -85,17 +85,17 @@ class ExponentialChurn(_Alternating, frozen=True, tag="exponential"):
         _require_seconds("mean_off", self.mean_off)
 
     def lengths(self, on: bool, stream: Stream, size: int) -> FloatArray:
-        """Of the exponential law."""
+        """Exponential lengths in seconds.   # (size,)"""
         mean = self.mean_on if on else self.mean_off
         return -mean * np.log1p(-stream.uniforms(size))
 
     def rest(self, on: bool, stream: Stream) -> float:
-        """As long as any other: the law has no memory."""
+        """An exponential length: the law has no memory."""
         return float(self.lengths(on, stream, 1)[0])
 
     @property
     def share(self) -> float:
-        """By the means."""
+        """The share of time online: the mean session over the sum of both means."""
         return self.mean_on / (self.mean_on + self.mean_off)
 
 
@@ -113,21 +113,21 @@ class LognormalChurn(_Alternating, frozen=True, tag="lognormal"):
         _require_sigma(self.sigma)
 
     def lengths(self, on: bool, stream: Stream, size: int) -> FloatArray:
-        """Of the lognormal law."""
+        """Lognormal lengths in seconds.   # (size,)"""
         return (self.median_on if on else self.median_off) * np.exp(self.sigma * stream.normals(size))
 
     def rest(self, on: bool, stream: Stream) -> float:
-        """The rest of a session that was met by chance."""
+        """The rest of a length that is met at a random time."""
         return _met(self.median_on if on else self.median_off, self.sigma, stream)
 
     @property
     def share(self) -> float:
-        """By the means, whose ratio is that of the medians."""
+        """The share of time online; the ratio of the means is that of the medians."""
         return self.median_on / (self.median_on + self.median_off)
 
 
 class ConstantCount(Churn, frozen=True, tag="constant-count"):
-    """Always `online` nodes are on, with sessions of lognormal lengths; whoever goes is replaced by a random one who is off."""
+    """Always `online` nodes are online, with sessions of lognormal lengths; a node that leaves is replaced by a random one that is offline."""
 
     online: int
     median: float
@@ -143,7 +143,7 @@ class ConstantCount(Churn, frozen=True, tag="constant-count"):
         """One process for all nodes."""
         if self.online > n - 1:
             raise BadInput(
-                f"clock.churn.online = {self.online} must be at most nodes - 1 = {n - 1}; leave churn out if nobody ever goes"
+                f"clock.churn.online = {self.online} must be at most nodes - 1 = {n - 1}; leave churn out if no node ever leaves"
             )
         first = streams("clock-churn").permutation(n)[: self.online].tolist()
         at_start = set(first)
@@ -159,10 +159,10 @@ class ConstantCount(Churn, frozen=True, tag="constant-count"):
 
 
 class DiurnalChurn(Churn, frozen=True, tag="diurnal"):
-    """Day and night: the number of nodes that are on swings between the shares `low` and `high` once a `period`.
+    """Day and night: the number of online nodes oscillates between the shares `low` and `high` once a `period`.
 
-    Node i's inclination at time t is sin(2 pi t / period + phase_i) + bias_i, with a uniform phase and a bias of the law
-    Beta(2, 5); those with the greatest are on, and some nodes may never be. Decided at the beginning of each 360th of a period.
+    Node i's inclination at time t is sin(2 pi t / period + phase_i) + bias_i, with a uniform phase and a bias of the law Beta(2, 5). The nodes with the
+    greatest inclination are online; some may never be. Recomputed at the start of each 360th of a period.
     """
 
     period: float = 3600.0
@@ -178,12 +178,12 @@ class DiurnalChurn(Churn, frozen=True, tag="diurnal"):
             raise BadInput(f"clock.churn.low = {self.low:g} must be at most high = {self.high:g}")
 
     def counts(self, n: int) -> TimeArray:
-        """How many of n nodes are on in each slice of the period, at least one.   # (SLICES,)"""
+        """How many of n nodes are online in each slice of the period, at least one.   # (SLICES,)"""
         swing = (1 + np.sin(2 * math.pi * np.arange(SLICES) / SLICES)) / 2
         return np.clip(np.rint(n * (self.low + (self.high - self.low) * swing)), 1, n).astype(np.int64)
 
     def timeline(self, n: int, streams: Streams, devices: Sequence[Device]) -> Timeline:
-        """The same in every period."""
+        """The same cycle in every period."""
         u = streams("clock-churn").uniforms(n, 7)
         phase, bias = 2 * math.pi * u[:, 0], beta_2_5(u[:, 1:])
         on = np.zeros((n, SLICES), dtype=bool)
@@ -196,15 +196,15 @@ class DiurnalChurn(Churn, frozen=True, tag="diurnal"):
 
 
 class DeviceChurn(Churn, frozen=True, tag="devices"):
-    """The sessions of the device file; devices without any (no field `on`) are always on."""
+    """The sessions of the device file; devices without any (no field `on`) are always online."""
 
     @property
     def needs_devices(self) -> bool:
-        """Always."""
+        """Return True: sessions are read from the device file."""
         return True
 
     def timeline(self, n: int, streams: Streams, devices: Sequence[Device]) -> Timeline:
-        """As the devices say."""
+        """The cycles of the devices."""
         if all(device.on is None for device in devices):
             raise BadInput(
                 'clock.churn.kind = "devices", but none of the devices says when it is on; give the file the field on,'
@@ -224,12 +224,12 @@ CHURNS: dict[str, type[Churn]] = {
 
 
 def beta_2_5(uniforms: FloatArray) -> FloatArray:
-    """A number of the law Beta(2, 5) for each row of six uniform ones: the second smallest.   # (n, 6) -> (n,)"""
+    """A draw of the law Beta(2, 5) from each row of six uniform ones: the second smallest.   # (n, 6) -> (n,)"""
     return np.sort(uniforms, axis=1)[:, 1]
 
 
 def _met(median: float, sigma: float, stream: Stream) -> float:
-    """What is left of a lognormal length that is met at a random time: long ones are met more often, at any point of them."""
+    """The rest of a lognormal length that is met at a random time; long ones are met more often."""
     met = median * math.exp(sigma**2 + sigma * float(stream.normals(1)[0]))
     return met * (1 - float(stream.uniforms(1)[0]))
 

@@ -1,7 +1,7 @@
-"""How long local steps take, by kind. All times are seconds of one local step; a training of k steps takes k times as long.
+"""Durations of local steps, by kind. All times are seconds of one local step; a training of k steps takes k times as long.
 
-Whatever the kind, node i's cost in its c-th training is `medians[i] * exp(spread * z)` with a normal number z that belongs to
-(i, c), so a kind only says which medians and which spread.
+For every kind, node i's cost in its c-th training is `medians[i] * exp(spread * z)` with a standard normal z keyed by (i, c); a kind only defines medians
+and spread.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
 from epidemic.clock.devices import Device
 from epidemic.clock.draws import MOST_SECONDS, FloatArray, normals_by_node
 from epidemic.core.errors import BadInput, require_real
 from epidemic.core.rng import Streams
+from epidemic.core.settings import Settings
 
 FORWARDS = 3
-"""A step costs as much as this many forward passes: one forward, and a backward that counts twice."""
+"""Cost of a step in forward passes: one forward, and a backward that counts twice."""
 
 
-class Compute(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class Compute(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the kinds of compute time."""
 
     @property
@@ -31,7 +31,7 @@ class Compute(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fiel
 
     @property
     def needs_devices(self) -> bool:
-        """Whether speeds come from the device file."""
+        """Whether speeds are read from the device file."""
         return False
 
     def medians(self, n: int, streams: Streams, devices: Sequence[Device], batch_size: int) -> FloatArray:
@@ -48,7 +48,7 @@ class ConstantCompute(Compute, frozen=True, tag="constant"):
         _require_seconds("seconds", self.seconds)
 
     def medians(self, n: int, streams: Streams, devices: Sequence[Device], batch_size: int) -> FloatArray:
-        """The same for all."""
+        """The same median for all nodes, in seconds.   # (n,)"""
         return np.full(n, float(self.seconds))
 
 
@@ -56,7 +56,7 @@ class _Lognormal(Compute, frozen=True):
     median: float
     sigma: float
     mean_one: bool = False
-    """Whether `median` is to be the mean instead: draws are divided by the mean of the lognormal law."""
+    """Whether `median` is the mean instead: draws are divided by the mean of the lognormal law."""
 
     def __post_init__(self) -> None:
         _require_seconds("median", self.median)
@@ -68,23 +68,23 @@ class _Lognormal(Compute, frozen=True):
 
 
 class PerNodeCompute(_Lognormal, frozen=True, tag="per-node"):
-    """Nodes differ: the cost of a step is drawn once for each, `median * exp(sigma z)`."""
+    """Nodes differ: the cost of a step is drawn once per node, `median * exp(sigma z)`."""
 
     def medians(self, n: int, streams: Streams, devices: Sequence[Device], batch_size: int) -> FloatArray:
-        """Drawn once for each node."""
+        """One draw per node, in seconds.   # (n,)"""
         return self._typical * np.exp(self.sigma * normals_by_node(streams("clock-compute"), n))
 
 
 class PerStepCompute(_Lognormal, frozen=True, tag="per-step"):
-    """Nodes are alike and trainings differ: the cost of a step is drawn for each training, `median * exp(sigma z)`."""
+    """Trainings differ, nodes are alike: the cost of a step is drawn for each training, `median * exp(sigma z)`."""
 
     @property
     def spread(self) -> float:
-        """Trainings differ by this sigma."""
+        """The sigma by which trainings of the same node differ."""
         return float(self.sigma)
 
     def medians(self, n: int, streams: Streams, devices: Sequence[Device], batch_size: int) -> FloatArray:
-        """The same for all."""
+        """The same median for all nodes, in seconds.   # (n,)"""
         return np.full(n, self._typical)
 
 
@@ -93,11 +93,11 @@ class DeviceCompute(Compute, frozen=True, tag="devices"):
 
     @property
     def needs_devices(self) -> bool:
-        """Always."""
+        """Return True: speeds are read from the device file."""
         return True
 
     def medians(self, n: int, streams: Streams, devices: Sequence[Device], batch_size: int) -> FloatArray:
-        """As the devices say."""
+        """The medians from the devices' speeds, in seconds.   # (n,)"""
         for device in devices:
             if device.ms_per_sample is None:
                 raise BadInput(
@@ -111,7 +111,7 @@ Unslowed = ConstantCompute | PerNodeCompute | PerStepCompute | DeviceCompute
 
 
 class SlowedCompute(Compute, frozen=True, tag="slowed"):
-    """Another kind, in which the slowest `fraction` of the nodes (by chance among equals) are `factor` times slower still."""
+    """Another kind, in which the slowest `fraction` of the nodes (random among equals) are `factor` times slower still."""
 
     inner: Unslowed
     fraction: float
@@ -127,12 +127,12 @@ class SlowedCompute(Compute, frozen=True, tag="slowed"):
 
     @property
     def spread(self) -> float:
-        """As the inner one's."""
+        """The spread of the inner kind."""
         return self.inner.spread
 
     @property
     def needs_devices(self) -> bool:
-        """As the inner one does."""
+        """Whether the inner kind reads the device file."""
         return self.inner.needs_devices
 
     def slowed(self, n: int) -> int:
@@ -140,7 +140,7 @@ class SlowedCompute(Compute, frozen=True, tag="slowed"):
         return math.floor(self.fraction * n + 0.5)
 
     def medians(self, n: int, streams: Streams, devices: Sequence[Device], batch_size: int) -> FloatArray:
-        """The inner ones, and the slowest times the factor."""
+        """The medians of the inner kind, with the slowest multiplied, in seconds.   # (n,)"""
         seconds = self.inner.medians(n, streams, devices, batch_size)
         lot = streams("clock-slowed").words(n)
         slowest_first = np.lexsort((lot, -seconds))

@@ -1,13 +1,12 @@
-"""Public traces as device files: FedScale's two and FLASH's, in their JSON forms.
+"""FedScale's public traces as device files, in their JSON forms.
 
-FedScale (github.com/SymbioticLab/FedScale) publishes pickles, which can run anything when they are read. They are refused, and the message
-says how to turn one into JSON where it is trusted.
+FedScale (github.com/SymbioticLab/FedScale) publishes pickles, which can execute arbitrary code when read. They are refused, and the message says how to
+convert a trusted one into JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -18,38 +17,29 @@ from epidemic.clock.devices import Device, Line, checked, refuse_pickle
 from epidemic.core.errors import BadInput, plain, require_choice, spoken
 from epidemic.core.files import UNREADABLE, read_bounded
 
-MIDNIGHT = datetime(2020, 1, 2)
-"""Time 0 of FLASH's own simulator; devices keep their hours of the day relative to each other."""
-STAMP = "%Y-%m-%d %H:%M:%S"
-NOT_WIFI = frozenset({"unknown", "2g", "3g", "4g", "5g"})
 
-
-def convert(path: Path, form: str, lender: list[Device] | None = None) -> tuple[list[Line], list[str]]:
-    """The devices of a public trace, and what was left out of it, in words.
+def convert(path: Path, form: str, lender: list[Device] | None = None) -> list[Line]:
+    """Convert a public trace to devices.
 
     Args:
         path: A JSON file.
-        form: fedscale-capacity, fedscale-behave or flash.
-        lender: Devices whose fields are added where the trace has none, one after the other, and from the first again.
+        form: fedscale-capacity or fedscale-behave.
+        lender: Devices that provide missing fields, in order and repeated from the first.
     """
     require_choice(spoken("form", "--from"), form, FORMS)
-    left_out: list[str] = []
     lines: list[Line] = []
     for name, entry in _entries(path):
         try:
             lines.append(FORMS[form](name, entry))
         except _Broken as problem:
-            if form != "flash":  # the others are tables of numbers, in which nothing should be broken
-                raise BadInput(f"{path}: device {plain(name, 80)!r} {problem}") from None
-            left_out.append(f"device {plain(name, 80)!r} {problem}")
+            raise BadInput(f"{path}: device {plain(name, 80)!r} {problem}") from None
     if not lines:
-        reason = f"; the first one {left_out[0].partition(' ')[2]}" if left_out else ""
-        raise BadInput(f"{path} has no devices in the form {form}{reason}")
+        raise BadInput(f"{path} has no devices in the form {form}")
     if lender:
         lines = [_completed(line, other) for line, other in zip(lines, cycle(lender), strict=False)]
     # What is written must be readable: the same checks, with the names of the trace.
     checked(((f"{path}, device {plain(str(line.id), 80)!r}", msgspec.to_builtins(line)) for line in lines), str(path))
-    return lines, left_out
+    return lines
 
 
 class _Broken(Exception):
@@ -74,13 +64,13 @@ def _entries(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _capacity(name: str, entry: Any) -> Line:
-    """{"computation": ms per sample, "communication": kbit/s, the same in both directions}."""
+    """A device of {"computation": ms per sample, "communication": kbit/s, the same in both directions}."""
     ms, kbps = _number(entry, "computation"), _number(entry, "communication")
     return Line(id=name, ms_per_sample=ms, up_kbps=kbps, down_kbps=kbps)
 
 
 def _behave(name: str, entry: Any) -> Line:
-    """{"active": [s, ...], "inactive": [s, ...], "finish_time": s}: on from active[i] to inactive[i], repeated after finish_time."""
+    """A device of {"active": [s, ...], "inactive": [s, ...], "finish_time": s}: on from active[i] to inactive[i], repeated after finish_time."""
     period = _number(entry, "finish_time")
     begins, ends = _numbers(entry, "active"), _numbers(entry, "inactive")
     if len(begins) - len(ends) not in (0, 1):
@@ -89,67 +79,8 @@ def _behave(name: str, entry: Any) -> Line:
     return Line(id=name, on=_merged(zip(begins, ends, strict=True), period), period_s=period)
 
 
-def _flash(name: str, entry: Any) -> Line:
-    """{"guid": ..., "messages": lines of time, tab, state}: on while locked, charging and on WiFi; repeated after its length."""
-    messages = entry.get("messages") if isinstance(entry, dict) else None
-    if isinstance(messages, str):
-        messages = messages.split("\n")
-    if not isinstance(messages, list):
-        raise _Broken("has no messages")
-    events = sorted(filter(None, map(_event, messages)), key=lambda event: event[0])
-    if not events or events[-1][0] == events[0][0]:
-        raise _Broken("has a trace without length")
-    period = events[-1][0] - events[0][0]
-    states = {"locked": False, "charging": False, "wifi": False}
-    sessions: list[tuple[float, float]] = []
-    since: float | None = None
-    for time, state, value in events:
-        if state:
-            states[state] = value
-        if all(states.values()) and since is None:
-            since = time
-        elif since is not None and not all(states.values()):
-            sessions.append((since, time))
-            since = None
-    if since is not None:
-        sessions.append((since, events[-1][0]))
-    guid = entry.get("guid", name)
-    return Line(id=str(guid), on=_merged(_wrapped(sessions, period), period), period_s=period)
-
-
-def _event(message: Any) -> tuple[float, str, bool] | None:
-    """A line of FLASH as (seconds, what, whether), where "what" is empty if it is none of these; None for an empty line."""
-    if not isinstance(message, str) or not message.strip():
-        return None
-    time, _, state = message.strip().partition("\t")
-    state = state.strip().lower()
-    try:
-        seconds = (datetime.strptime(time.strip(), STAMP) - MIDNIGHT).total_seconds()
-    except ValueError:
-        raise _Broken(f"has a line that does not begin with a time: {plain(message, 60)!r}") from None
-    if state in ("battery_charged_on", "battery_charged_off"):
-        return seconds, "charging", state == "battery_charged_on"
-    if state == "wifi" or state in NOT_WIFI:
-        return seconds, "wifi", state == "wifi"
-    if state in ("screen_lock", "screen_unlock"):
-        return seconds, "locked", state == "screen_lock"
-    if state in ("screen_on", "screen_off") or state.endswith("%"):
-        return seconds, "", False
-    raise _Broken(f"has a state that is not known: {plain(state, 40)!r}")
-
-
-def _wrapped(sessions: list[tuple[float, float]], period: float) -> Iterator[tuple[float, float]]:
-    """Sessions at absolute times by their place in the period; one over its end becomes two."""
-    for start, end in sessions:
-        place = start % period
-        over = place + (end - start) - period
-        yield place, min(place + (end - start), period)
-        if over > 0:
-            yield 0.0, over
-
-
 def _merged(sessions: Any, period: float) -> tuple[tuple[float, float], ...]:
-    """Within the period, in order, without empty ones; those that overlap or touch become one."""
+    """Sessions within the period in order, without empty ones; those that overlap or touch are merged."""
     found: list[tuple[float, float]] = []
     for start, end in sorted(sessions):
         start, end = max(start, 0.0), min(end, period)
@@ -177,7 +108,7 @@ def _numbers(entry: Any, field: str) -> list[float]:
 
 
 def _completed(line: Line, other: Device) -> Line:
-    """A line with the fields that it lacks."""
+    """The line with missing fields taken from another device."""
     lent: dict[str, Any] = {
         field: getattr(other, field)
         for field in ("ms_per_sample", "up_kbps", "down_kbps")
@@ -191,5 +122,4 @@ def _completed(line: Line, other: Device) -> Line:
 FORMS: dict[str, Callable[[str, Any], Line]] = {
     "fedscale-capacity": _capacity,
     "fedscale-behave": _behave,
-    "flash": _flash,
 }

@@ -1,9 +1,9 @@
-"""Files of devices: how fast machines are, what their links carry, when they are there.
+"""Device files: speeds, link capacities and sessions of machines.
 
 A file is JSON, one device per line, every field optional:
 `{"id": "a7", "ms_per_sample": 4.2, "up_kbps": 8000, "down_kbps": 20000, "on": [[0, 3600], [7200, 9000]], "period_s": 86400}`.
-`ms_per_sample` is one forward pass, `on` are half-open sessions in seconds, repeated every `period_s` if that is given. A file comes
-from anywhere, so lines and files are bounded and every mistake is told with its line.
+`ms_per_sample` is one forward pass; `on` are half-open sessions in seconds, repeated every `period_s` if given. Files are untrusted, so lines and files
+are bounded, and every error names its line.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LARGEST_FILE = 2**30
 MOST_DEVICES = 10**6
 
 SHIPPED = {name: Path(__file__).parent / "shipped" / f"{name}.jsonl" for name in ("stragglers-60", "ten-regions")}
-"""Files that come with the package, by the name that clock.devices may give."""
+"""Device files in the package, by the name to use in clock.devices."""
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A device as a line has it."""
+    """A device as a line of a file states it."""
 
     id: str | int | None = None
     ms_per_sample: float | None = None
@@ -43,7 +43,7 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 @dataclass(frozen=True, eq=False)
 class Device:
-    """One machine; None is what its file does not say."""
+    """One machine; None is what its file leaves out."""
 
     id: str
     place: str
@@ -56,11 +56,11 @@ class Device:
 
     @property
     def has_links(self) -> bool:
-        """Whether it says what its link carries."""
+        """Whether its link capacities are given."""
         return self.up_kbps is not None or self.down_kbps is not None
 
     def cycle(self) -> Cycle | None:
-        """When it is on; None: always."""
+        """Its sessions; None: always online."""
         if self.on is None:
             return None
         sessions = [(microseconds(start), microseconds(end)) for start, end in self.on.tolist()]
@@ -68,7 +68,7 @@ class Device:
 
 
 def find_devices(name: str, where: Path, said: str = "clock.devices =") -> Path:
-    """The file of a name: one that comes with the package, or a path relative to `where`. `said` is who named it, for messages."""
+    """The path of a device file: one in the package, or relative to `where`. `said`: the setting that names it, for messages."""
     if name in SHIPPED:
         return SHIPPED[name]
     path = where / name
@@ -80,7 +80,7 @@ def find_devices(name: str, where: Path, said: str = "clock.devices =") -> Path:
 
 
 def read_devices(path: Path) -> list[Device]:
-    """All devices of a file, checked."""
+    """Read and check all devices of a file."""
     try:
         with path.open("rb") as file:
             return checked(_lines(file, path), str(path))
@@ -89,7 +89,7 @@ def read_devices(path: Path) -> list[Device]:
 
 
 def checked(lines: Iterable[tuple[str, Any]], source: str) -> list[Device]:
-    """Devices from decoded lines with their places; refuses what cannot be, and an id that comes twice."""
+    """Check decoded lines with their positions, and return the devices; refuses invalid values and repeated ids."""
     devices: list[Device] = []
     places: dict[str, str] = {}
     for place, table in lines:
@@ -106,7 +106,7 @@ def checked(lines: Iterable[tuple[str, Any]], source: str) -> list[Device]:
 
 
 def assigned(devices: list[Device], n: int, reuse: bool, streams: Streams) -> list[Device]:
-    """A device for each node: a random sample without replacement; with `reuse`, all of them in turn in random orders."""
+    """A device for each node: a random sample without replacement; with `reuse`, repeated passes in random order."""
     if n > len(devices) and not reuse:
         raise BadInput(
             f"nodes = {n}, but clock.devices has {len(devices)} devices; use fewer nodes, more devices, or clock.reuse = true"
@@ -117,9 +117,9 @@ def assigned(devices: list[Device], n: int, reuse: bool, streams: Streams) -> li
 
 
 def refuse_pickle(path: Path, content: bytes) -> None:
-    """Raise BadInput if this is how a pickle begins, which FedScale's traces are."""
+    """Raise BadInput if a file begins like a pickle, as FedScale's traces do."""
     if content[:1] == b"\x80" or content[:2] in (b"(d", b"(l", b"}q", b"]q"):
-        # what the reader may run where it trusts the file; nothing here ever does
+        # code for users who trust the file; nothing here executes it
         way = "import json, pickle, sys; json.dump(pickle.load(open(sys.argv[1], 'rb')), open(sys.argv[2], 'w'))"
         raise BadInput(
             f"{path} is a pickle, which can run anything and is never read; where you trust it, make JSON of it by"
@@ -128,7 +128,7 @@ def refuse_pickle(path: Path, content: bytes) -> None:
 
 
 def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[str, Any]]:
-    """Every line that is not empty, decoded, with its place."""
+    """Every non-empty line, decoded, with its position."""
     read, number = 0, 0
     while line := file.readline(LONGEST_LINE + 1):
         number, read = number + 1, read + len(line)
@@ -165,7 +165,7 @@ def _device(table: Any, place: str) -> Device:
 
 
 def _sessions(on: tuple[tuple[float, float], ...], period: float | None, place: str) -> FloatArray:
-    """Sessions as an array, if they are in order and within the period."""
+    """Sessions as an array; raises BadInput unless they are in order and within the period."""
     most = MOST_SECONDS if period is None else period
     sessions = np.array(on, dtype=np.float64).reshape(len(on), 2)
     for bad, fix in (

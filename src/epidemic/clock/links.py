@@ -1,4 +1,4 @@
-"""What links can carry, and how long messages are under way, besides what their size costs."""
+"""Link capacities, and latencies that do not depend on message size."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 
 from epidemic.clock.devices import Device
 from epidemic.clock.draws import LONGEST, MBIT, MOST_SECONDS, FloatArray, microseconds, normal_of
 from epidemic.core.errors import BadInput, plain, require_choice, require_real
 from epidemic.core.rng import Streams
+from epidemic.core.settings import Settings
 
 Delay = Callable[[int, int], int]
 """Microseconds from a sender to a receiver."""
 
 MOST_SITES = 4096
 LARGEST_MATRIX = 2**28
-"""Bytes of a file of latencies."""
+"""Most bytes of a file of latencies."""
 REMEMBERED_PAIRS = 2**17
 
 
-class LognormalLatency(msgspec.Struct, frozen=True, tag_field="kind", tag="lognormal", forbid_unknown_fields=True):
-    """Drawn once for each pair of nodes, the same in both directions: `median * exp(sigma z)` seconds."""
+class LognormalLatency(Settings, frozen=True, tag_field="kind", tag="lognormal", forbid_unknown_fields=True):
+    """Drawn once per pair of nodes, the same in both directions: `median * exp(sigma z)` seconds."""
 
     median: float
     sigma: float
@@ -36,7 +36,7 @@ class LognormalLatency(msgspec.Struct, frozen=True, tag_field="kind", tag="logno
         require_real("clock.links.latency.sigma", self.sigma, 0, 2)
 
     def delay(self, streams: Streams, where: Path) -> Delay:
-        """A function of sender and receiver."""
+        """A function of sender and receiver that returns microseconds."""
 
         @lru_cache(maxsize=REMEMBERED_PAIRS)
         def drawn(low: int, high: int) -> int:
@@ -46,12 +46,12 @@ class LognormalLatency(msgspec.Struct, frozen=True, tag_field="kind", tag="logno
         return lambda sender, receiver: drawn(sender, receiver) if sender < receiver else drawn(receiver, sender)
 
     def described(self, where: Path) -> dict[str, float]:
-        """In seconds."""
+        """The settings as numbers, in seconds."""
         return {"median": self.median, "sigma": self.sigma}
 
 
-class MatrixLatency(msgspec.Struct, frozen=True, tag_field="kind", tag="matrix", forbid_unknown_fields=True):
-    """From a text file of milliseconds: a row for each sending site, a column for each receiving one, between commas.
+class MatrixLatency(Settings, frozen=True, tag_field="kind", tag="matrix", forbid_unknown_fields=True):
+    """From a text file of comma-separated milliseconds: a row for each sending site, a column for each receiving one.
 
     Node i is at site i modulo the number of sites; two nodes at one site have the latency on the diagonal.
     """
@@ -63,13 +63,13 @@ class MatrixLatency(msgspec.Struct, frozen=True, tag_field="kind", tag="matrix",
             raise BadInput(f"clock.links.latency.path = {self.path!r} must name a file of milliseconds")
 
     def delay(self, streams: Streams, where: Path) -> Delay:
-        """A function of sender and receiver."""
+        """A function of sender and receiver that returns microseconds."""
         rows = [[microseconds(ms / 1000) for ms in row] for row in self.read(where).tolist()]
         sites = len(rows)
         return lambda sender, receiver: rows[sender % sites][receiver % sites]
 
     def described(self, where: Path) -> dict[str, float]:
-        """In seconds, without the diagonal if there is more than one site."""
+        """A summary of the matrix in seconds, without the diagonal if there are several sites."""
         found = self.read(where) / 1000
         apart = found[~np.eye(len(found), dtype=bool)] if len(found) > 1 else found.ravel()
         return {
@@ -80,7 +80,7 @@ class MatrixLatency(msgspec.Struct, frozen=True, tag_field="kind", tag="matrix",
         }
 
     def read(self, where: Path) -> FloatArray:
-        """The milliseconds.   # (sites, sites)"""
+        """Read the matrix, in milliseconds.   # (sites, sites)"""
         path = where / self.path
         try:
             if path.stat().st_size > LARGEST_MATRIX:
@@ -109,7 +109,7 @@ def _numbers(line: str, place: str) -> list[float]:
             value = float(text)
         except ValueError:
             raise BadInput(f"{place}, column {column}: {plain(text, 40)!r} is not a number of milliseconds") from None
-        if not 0 <= value <= MOST_SECONDS:  # NaN is in no interval
+        if not 0 <= value <= MOST_SECONDS:  # also refuses NaN
             raise BadInput(
                 f"{place}, column {column}: {value:g} ms must be at least 0 and at most {MOST_SECONDS:g};"
                 " put an estimate (the median, for example) where a measurement is missing"
@@ -122,8 +122,8 @@ Latency = float | LognormalLatency | MatrixLatency
 LATENCIES: dict[str, type[Any]] = {"lognormal": LognormalLatency, "matrix": MatrixLatency}
 
 
-class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What every node's link can carry, in Mbit/s, and how long a message is under way besides, in seconds."""
+class Links(Settings, frozen=True, forbid_unknown_fields=True):
+    """The capacity of every node's link, in Mbit/s, and the latency of messages, in seconds."""
 
     uplink: float = 0.0
     """Mbit/s out of every node; 0: unlimited. Not together with a device file that has up_kbps."""
@@ -132,9 +132,9 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     latency: Latency = 0.0
     """Seconds, or a table with a kind: lognormal or matrix."""
     model: Literal["uplink", "duplex", "fair"] = "uplink"
-    """uplink: messages of a sender leave one after the other. duplex: and arrive one after the other. fair: all share."""
+    """uplink: messages of a sender leave one after the other. duplex: they also arrive one after the other. fair: all transfers share the links."""
     order: Literal["random", "ascending"] = "random"
-    """In which order messages to several receivers leave that are sent at once."""
+    """The order in which messages sent at once to several receivers leave."""
 
     def __post_init__(self) -> None:
         require_choice("clock.links.model", self.model, ["uplink", "duplex", "fair"])
@@ -149,7 +149,7 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             require_real("clock.links.latency", self.latency, 0, MOST_SECONDS)
 
     def delay(self, streams: Streams, where: Path) -> Delay:
-        """Microseconds from a sender to a receiver."""
+        """A function of sender and receiver that returns microseconds."""
         if isinstance(self.latency, LognormalLatency | MatrixLatency):
             return self.latency.delay(streams, where)
         constant = microseconds(self.latency)
@@ -171,7 +171,7 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _rates(name: str, mbit: float, field: str, n: int, devices: Sequence[Device]) -> FloatArray:
-    """Of the devices if they say it, else the same for all."""
+    """The rates of the devices if given, otherwise the same for all.   # (n,)"""
     with_rate = [device for device in devices if getattr(device, field) is not None]
     if not with_rate:
         return np.full(n, mbit * MBIT if mbit else math.inf)

@@ -1,6 +1,6 @@
-"""Device files made from laws with a seed, and the two that come with the package.
+"""Device files generated from laws with a seed, and the two that are in the package.
 
-Run as `python -m epidemic.clock.make_devices`, this writes the latter again, to the same bytes.
+`python -m epidemic.clock.make_devices` writes the latter again, to the same bytes.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,7 +22,7 @@ from epidemic.core.files import write_bytes
 from epidemic.core.rng import Stream, Streams
 
 MOST_SESSIONS = 10_000
-"""Of one device in one period."""
+"""Most sessions of one device in a period."""
 
 
 def _constant(stream: Stream, n: int, value: float) -> FloatArray:
@@ -56,16 +57,19 @@ CHURN_LAWS: dict[str, tuple[type[Churn], tuple[str, ...]]] = {
 def make(
     nodes: int, seed: int, *, speed: str, up: str, down: str = "same", on: str = "always", period: float = 86400.0
 ) -> list[Line]:
-    """Devices drawn from laws such as "lognormal:5:0.6".
+    """Generate devices from laws such as "lognormal:5:0.6".
 
     Args:
-        nodes: How many.
-        seed: Of the draws.
+        nodes: Number of devices.
+        seed: Seed of the draws.
         speed: Milliseconds per sample, one forward pass: constant:VALUE, uniform:LOW:HIGH, lognormal:MEDIAN:SIGMA, or none.
         up: Mbit/s out, likewise.
         down: Mbit/s in, likewise, or same: as out.
         on: exponential:MEAN_ON:MEAN_OFF, lognormal:MEDIAN_ON:MEDIAN_OFF:SIGMA (seconds), diurnal:LOW:HIGH (shares), or always.
         period: Seconds after which the sessions repeat.
+
+    Returns:
+        The devices.
     """
     require_int(argument("nodes"), nodes, 1, MOST_DEVICES)
     require_real(argument("period"), period, 1, MOST_SECONDS)
@@ -89,12 +93,12 @@ def make(
 
 
 def written(lines: Iterable[Line]) -> bytes:
-    """Devices as a file has them."""
+    """The content of a device file."""
     return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 
 def _parsed(option: str, text: str, laws: Mapping[str, tuple[object, tuple[str, ...]]]) -> tuple[str, list[float]]:
-    """A law as its name and numbers."""
+    """Parse a law into its name and numbers."""
     name, *words = text.split(":")
     if name not in laws:
         raise BadInput(f"{option} {text!r} is not a known law{suggestion(name, laws)}")
@@ -109,7 +113,7 @@ def _parsed(option: str, text: str, laws: Mapping[str, tuple[object, tuple[str, 
 
 
 def _drawn(option: str, text: str, n: int, stream: Stream, factor: float) -> Sequence[float | None]:
-    """Numbers of a law with six digits, which are the same on every machine; None for each where there is none."""
+    """Draws of a law with six digits, the same on every machine; None for each device if there is no law."""
     name, numbers = _parsed(option, text, LAWS)
     if name == "none":
         return [None] * n
@@ -123,11 +127,13 @@ def _sessions(text: str, period: float, n: int, streams: Streams) -> Sequence[tu
     name, numbers = _parsed(argument("on"), text, CHURN_LAWS)
     if name == "always":
         return [None] * n
+    law, words = CHURN_LAWS[name]
+    settings: dict[str, Any] = dict(zip(map(str.lower, words), numbers, strict=True))
     churn: Churn
     if name == "diurnal":
-        churn = DiurnalChurn(period, *numbers)
+        churn = DiurnalChurn(period=period, **settings)
     else:
-        churn = CHURN_LAWS[name][0](*numbers)
+        churn = law(**settings)
         if period / sum(numbers[:2]) > MOST_SESSIONS:
             raise BadInput(
                 f"{argument('on')} {text!r} gives more than {MOST_SESSIONS:,} sessions in {argument('period')} {period:g}; use longer ones or a shorter period"
@@ -161,8 +167,7 @@ def stragglers_60() -> list[Line]:
 def ten_regions() -> list[Line]:
     """60 devices, six in each of ten regions, whose links grow from 21 to 405 Mbit/s in equal ratios.
 
-    The published numbers are rates between regions; here a region's devices have one rate each, so that between two of them there is
-    the smaller of both.
+    The published numbers are rates between regions; here a region's devices have one rate each, and two devices communicate at the smaller of both.
     """
     rates = [float(round(21_000 * (405 / 21) ** (region / 9))) for region in range(10)]
     return [
@@ -176,7 +181,7 @@ SHIPPED_LINES = {"stragglers-60": stragglers_60, "ten-regions": ten_regions}
 
 
 def write_shipped(directory: Path) -> None:
-    """Write the files that come with the package."""
+    """Write the device files of the package."""
     for name, lines in SHIPPED_LINES.items():
         write_bytes(directory / SHIPPED[name].name, written(lines()))
 

@@ -17,11 +17,12 @@ from epidemic.clock.world import World
 from epidemic.core.config import build, build_kind
 from epidemic.core.errors import BadInput, require_choice, require_int, require_real
 from epidemic.core.rng import Streams
+from epidemic.core.settings import Settings
 from epidemic.protocol.closing_rules import CloseBarrier, Closing, check_spelling, close_from
 
 
-class Clock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What takes how long, who is there when, and when it is over.
+class Clock(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long everything takes, when nodes are online, and when the run ends.
 
     Example:
         >>> Clock(compute=PerNodeCompute(median=0.05, sigma=0.5), links=Links(uplink=10, latency=0.05))
@@ -31,20 +32,21 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How long a local step takes."""
     links: Links = msgspec.field(default_factory=Links)
     churn: Comings | None = None
-    """When nodes come and go; None: they are always on."""
+    """When nodes leave and return; None: they are always online."""
     devices: str = ""
-    """A file of devices, or the name of one that comes with the package: stragglers-60, ten-regions."""
+    """A device file, or the name of one in the package: stragglers-60, ten-regions."""
     reuse: bool = False
-    """Whether several nodes may be the same device, where there are fewer devices than nodes."""
+    """Whether several nodes may share a device, if there are fewer devices than nodes."""
     close: Closing = msgspec.field(default_factory=CloseBarrier)
-    """When a node closes a round."""
+    """The rule by which a node closes a round."""
     protocol: Literal["plain", "deployed"] = "plain"
-    """What nodes in rounds do besides. plain: nothing; they close rounds as `close` says. deployed: all that deployed nodes do: they adapt
-    their waits, catch up, ask again for messages, offer them where there is a cap, and give up silent peers."""
+    """Further behaviour of nodes in rounds. plain: none; rounds close by `close`. deployed: that of deployed nodes: they adapt their waits, catch up, ask
+    again for missing messages, offer messages if there is a cap, and give up silent peers.
+    """
     stop: float = 0.0
-    """Seconds of simulated time after which it is over; 0: never."""
+    """Simulated seconds after which the run ends; 0: never."""
     megabytes: float = 0.0
-    """It is over when the mean node has sent so much; 0: never."""
+    """Megabytes sent by the average node after which the run ends; 0: never."""
     evaluate: float = 0.0
     """Simulated seconds between evaluations; 0: every eval.every rounds."""
 
@@ -83,13 +85,13 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def files(self) -> list[str]:
-        """The user's own files that the world is read from; those that come with the package are not among them."""
+        """The user's own files that the world is read from, without those in the package."""
         named = [self.devices] if self.devices and self.devices not in SHIPPED else []
         latency = self.links.latency
         return named + ([latency.path] if isinstance(latency, MatrixLatency) else [])
 
     def world(self, n: int, streams: Streams, batch_size: int, where: Path) -> World:
-        """The world of n nodes in one run. Paths of files begin at the directory `where`."""
+        """The world of n nodes in one run; relative paths start at `where`."""
         require_int("nodes", n, 1)
         require_int("algorithm.batch_size", batch_size, 1)
         every = read_devices(find_devices(self.devices, where)) if self.devices else []
@@ -113,7 +115,7 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def clock_from(table: object, where: str = "clock") -> Clock:
-    """The clock that tables of a TOML file describe; a compute table without a kind is of kind "constant"."""
+    """Read the clock from the tables of a TOML file; a compute table without a kind is "constant"."""
     if isinstance(table, Clock) or not isinstance(table, Mapping):
         return build(table, Clock, where)
     values: dict[str, Any] = dict(table)

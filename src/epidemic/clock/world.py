@@ -1,7 +1,7 @@
-"""World: what the simulated clock asks about a run, answered in whole microseconds.
+"""The world: answers the simulated clock's questions about a run, in whole microseconds.
 
-Everything is a function of (purpose, node, how many times this node has asked), so nothing depends on the order of questions. What is
-drawn for each training is made in blocks, because it is asked for millions of times.
+Every answer is a function of (purpose, node, the node's own count), so the order of questions is irrelevant. Costs of trainings are drawn in blocks,
+because they are needed millions of times.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from epidemic.clock.timelines import Timeline
 from epidemic.core.rng import Streams
 
 TRAININGS = 256
-"""Costs of so many trainings of a node are drawn at once: one draw takes as long as sixty answers."""
+"""Costs of trainings of a node drawn at once: one draw takes as long as sixty answers."""
 
 
 class World:
     """Speeds, links and availability of the n nodes of one run. Made by `Clock.world`.
 
     Attributes:
-        n: How many nodes there are.
+        n: Number of nodes.
         uplink: Bytes per microsecond out of each node; inf: unlimited.   # (n,)
-        downlink: The same into each node.   # (n,)
-        latency: A function of sender and receiver: the microseconds that a message is under way besides what its size costs.
+        downlink: Bytes per microsecond into each node; inf: unlimited.   # (n,)
+        latency: Microseconds from a sender to a receiver, besides the time for the message's bytes.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class World:
         self._streams = streams
         self._about = about
         self._fixed: list[int] = whole(self._median).tolist()
-        self._block = [-1] * self.n  # the number of the block that each node keeps
+        self._block = [-1] * self.n  # index of the block that each node keeps
         self._costs = [array("q")] * self.n
 
     def step_cost(self, node: int, count: int) -> int:
@@ -70,19 +70,19 @@ class World:
         self._block[node] = block
 
     def on_at_start(self, node: int) -> bool:
-        """Whether the node is on at time 0."""
+        """Whether the node is online at time 0."""
         return self.on_at(node, 0)
 
     def on_at(self, node: int, time: int) -> bool:
-        """Whether the node is on at this time; sessions are half-open, [a, b)."""
+        """Whether the node is online at this time; sessions are half-open, [a, b)."""
         return self._timeline is None or self._timeline.on_at(node, time)
 
     def next_change(self, node: int, after: int) -> int | None:
-        """The first microsecond later than `after` at which the node goes on or off; None: never."""
+        """The first microsecond after `after` at which the node leaves or returns; None: never."""
         return None if self._timeline is None else self._timeline.next_change(node, after)
 
     def describe(self) -> dict[str, Any]:
-        """What there is, as plain numbers: seconds, Mbit/s, shares of time. A rate that is missing is unlimited."""
+        """A summary as plain numbers: seconds, Mbit/s, shares of time. A missing rate is unlimited."""
         on = np.ones(self.n) if self._timeline is None else self._timeline.availability()
         about: dict[str, Any] = {
             "step_s": {**_range(self._median / SECOND), **({"sigma": self._spread} if self._spread else {})},

@@ -1,16 +1,14 @@
-"""How the models in messages are made smaller, by kind: one file each, listed here.
+"""Codecs: how the models in messages are compressed, one file per kind, listed here.
 
-May be imported by `algorithms/`, `runtime/` and everything above them. To add a codec: a frozen Struct derived from `Codec` in a file of its own
-(`bytes`, `encode`, `decode`, `problem`), and its row in `CODECS`.
+May be imported by `algorithms/`, `runtime/` and everything above them. To add a codec: a frozen Struct derived from `Codec` in a file of its own (`bytes`,
+`encode`, `decode`, `problem`), and its row in `CODECS`.
 """
 
 from __future__ import annotations
 
 from epidemic.compression.base import FILLS, Codec, Fill, Partial, Said, sane
-from epidemic.compression.casting import BFloat16, Float16, Uncompressed
-from epidemic.compression.int8 import Int8
-from epidemic.compression.random_k import RandomK
-from epidemic.compression.top_k import TopK
+from epidemic.compression.rounded import BFloat16, Float16, Int8, Uncompressed
+from epidemic.compression.sparse import RandomK, TopK
 from epidemic.core.config import build_kind
 
 CODECS: dict[str, type[Codec]] = {
@@ -24,7 +22,15 @@ CODECS: dict[str, type[Codec]] = {
 
 
 def codec_from(table: object, where: str = "compression") -> Codec:
-    """The codec that a TOML table describes, for example {kind = "random-k", share = 0.25}."""
+    """Read the codec of a TOML table, for example {kind = "random-k", share = 0.25}.
+
+    Args:
+        table: The settings, with `kind`.
+        where: Its dotted path in the file, for messages.
+
+    Returns:
+        The codec as a frozen value.
+    """
     return build_kind(table, CODECS, where)
 
 

@@ -1,11 +1,11 @@
-"""What a codec is: how the numbers of a model become the bytes of a message, and what a receiver makes of them.
+"""The interface of codecs: how the numbers of a model become the bytes of a message, and back.
 
-    encode(rows, keys, before) -> raw     every row becomes `bytes(d)` bytes, no more and no less
-    decode(raw, size, dtype)   -> Said    what the messages say, and of which coordinates
-    problem(raw, ...)          -> why such bytes, which anybody may have sent, are refused
+    encode(rows, keys, before) -> raw     every row becomes exactly `bytes(d)` bytes
+    decode(raw, size, dtype)   -> Said    the decoded values, and of which coordinates
+    problem(raw, ...)          -> why received bytes are refused; None if they are valid
 
-A codec is a frozen value: what it draws comes from the keys that it is given, one for each sender and round, and what a sender has to
-remember is given to it. Rows are independent of each other, so that a host of one node and a host of all nodes make the same bytes.
+A codec is a frozen value: its randomness comes from the given keys, one for each sender and round, and a sender's memory is given to it. Rows are
+independent of each other, so a host of one node and a host of all nodes make the same bytes.
 
 Shapes: k rows, d numbers of a row, b bytes of an encoded row.
 """
@@ -17,75 +17,76 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from epidemic.core.errors import require_choice, require_real
+from epidemic.core.settings import Settings
 
 Fill = Literal["count", "own", "zero"]
 FILLS = ("count", "own")
-"""What a receiver does about coordinates that a message does not contain. count: it averages over those messages that do. own: its own value
-stands in for them. (zero, of algorithms that send differences: they are nothing.)"""
+"""How a receiver treats coordinates that a message does not contain. count: it averages over the messages that do. own: its own value is used
+instead. (zero, for algorithms that send differences: they count as zero.)
+"""
 
 
 LONG, SAMPLE = 1 << 14, 1 << 11
-"""Of rows of so many numbers, a sample of about this many tells where to look for the smallest."""
+"""In rows of this many numbers, a sample of about this many estimates the bounds of the smallest."""
 
 Bounds = tuple[Any, Any]
-"""Two whole numbers, of the type of those that are compared with them."""
+"""Two integers, of the type that they are compared with."""
 
 
 @dataclass(frozen=True, eq=False)
 class Said:
-    """What messages say once they are decoded."""
+    """Decoded messages."""
 
-    rows: Tensor  # (k, d), zero where a message says nothing
-    mask: Tensor | None = None  # (k, d) bool: of which coordinates; None: of all
+    rows: Tensor  # (k, d), zero where a message has no value
+    mask: Tensor | None = None  # (k, d) bool: the coordinates with values; None: all
 
 
-class Codec(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class Codec(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the codecs."""
 
     remembers: ClassVar[bool] = False
-    """Whether a sender remembers what it has last said of each coordinate."""
+    """Whether a sender remembers the last value that it sent of each coordinate."""
     exact: ClassVar[bool] = False
-    """Whether nothing is lost."""
+    """Whether the codec is lossless."""
     partial: ClassVar[bool] = False
-    """Whether messages speak of some coordinates only."""
+    """Whether messages contain only some coordinates."""
 
     def bytes(self, size: int, dtype: str) -> int:
-        """What a row of so many numbers of this type takes."""
+        """The encoded size of a row of so many numbers of this type."""
         raise NotImplementedError
 
     def encode(self, rows: Tensor, keys: Sequence[int], before: Tensor | None = None) -> Tensor:
-        """The bytes of each row.   # (k, d) -> (k, b) uint8
+        """Encode each row.   # (k, d) -> (k, b) uint8
 
-        `before`: for codecs that remember, what each sender has last said of each coordinate; it is brought up to date.
+        `before`: for codecs with memory, the values last sent of each coordinate; updated in place.
         """
         raise NotImplementedError
 
     def decode(self, raw: Tensor, size: int, dtype: str) -> Said:
-        """What such bytes say, as numbers of this type.   # (k, b) uint8 -> (k, d)"""
+        """Decode bytes to numbers of this type.   # (k, b) uint8 -> (k, d)"""
         raise NotImplementedError
 
     def problem(self, raw: memoryview, size: int, dtype: str, largest: float) -> str | None:
-        """Why bytes from the network are not a row of this codec ("malformed") or not a sane one ("insane"); None if they are.
+        """Why received bytes are not a row of this codec ("malformed") or not a valid one ("insane"); None if they are valid.
 
-        They have the right length. `largest`: no number of a sane model has a greater magnitude.
+        They have the right length. `largest`: the greatest magnitude of a number in a valid model.
         """
         raise NotImplementedError
 
 
 class Partial(Codec, frozen=True):
-    """Base of the codecs that send some coordinates only."""
+    """Base of the codecs that send only some coordinates."""
 
     partial: ClassVar[bool] = True
 
     share: float
-    """How many of the coordinates."""
+    """The share of coordinates that are sent."""
     fill: Literal["count", "own"] = "count"
 
     def __post_init__(self) -> None:
@@ -93,19 +94,19 @@ class Partial(Codec, frozen=True):
         require_choice("compression.fill", self.fill, FILLS)
 
     def kept(self, size: int) -> int:
-        """How many of so many coordinates; at least one."""
+        """The number of coordinates sent of so many; at least one."""
         return max(1, int(self.share * size + 1e-9))  # 0.29 * 100 is 28.999999999999996
 
 
 def spread(values: Tensor, where: Tensor, size: int) -> Said:
-    """Values put at their coordinates.   # (k, kept), (k, kept) int64 -> (k, d)"""
+    """Write values at their coordinates.   # (k, kept), (k, kept) int64 -> (k, d)"""
     rows = torch.zeros(len(values), size, dtype=values.dtype, device=values.device)
     mask = torch.from_numpy(marked(where.cpu().numpy(), size)).to(values.device)
     return Said(rows.scatter_(1, where, values), mask)
 
 
 def marked(where: NDArray[np.int64], size: int) -> NDArray[np.bool_]:
-    """True at these columns of each row.   # (k, kept) -> (k, d)"""
+    """A mask that is True at these columns of each row.   # (k, kept) -> (k, d)"""
     k = len(where)
     mask = np.zeros(k * size, dtype=np.bool_)
     mask[(where if k == 1 else where + size * np.arange(k)[:, None]).ravel()] = True
@@ -113,16 +114,16 @@ def marked(where: NDArray[np.int64], size: int) -> NDArray[np.bool_]:
 
 
 def columns_of(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Where each row is true, ascending; all rows equally often.   # (k, d) -> (k, kept)"""
+    """The True columns of each row, ascending; all rows have equally many.   # (k, d) -> (k, kept)"""
     k, size = mask.shape
     found = np.flatnonzero(mask).reshape(k, -1)
     return np.asarray(found if k == 1 else found - size * np.arange(k)[:, None])
 
 
 def smallest(rows: NDArray[Any], kept: int, bounds: Bounds | None = None) -> NDArray[np.int64]:
-    """Which columns have the `kept` smallest of each row, ascending; of equal ones the first.   # (k, d) whole numbers -> (k, kept)
+    """The columns of the `kept` smallest of each row, ascending; the first of equal ones.   # (k, d) integers -> (k, kept)
 
-    `bounds`: two numbers between which the last of them almost certainly is; None: a sample of each long row says so.
+    `bounds`: two numbers that almost certainly enclose the largest of them; None: estimated from a sample of each long row.
     """
     if rows.shape[1] >= LONG:
         found = [_smallest_of_long(row, kept, *(bounds or _bounds(row, kept))) for row in rows]
@@ -137,7 +138,7 @@ def smallest(rows: NDArray[Any], kept: int, bounds: Bounds | None = None) -> NDA
 
 
 def _bounds(row: NDArray[Any], kept: int) -> Bounds:
-    """Two numbers of a sample between which the last of the `kept` smallest almost certainly is."""
+    """Two numbers of a sample that almost certainly enclose the largest of the `kept` smallest."""
     sample = row[:: len(row) // SAMPLE]
     share = kept / len(row)
     middle, around = share * len(sample), 4 * math.sqrt(share * (1 - share) * len(sample)) + 1
@@ -147,9 +148,9 @@ def _bounds(row: NDArray[Any], kept: int) -> Bounds:
 
 
 def _smallest_of_long(row: NDArray[Any], kept: int, low: Any, high: Any) -> NDArray[np.int64]:
-    """The same of one row, whatever the bounds: numbers up to the upper one are looked at twice, those between them three times.
+    """The same for one row, correct for any bounds: numbers up to the upper one are read twice, those between them three times.
 
-    Places are taken instead of masks, which take three times as long where they are random.
+    Uses indices instead of masks, which take three times as long if they are random.
     """
     where = np.flatnonzero(row <= high)
     if len(where) < kept:  # the upper bound was too low
@@ -169,18 +170,18 @@ def _smallest_of_long(row: NDArray[Any], kept: int, low: Any, high: Any) -> NDAr
 
 
 def torch_type(dtype: str) -> torch.dtype:
-    """The type of numbers in PyTorch."""
+    """The number type in PyTorch."""
     found: torch.dtype = getattr(torch, dtype)
     return found
 
 
 def as_bytes(numbers: Tensor) -> Tensor:
-    """The same memory as bytes.   # (k, m) -> (k, bytes of m)"""
+    """A view of the same memory as bytes.   # (k, m) -> (k, bytes of m)"""
     return numbers.reshape(-1).view(torch.uint8).reshape(len(numbers), -1)
 
 
 def as_numbers(raw: Tensor, dtype: torch.dtype) -> Tensor:
-    """Bytes as numbers again.   # (k, bytes of m) -> (k, m)"""
+    """A view of bytes as numbers.   # (k, bytes of m) -> (k, m)"""
     flat = raw.reshape(-1)
     if flat.storage_offset() % dtype.itemsize or flat.data_ptr() % dtype.itemsize:
         flat = flat.clone()
@@ -188,12 +189,12 @@ def as_numbers(raw: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def sane(raw: memoryview, dtype: str, largest: float) -> bool:
-    """Whether all numbers are finite and none is larger than that."""
+    """Whether all numbers are finite and of at most this magnitude."""
     if dtype == "bfloat16":
         wide = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
         return bool((np.abs(wide) <= largest).all() and np.isfinite(wide).all())
     x: Any = np.frombuffer(raw, np.dtype(dtype).newbyteorder("<"))
     with np.errstate(over="ignore", invalid="ignore"):
         if dtype in ("float32", "float64") and float(np.dot(x, x)) <= min(largest, 1e18) ** 2:
-            return True  # no single number can be too large; infinities and NaN would survive the sum
+            return True  # no single number can be too large; infinities and NaN would show in the sum
         return bool(np.isfinite(x).all() and (np.abs(x) <= largest).all())

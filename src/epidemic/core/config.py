@@ -1,8 +1,7 @@
-"""Tables of a TOML file <-> frozen values.
+"""Conversion between TOML tables and frozen values.
 
-Every component is a frozen msgspec Struct whose fields are its configuration, so the Python constructor, the TOML table and
-its validation are one definition. `build` turns a table into such a value and words its mistakes for people: an unknown
-kind or key comes with the nearest valid one.
+Every component is a frozen msgspec Struct whose fields are its configuration, so the Python constructor, the TOML table and its validation are one
+definition. `build` turns a table into such a value and words errors for people: an unknown kind or key comes with the nearest valid one.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ T = TypeVar("T")
 
 
 def build(table: object, cls: type[T], where: str) -> T:
-    """A `cls` from a table; `where` is its dotted place in the file, for messages."""
+    """Build a `cls` from a table; `where` is its dotted path in the file, for messages."""
     if isinstance(table, cls):
         return table
     if not isinstance(table, Mapping):
@@ -43,7 +42,7 @@ def build(table: object, cls: type[T], where: str) -> T:
 
 
 def build_kind(table: object, kinds: Mapping[str, type[T]], where: str) -> T:
-    """The value that a table with a `kind` key describes; an existing value passes through."""
+    """Build the value that a table with a `kind` key describes; a value of one of the kinds is returned unchanged."""
     for cls in kinds.values():
         if isinstance(table, cls):
             return table
@@ -58,12 +57,12 @@ def build_kind(table: object, kinds: Mapping[str, type[T]], where: str) -> T:
 
 
 def to_table(value: Any) -> dict[str, Any]:
-    """The table that `build` would turn back into `value`; what is None is left out."""
+    """The table that `build` turns back into `value`; None is left out."""
     return _without_none(msgspec.to_builtins(value))  # type: ignore[no-any-return]
 
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:
-    """A TOML document, or a message that says where it is broken."""
+    """Parse a TOML document; raises BadInput that says where it is invalid."""
     try:
         return tomllib.loads(text)
     except (
@@ -74,7 +73,7 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """`key=value` of a command line. The value is read as TOML, and as plain text where it is not."""
+    """Parse `key=value` of a command line; the value is read as TOML, or as text if it is not valid TOML."""
     key, equals, value = text.partition("=")
     if "\n" in text or not equals or not re.fullmatch(r"[A-Za-z0-9_.-]+", key.strip()):
         raise BadInput(f"{text!r} must have the form key=value, for example topology.s=4")
@@ -93,7 +92,7 @@ def _without_none(value: Any) -> Any:
 
 
 def _explain(problem: str, where: str, table: Mapping[str, Any], cls: type) -> str:
-    """msgspec's "Expected `int`, got `str` - at `$.s`" with our own place names and the value; our own messages as they are."""
+    """A msgspec error such as "Expected `int`, got `str` - at `$.s`" with dotted paths and the value; our own errors unchanged."""
     found = re.fullmatch(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", problem, flags=re.DOTALL)
     assert found is not None
     what, path = found["what"], found["path"] or ""
@@ -125,7 +124,7 @@ def _explain(problem: str, where: str, table: Mapping[str, Any], cls: type) -> s
 
 
 def _choices(cls: type, field: str) -> list[str]:
-    """The words that a field may be, if it is declared as a choice."""
+    """The choices of a field declared as a literal."""
     try:
         hint = typing.get_type_hints(cls).get(field)
     except (NameError, TypeError):
@@ -135,7 +134,7 @@ def _choices(cls: type, field: str) -> list[str]:
 
 
 def call_own(function: Any, options: Mapping[str, Any], where: str) -> Any:
-    """The result of a user's own function, or a line that says how it failed."""
+    """Call a user's own function; raises BadInput with one line if it fails."""
     if not callable(function):
         raise BadInput(f"{where} must name a function, not {type(function).__name__}")
     try:
@@ -151,10 +150,10 @@ _FOUND: dict[str, str] = {}  # by module
 
 
 def look_beside(path: str | Path, *, first: bool = False) -> None:
-    """Let modules that a file names be found in its directory too, after everything that is installed, or before it."""
+    """Also look for modules named in a file in its directory, after everything installed, or (`first`) before it."""
     directory = str(Path(path).resolve().parent)
     _LOOKED[directory] = None
-    if code_refused():  # an optional package that is not installed must not be found there, either
+    if code_refused():  # missing optional packages must not be found there, either
         return
     if first:
         sys.path.insert(0, directory)
@@ -168,33 +167,33 @@ def own_places() -> list[Path]:
 
 
 def own_directories() -> set[Path]:
-    """Where modules of a user's own are: the current directory, and those beside files that were read."""
+    """Where the user's own modules are: the current directory, and those of files that were read."""
     return {Path.cwd(), *map(Path, _LOOKED)}
 
 
 def look_here() -> None:
-    """Let modules be found in the current directory, before everything else."""
+    """Look for modules in the current directory first."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
 
 
 def modules_found_in(modules: Iterable[str]) -> list[str]:
-    """The directories, the current one or those beside files, in which this process has found these modules."""
+    """The directories, current or of files, in which this process has found these modules."""
     return sorted({_FOUND[module] for module in modules if module in _FOUND})
 
 
 NO_CODE = "EPIDEMIC_NO_CODE"
-"""Set in the environment, modules that files name are refused: in this process, and in those that it starts."""
+"""If set in the environment, modules named in files are refused, in this process and those that it starts."""
 
 
 def code_refused() -> bool:
-    """Whether modules that files name are refused."""
+    """Whether modules named in files are refused."""
     return os.environ.get(NO_CODE, "") not in ("", "0")
 
 
 def check_code(reference: str, where: str) -> None:
-    """Refuse a module that a file names, if that is wished."""
+    """Raise BadInput for a module named in a file, if these are refused."""
     if code_refused():
         raise BadInput(
             f"{where} = {reference!r} names code to be executed, which {spoken(NO_CODE, f'--no-code ({NO_CODE})')} refuses;"
@@ -202,20 +201,20 @@ def check_code(reference: str, where: str) -> None:
         )
 
 
-_SAID: set[str] = set()  # modules of a user's own that this process has executed
+_SAID: set[str] = set()  # the user's own modules that this process has executed
 
 
 def _say_first(module: str, reference: str, where: str) -> None:
-    """Say that a module of the user's own is about to be executed, the first time."""
+    """Print a line before a module of the user's own is first executed."""
     top = module.partition(".")[0]
     if (
         top in _SAID or top in sys.modules or os.environ.get("RANK", "0") != "0"
-    ):  # of several ranks the first one says it
+    ):  # only the first of several ranks prints it
         return
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
-        return  # whoever imports it says so
+        return  # the importing code prints it
     inside = list(spec.submodule_search_locations or []) if spec is not None else []
     source = Path(inside[0] if inside else (spec.origin or "/") if spec is not None else "/")
     if source.parent.resolve() in own_directories():
@@ -224,7 +223,7 @@ def _say_first(module: str, reference: str, where: str) -> None:
 
 
 def import_object(reference: str, where: str) -> Any:
-    """What "module:name" stands for; modules are also looked for in the current directory and beside the experiment file."""
+    """Import the object "module:name"; modules are also looked for in the current directory and beside the experiment file."""
     module, colon, name = reference.partition(":")
     if not colon or not module or not name:
         raise BadInput(f'{where} = {reference!r} must have the form "module:name"')
@@ -250,7 +249,7 @@ def import_object(reference: str, where: str) -> Any:
 
 
 def _remember(module: str, found: Any, places: set[str]) -> None:
-    """Note in which of these places a module was found, if it was in one."""
+    """Record in which of these directories a module was found."""
     file, top = Path(getattr(found, "__file__", None) or "/").resolve(), module.partition(".")[0]
     for place in map(Path, places):
         if file in (place / f"{top}.py", place / top) or place / top in file.parents:

@@ -1,7 +1,7 @@
-"""The ways in which things end early, and the checks that raise the first.
+"""The exceptions of this package, and checks of arguments.
 
-`BadInput` is the user's to fix (exit code 2), `RunFailed` happened while running (exit code 1), `Interrupted` can go on (130).
-Every message is one line that names the value, the limit and the fix.
+`BadInput` is the user's to fix (exit code 2), `RunFailed` happened while running (exit code 1), `Interrupted` can be resumed (130). Every message is one
+line that names the value, the limit and the fix.
 """
 
 from __future__ import annotations
@@ -14,46 +14,46 @@ from contextlib import contextmanager
 
 
 class EpidemicError(Exception):
-    """Anything this package raises on purpose."""
+    """Base of all exceptions that this package raises on purpose."""
 
     agreed = False
-    """Whether all ranks of a simulation know of it, so that one of them says it for all."""
+    """Whether all ranks of a simulation raise it, so that only one of them prints it."""
 
 
 class BadInput(EpidemicError, ValueError):
-    """A value that cannot be honoured: what it is, what is allowed, what to do."""
+    """An invalid value: the message says what it is, what is allowed, and what to do."""
 
 
 class RunFailed(EpidemicError, RuntimeError):
-    """A run that started and could not go on."""
+    """A run failed after it had started."""
 
 
 NOT_FINITE = "no longer a finite number"
-"""In what a run says that has diverged: doing the same again would end the same."""
+"""Part of the message of a diverged run: repeating it would end the same way."""
 
 
 class Diverged(RunFailed):
-    """A loss that is no longer a finite number."""
+    """A loss is no longer a finite number."""
 
 
 class CallbackFailed(RunFailed):
-    """A callback raised something; the run itself is sound and can go on."""
+    """A callback raised an exception; the run itself is sound and can be resumed."""
 
 
 class RankLost(RunFailed):
-    """Another rank of the simulation is gone, or does not answer."""
+    """Another rank of the simulation has ended or does not answer."""
 
 
 class Interrupted(EpidemicError):
-    """A run that was stopped by the user and can go on later (exit code 130)."""
+    """The user stopped a run, which can be resumed later (exit code 130)."""
 
 
-_flags = False  # whether messages are for somebody at a command line
+_flags = False  # whether messages are for the command line
 
 
 @contextmanager
 def for_the_command_line() -> Iterator[None]:
-    """Inside, messages name the options of commands instead of the arguments of Python functions."""
+    """Inside, messages name options of commands instead of arguments of Python functions."""
     global _flags
     before, _flags = _flags, True
     try:
@@ -63,17 +63,17 @@ def for_the_command_line() -> Iterator[None]:
 
 
 def spoken(python: str, command: str) -> str:
-    """The words of a message for whoever reads it: somebody who calls a Python function, or somebody at a command line."""
+    """The wording of a message for its reader: a caller of a Python function, or a user of the command line."""
     return command if _flags else python
 
 
 def argument(name: str) -> str:
-    """What an argument is called by whoever gives it: `name` in Python, `--name` at a command line."""
+    """The name of an argument for its reader: `name` in Python, `--name` on the command line."""
     return spoken(name, f"--{name.replace('_', '-')}")
 
 
 def require_int(name: str, value: object, low: int, high: int | None = None) -> None:
-    """Refuse anything but a whole number in [low, high]."""
+    """Refuse anything but an integer in [low, high]."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadInput(f"{name} = {value!r} must be a whole number")
     if value < low:
@@ -118,10 +118,10 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def plain(text: str, most: int = 200) -> str:
-    """Words of somebody else, fit for a line of a terminal or a log: no control characters, on one line, of at most `most` characters.
+    """Foreign text made safe for one line of a terminal or a log: no control characters, at most `most` characters.
 
-    Escape codes, line breaks, and marks that turn the direction of writing become question marks. Rich's markup is left as it is;
-    print what this gives with markup off, or as a `Text`.
+    Escape codes, line breaks, and marks that change the writing direction become question marks. Rich's markup is unchanged; print the result with markup
+    off, or as a `Text`.
     """
     cut = text[:most]
     shown = "".join(c if unicodedata.category(c)[0] != "C" and c not in "\u2028\u2029" else "?" for c in cut)

@@ -1,4 +1,4 @@
-"""Directories and files: how they are named, read, and written so that none is ever there by half."""
+"""Directories and files: names, reading, and writing so that no file is ever half-written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_HERE = (
 
 
 def directory_name(name: str) -> str:
-    """A name as a directory: small messages, digits and dashes; what has none of them is told apart by a digest."""
+    """Turn a name into a directory name of lower-case letters, digits and dashes; if it has none of them, a digest distinguishes it."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     lost = re.sub(r"[\x00-\x7f]", "", name)
     return f"{plain or 'x'}-{hashlib.blake2b(lost.encode(), digest_size=3).hexdigest()}" if lost or not plain else plain
@@ -38,7 +38,7 @@ def own_directory(out: Path) -> Path:
 
 @contextmanager
 def full_disk(what: str, running: bool = False) -> Iterator[None]:
-    """Turn failing writes into one clear line; of a run, it says that the last checkpoint is still there."""
+    """Turn a failed write into one clear line; for a run, it says that the last checkpoint is intact."""
     try:
         yield
     except (OSError, safetensors.SafetensorError) as problem:
@@ -49,9 +49,9 @@ def full_disk(what: str, running: bool = False) -> Iterator[None]:
 
 
 def write_whole(path: Path, write: Callable[[Path], None], *, running: bool = False) -> None:
-    """Write beside the place and rename, so that the file is there whole or not at all.
+    """Write to a temporary name and rename, so that the file appears complete or not at all.
 
-    Who may read it is what the user's umask says, also where the writer of a format makes files that are private.
+    Its mode follows the user's umask, even if the writer of a format makes private files.
     """
     part = path.with_name(path.name + ".part")
     with full_disk(str(path), running):
@@ -65,15 +65,15 @@ def write_whole(path: Path, write: Callable[[Path], None], *, running: bool = Fa
 
 
 def begin_part(part: Path) -> int:
-    """Make the empty file beside the place; the mode that it is to have in the end."""
+    """Create the empty temporary file, and return the mode of the final one."""
     part.unlink(missing_ok=True)
-    part.touch()  # the one way to learn the umask without changing it for all threads
+    part.touch()  # the only way to learn the umask without changing it for all threads
     return stat.S_IMODE(part.stat().st_mode)
 
 
 def finish_part(part: Path, path: Path, mode: int) -> None:
-    """Put what is written beside the place there, once it is on the disk."""
-    if stat.S_IMODE(part.stat().st_mode) != mode:  # where there are no modes there is nothing to change
+    """Rename the temporary file once it is on the disk."""
+    if stat.S_IMODE(part.stat().st_mode) != mode:  # file systems without modes need no change
         part.chmod(mode)
     with part.open("r+b") as file:
         os.fsync(file.fileno())
@@ -81,7 +81,7 @@ def finish_part(part: Path, path: Path, mode: int) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a small file so that it is there as a whole or not at all."""
+    """Write a small file completely or not at all."""
 
     def write(part: Path) -> None:
         part.write_bytes(content)
@@ -90,13 +90,13 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 LARGEST_JSON = 2**28
-"""Bytes of a JSON file; a larger one is none of ours."""
+"""Most bytes of a JSON file; larger ones are not ours."""
 UNREADABLE = (OSError, msgspec.MsgspecError, ValueError, RecursionError)
-"""What reading a JSON file raises that somebody else has written, whatever is in it."""
+"""What reading a foreign JSON file may raise, whatever is in it."""
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A regular file, to be read. A pipe, a device or a directory raises ValueError, and is never waited for."""
+    """Open a regular file for reading. A pipe, a device or a directory raises ValueError, without waiting for it."""
     file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
@@ -105,17 +105,17 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bounded(path: Path, largest: int = LARGEST_JSON) -> bytes:
-    """What is in a regular file that is not too large to be one of ours; raises OSError or ValueError."""
+    """Read a regular file of at most `largest` bytes; raises OSError or ValueError."""
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size <= largest:
-            found = file.read(largest + 1)  # it may grow meanwhile
+            found = file.read(largest + 1)  # the file may grow meanwhile
             if len(found) <= largest:
                 return found
     raise ValueError(f"it has more than {largest >> 20} MiB, more than any that a run writes; move it away")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A small JSON file, or None if it is not there."""
+    """Read a small JSON file; None if it does not exist."""
     try:
         found = msgspec.json.decode(read_bounded(path))
         if not isinstance(found, dict):

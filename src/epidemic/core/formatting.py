@@ -1,4 +1,4 @@
-"""Numbers and small tables for people: as words, and as HTML for notebooks."""
+"""Numbers and small tables for people, as words and as HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from html import escape
 from typing import Protocol
 
 ROUNDING = 1e-12
-"""What is so much smaller than its neighbours is left by rounding, and shown as 0."""
+"""Values that much smaller than their neighbours are rounding errors, and shown as 0."""
 
+MOST_DIGITS = 6
+"""After the point, of a mean and its interval; where more are needed, both have three significant ones."""
 
 ABOUT_DISAGREEMENT = "D(X), disagreement: the mean squared distance of the nodes' models to their average"
-"""What readers of a table or figure with D(X) are told."""
+"""The explanation of D(X) for readers of a table or figure."""
 
 
 class HasMean(Protocol):
-    """A number of several nodes or seeds."""
+    """A value summarised over several nodes or seeds."""
 
     @property
     def mean(self) -> float:
@@ -25,7 +27,7 @@ class HasMean(Protocol):
 
 
 class MeanOfSeeds(HasMean, Protocol):
-    """A mean over seeds; the half-width of its interval, unless there is one seed only."""
+    """A mean over seeds with the half-width of its confidence interval, if there are several seeds."""
 
     @property
     def half_width(self) -> float | None:
@@ -34,7 +36,7 @@ class MeanOfSeeds(HasMean, Protocol):
 
 
 def size(value: float) -> str:
-    """Bytes for people, in binary units."""
+    """Format bytes in binary units."""
     if value < 1024:
         return f"{value:.0f} B"
     for unit in ("KiB", "MiB", "GiB", "TiB"):
@@ -45,14 +47,14 @@ def size(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a number of seconds for people: in s, min or h."""
+    """Format seconds, in s, min or h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def simulated(seconds: float) -> str:
-    """Simulated time for people: finer than `duration`, because it is a result."""
+    """Format simulated seconds, with more digits than `duration`, because they are results."""
     for unit, size in (("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
@@ -72,12 +74,12 @@ def percent(value: float | None) -> str:
 
 
 def score(accuracy: HasMean | None, loss: HasMean) -> str:
-    """How good models are, in two words: their accuracy, or their loss where there are no classes."""
+    """The quality of models in two words: accuracy, or loss if there are no classes."""
     return f"loss {loss.mean:.4f}" if accuracy is None else f"accuracy {percent(accuracy.mean)}"
 
 
 def decimals(value: float | None, digits: int = 2, *, signed: bool = False) -> str:
-    """With so many digits after the point; three significant ones where these would all be zeros. None and NaN are a dash."""
+    """Format with `digits` decimals; with three significant digits if these would all be zeros. None and NaN are a dash."""
     if value is None or math.isnan(value):
         return "-"
     sign = "+" if signed else ""
@@ -88,18 +90,66 @@ def decimals(value: float | None, digits: int = 2, *, signed: bool = False) -> s
 def interval(
     value: MeanOfSeeds | None, factor: float = 1.0, digits: int = 2, *, signed: bool = False, between: str = "±"
 ) -> str:
-    """Mean and half-width for people; the mean alone for a single seed, a dash where there is none."""
+    """Mean and half-width for people, with the same digits; the mean alone for a single seed, a dash where there is none."""
     if value is None or math.isnan(value.mean):
         return "-"
-    rounding = abs(value.mean) <= ROUNDING * (value.half_width or 0.0)
-    mean = decimals(0.0 if rounding else factor * value.mean, digits, signed=signed)
+    mean = mean_alone(value, factor, digits, signed=signed)
     return mean if value.half_width is None else f"{mean}{between}{half_width(value, factor, digits)}"
 
 
+def mean_alone(value: MeanOfSeeds, factor: float = 1.0, digits: int = 2, *, signed: bool = False) -> str:
+    """The mean, with the digits that its interval asks for; nothing but rounding is 0."""
+    mean, half = _sizes(value, factor)
+    if half is None or not math.isfinite(half):
+        return decimals(mean, digits, signed=signed)
+    return _with(mean, interval_digits(half, digits, mean), signed=signed)
+
+
 def half_width(value: MeanOfSeeds, factor: float = 1.0, digits: int = 2) -> str:
-    """The half-width alone; nothing but rounding is 0."""
-    half = value.half_width or 0.0
-    return decimals(0.0 if half <= ROUNDING * abs(value.mean) else factor * half, digits)
+    """The half-width alone, with the digits of the mean beside it; nothing but rounding is 0."""
+    mean, half = _sizes(value, factor)
+    if half is None or not math.isfinite(half):
+        return decimals(half or 0.0, digits)
+    return _with(half, interval_digits(half, digits, mean))
+
+
+def _with(value: float, places: int, *, signed: bool = False) -> str:
+    """So many digits after the point; three significant ones where that would be too many, or the number too long."""
+    sign = "+" if signed else ""
+    return f"{value:{sign}.3g}" if abs(value) >= 1e7 or places > MOST_DIGITS else f"{value:{sign}.{places}f}"
+
+
+def mean_and_half(mean: float, half: float | None) -> str:
+    """A mean and its half-width where no digits are asked for: those of the interval; four significant ones of a mean without one."""
+    if not half or not math.isfinite(half):
+        return f"{mean:.4g}" + ("" if half is None else f" ± {half:.2g}")
+    places = interval_digits(half, 0)
+    return f"{_with(mean, places)} ± {_with(half, places)}"
+
+
+def interval_digits(half: float, digits: int, mean: float = 0.0) -> int:
+    """Digits after the point of a mean and its half-width: at least `digits`, and two significant ones of the half-width.
+
+    A half-width of 0 says nothing of digits, and a small mean then has three significant ones.
+    """
+    if not math.isfinite(half):
+        return digits
+    if half == 0:
+        small = mean != 0 and abs(mean) < 0.5 * 10.0**-digits
+        return 2 - math.floor(math.log10(abs(mean))) if small else digits
+    first = -math.floor(math.log10(half))  # where its first significant digit is
+    return max(digits, first + 1)
+
+
+def _sizes(value: MeanOfSeeds, factor: float) -> tuple[float, float | None]:
+    """Mean and half-width, without what rounding has left of either."""
+    mean, half = value.mean, value.half_width
+    if half is None:
+        return factor * mean, None
+    return (
+        0.0 if abs(mean) <= ROUNDING * half else factor * mean,
+        0.0 if half <= ROUNDING * abs(mean) else factor * half,
+    )
 
 
 def count(how_many: int, what: str) -> str:
@@ -108,7 +158,7 @@ def count(how_many: int, what: str) -> str:
 
 
 def html_table(title: str, rows: Iterable[Sequence[object]], heads: Sequence[str] = ()) -> str:
-    """A small table for a notebook, everything in it escaped: the first column names, the others are values."""
+    """A small HTML table for a notebook, with all text escaped; the first column has names, the others values."""
     head = "".join(f'<th style="text-align:{"right" if i else "left"}">{escape(h)}</th>' for i, h in enumerate(heads))
     body = "".join(
         "<tr>"

@@ -1,10 +1,10 @@
-"""Graph: who sends to whom in one round.
+"""Graph: which node sends to which in one round.
 
-A frozen value: n nodes and the directed edges sender -> receiver, kept by receiver (CSR): the senders that node i hears
-are `senders[indptr[i]:indptr[i + 1]]`, in ascending order. "Edge e" is position e in that order.
+A frozen value: n nodes and the directed edges sender -> receiver, stored by receiver (CSR): the in-neighbours of node i are
+`senders[indptr[i]:indptr[i + 1]]`, in ascending order. "Edge e" is position e in that order.
 
-A complete graph is never spelled out: `clique` then lists the nodes that all hear each other, and the graph costs O(n).
-Only what needs single edges (`explicit()`) writes them down, and refuses beyond a limit.
+A complete graph is never spelled out: `clique` then lists the nodes that all send to each other, and the graph costs O(n). Only functions that need single
+edges (`explicit()`) list them, up to a limit.
 
 Shapes: n nodes, m edges.
 """
@@ -27,11 +27,11 @@ IntArray = NDArray[np.integer[Any]]
 FloatArray = NDArray[np.float64]
 
 EDGE_LIMIT = 200_000_000
-"""The most edges that an implicit complete graph may be spelled out to (about 2 GB)."""
+"""The most edges into which an implicit complete graph may be expanded (about 2 GB)."""
 EXCHANGES = ("messages", "requests", "all-reduce")
-"""How models may travel: each as a message; as the answer to a request of its receiver; cut into pieces, in an all-reduce."""
+"""How models travel: each as a message; as the answer to a request of its receiver; cut into pieces, in an all-reduce."""
 SMALL = 1 << 14
-"""Up to this many edges sorting them takes less than it takes SciPy to check its arguments."""
+"""Up to this many edges, sorting is faster than SciPy's checks of its arguments."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,14 +47,14 @@ class Graph:
     indptr: IntArray  # (n + 1,)
     senders: IntArray  # (m,) ascending within each receiver
     native: FloatArray | None = None  # (m,) weight of each edge, for topologies that bring their own
-    clique: IntArray | None = None  # ids of the nodes that all hear each other; then there are no other edges
+    clique: IntArray | None = None  # ids of the nodes that all send to each other; then there are no other edges
     exchange: str = "messages"  # one of EXCHANGES; an all-reduce is that of a clique
 
     # -- making -------------------------------------------------------------------------------------------------------
 
     @staticmethod
     def from_edges(n: int, senders: IntArray, receivers: IntArray, native: FloatArray | None = None) -> Graph:
-        """From edge lists in any order. An edge given twice counts once, with its native weights added."""
+        """Build from edge lists in any order. A repeated edge counts once, with its native weights added."""
         weights = np.ones(len(senders)) if native is None else native
         matrix = scipy.sparse.csr_array((weights, (receivers, senders)), shape=(n, n))
         matrix.sum_duplicates()
@@ -62,7 +62,7 @@ class Graph:
 
     @staticmethod
     def from_targets(targets: IntArray) -> Graph:
-        """From an (n, s) table: row i lists the distinct nodes that i sends to."""
+        """Build from an (n, s) table: row i lists the distinct targets of node i."""
         n, s = targets.shape
         if n * s <= SMALL and n < 2**15:
             order = np.argsort(
@@ -80,13 +80,13 @@ class Graph:
 
     @staticmethod
     def from_heard(heard: IntArray, exchange: str = "messages") -> Graph:
-        """From an (n, s) table: row i lists, ascending, the distinct nodes that i hears."""
+        """Build from an (n, s) table: row i lists, ascending, the distinct in-neighbours of node i."""
         n, s = heard.shape
         return Graph(n, np.arange(0, n * s + 1, s, dtype=_index_type(n * s)), heard.ravel(), exchange=exchange)
 
     @staticmethod
     def circulant(n: int, offsets: IntArray, native: FloatArray | None = None) -> Graph:
-        """Node i hears i + o (mod n) for every offset o; equal offsets are one edge, their native weights added."""
+        """Node i receives from i + o (mod n) for every offset o; equal offsets are one edge, with their native weights added."""
         offsets = np.asarray(offsets, dtype=np.int64) % n
         receivers = np.repeat(np.arange(n), len(offsets))
         senders = (receivers + np.tile(offsets, n)) % n
@@ -99,13 +99,13 @@ class Graph:
 
     @staticmethod
     def complete(n: int, members: IntArray | None = None, exchange: str = "messages") -> Graph:
-        """Everybody (or every member) sends to everybody else, without writing down n**2 edges."""
+        """All nodes, or all members, send to each other, without storing n**2 edges."""
         clique = np.arange(n) if members is None else np.sort(members)
         nothing = np.zeros(0, dtype=np.int32)
         return Graph(n, np.zeros(n + 1, dtype=np.int32), nothing, clique=clique, exchange=exchange)
 
     def explicit(self) -> Graph:
-        """The same graph with every edge written down."""
+        """The same graph with every edge listed."""
         if self.clique is None:
             return self
         size = len(self.clique)
@@ -128,27 +128,27 @@ class Graph:
 
     @property
     def messages(self) -> int:
-        """How many models are sent in all."""
+        """The number of messages."""
         return len(self.senders) if self.clique is None else len(self.clique) * max(len(self.clique) - 1, 0)
 
     @property
     def in_degree(self) -> IntArray:
-        """How many models each node hears.   # (n,)"""
+        """The number of models that each node receives.   # (n,)"""
         return np.diff(self.indptr).astype(np.int64) + self._clique_degree
 
     @property
     def out_degree(self) -> IntArray:
-        """How many models each node sends.   # (n,)"""
+        """The number of models that each node sends.   # (n,)"""
         return np.bincount(self.senders, minlength=self.n) + self._clique_degree
 
     @property
     def pieces(self) -> int:
-        """Into how many pieces a model is cut, each of which is a message: 1, or of an all-reduce the number of its members."""
+        """The number of pieces that a model is cut into, each of them a message: 1, or for an all-reduce the number of members."""
         return max(len(self.clique), 1) if self.exchange == "all-reduce" and self.clique is not None else 1
 
     @property
     def sent(self) -> IntArray:
-        """How many pieces each node sends. In an all-reduce each goes round twice: to be added up, and as the sum.   # (n,)"""
+        """The number of pieces that each node sends. In an all-reduce each goes round twice: while it is summed, and as the sum.   # (n,)"""
         return self.out_degree * (2 if self.exchange == "all-reduce" else 1)
 
     @property
@@ -159,18 +159,18 @@ class Graph:
         return degree
 
     def into(self, i: int) -> IntArray:
-        """The nodes that i hears, ascending."""
+        """The in-neighbours of node i, ascending."""
         if self.clique is not None:
             return self.clique[self.clique != i] if i in self.clique else self.clique[:0]
         return self.senders[self.indptr[i] : self.indptr[i + 1]]
 
     def out_of(self, i: int) -> IntArray:
-        """The nodes that hear i, ascending."""
+        """The out-neighbours of node i, ascending."""
         return self.into(i) if self.clique is not None else self.receivers[self.senders == i]
 
     @property
     def undirected(self) -> bool:
-        """Whether everybody hears exactly those who hear them."""
+        """Whether the in-neighbours of every node are its out-neighbours."""
         if self.clique is not None:
             return True
         adjacency = self._adjacency()
@@ -178,20 +178,20 @@ class Graph:
 
     @property
     def connected(self) -> bool:
-        """Whether a model of anyone can reach everyone over this graph (strongly connected)."""
+        """Whether the graph is strongly connected: a model of any node can reach every node."""
         if self.clique is not None:
             return len(self.clique) == self.n
         parts = scipy.sparse.csgraph.connected_components(self._adjacency(), connection="strong", return_labels=False)
         return bool(parts == 1)
 
     def closed_part(self) -> IntArray:
-        """The smallest set of nodes whose models never leave it, ascending; all nodes if the graph is connected."""
+        """The smallest set of nodes with no edge leaving it, ascending; all nodes if the graph is connected."""
         if self.clique is not None and len(self.clique) < self.n:
             return np.setdiff1d(np.arange(self.n), self.clique)[:1]
         if self.clique is not None:
             return self.clique
         count, part = scipy.sparse.csgraph.connected_components(self._adjacency(), connection="strong")
-        left = np.zeros(count, dtype=bool)  # the parts that a model leaves
+        left = np.zeros(count, dtype=bool)  # components with an outgoing edge
         leaving = part[self.senders] != part[self.receivers]
         left[part[self.senders[leaving]]] = True
         sizes = np.where(left, self.n + 1, np.bincount(part, minlength=count))
@@ -203,11 +203,11 @@ class Graph:
 
     @property
     def edge_keys(self) -> NDArray[np.int64]:
-        """One number per edge, receiver * n + sender, ascending: for looking edges up.   # (m,)"""
+        """One integer per edge, receiver * n + sender, ascending; for searching edges.   # (m,)"""
         return self.receivers.astype(np.int64) * self.n + self.senders
 
     def digest(self) -> str:
-        """16 hex digits that two hosts compare to know that they drew the same graph."""
+        """16 hex digits by which two hosts check that they drew the same graph."""
         h = hashlib.blake2b(f"{self.n}\0{self.clique is not None}\0".encode(), digest_size=8)
         for part in (self.indptr, self.senders, self.clique):
             if part is not None:
@@ -218,7 +218,7 @@ class Graph:
 
     def __repr__(self) -> str:
         kind = "complete, " if self.clique is not None and len(self.clique) == self.n else ""
-        return f"Graph({kind}{count(self.n, 'node')}, {count(self.messages, 'message')}, heard by each: {_span(self.in_degree)})"
+        return f"Graph({kind}{count(self.n, 'node')}, {count(self.messages, 'message')}, received by each: {_span(self.in_degree)})"
 
     def _repr_html_(self) -> str:
         return html_table(
@@ -227,7 +227,7 @@ class Graph:
                 ("nodes", f"{self.n:,}"),
                 ("messages", f"{self.messages:,}"),
                 ("sent by each node", _span(self.out_degree)),
-                ("heard by each node", _span(self.in_degree)),
+                ("received by each node", _span(self.in_degree)),
                 ("undirected", "yes" if self.undirected else "no"),
                 ("connected", "yes" if self.connected else "no"),
             ],
@@ -236,7 +236,7 @@ class Graph:
     # -- changing -----------------------------------------------------------------------------------------------------
 
     def keep(self, kept: NDArray[np.bool_]) -> Graph:
-        """Only the edges that the (m,) mask keeps."""
+        """The graph with the edges that the (m,) mask keeps."""
         before = np.concatenate([[0], np.cumsum(kept)])
         return Graph(
             self.n,
@@ -247,7 +247,7 @@ class Graph:
         )
 
     def among(self, alive: NDArray[np.bool_]) -> Graph:
-        """Only the messages whose sender and receiver are both in the (n,) mask."""
+        """The graph of the edges whose sender and receiver are both in the (n,) mask."""
         if alive.all():
             return self
         if self.clique is not None:

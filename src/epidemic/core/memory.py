@@ -1,4 +1,4 @@
-"""How much memory there is, and sizes that cannot fit into it: said before anything is allocated."""
+"""The available memory, and refusal of sizes that cannot fit, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from epidemic.core.formatting import size
 
 
 def machine_memory() -> int | None:
-    """Bytes that this process can have at most; None where nobody says."""
+    """The bytes available to this process; None if unknown."""
     found = []
     try:
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -25,7 +25,7 @@ def machine_memory() -> int | None:
 
 
 def require_memory(what: str, needed: int, fix: str, available: int | None = None) -> None:
-    """Refuse what needs more bytes than there are: on this machine, or `available` ones."""
+    """Raise BadInput if something needs more bytes than available on this machine, or than `available`."""
     available = machine_memory() if available is None else available
     if available is not None and needed > available:
         raise BadInput(f"{what} would take {size(needed)} of memory; there are {size(available)}: {fix}")

@@ -1,11 +1,11 @@
-"""Keyed randomness: every draw is a function of (seed, purpose, index), never of what was drawn before.
+"""Keyed randomness: every draw is a function of (seed, purpose, index), never of earlier draws.
 
-`Streams(seed)` is all the randomness of one run. `streams("topology", 7)` is the stream for round 7's graph: whoever
-asks, on whatever host, in whatever order, gets the same numbers. The generator is Philox4x64-10 (Salmon et al., SC 2011),
-a counter-based function that NumPy ships; its 128-bit key is a hash of seed, purpose and index.
+`Streams(seed)` holds all randomness of one run. `streams("topology", 7)` is the stream for round 7's graph: the same numbers on every host and in any
+order of calls. The generator is Philox4x64-10 (Salmon et al., SC 2011), a counter-based function that NumPy ships; its 128-bit key is a hash of seed,
+purpose and index.
 
-Hosts must agree on what is drawn, so everything below is mapped from raw Philox words by code of this file and does
-not change when NumPy changes its distributions. A golden test pins it.
+Hosts must agree on what is drawn, so everything below is computed from raw Philox words by code of this file and does not change when NumPy changes its
+distributions. A golden test pins it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from epidemic.core.errors import require_int
 
 IntArray = NDArray[np.integer[Any]]
 
-_DOMAIN = b"epidemic/1"  # a new number here would change every draw of every run
+_DOMAIN = b"epidemic/1"  # another value would change every draw of every run
 
 
 @dataclass(frozen=True)
 class Streams:
-    """All the randomness of one run: `streams("topology", 3)` is the stream for that purpose and round, always the same.
+    """All randomness of one run: `streams("topology", 3)` is the stream for that purpose and round, always the same.
 
     Example:
         >>> ep.Streams(1)("mine", 0).uniforms(4)   # (4,)
@@ -36,13 +36,13 @@ class Streams:
 
     seed: int
     part: int = 0
-    """Where parts of the models go separate ways, the part that it is for; the first has the run's own streams."""
+    """For models whose parts go separate ways, the part that this is for; part 0 has the run's own streams."""
 
     def __post_init__(self) -> None:
         require_int("seed", self.seed, 0, 2**63 - 1)
 
     def of_part(self, part: int) -> Streams:
-        """The same for another part of the models, independent of this one."""
+        """Independent streams for another part of the models."""
         return Streams(self.seed, part)
 
     def __call__(self, purpose: str, *index: int) -> Stream:
@@ -50,9 +50,9 @@ class Streams:
         return Stream(self.key(purpose, *index))
 
     def generator(self, purpose: str, *index: int) -> np.random.Generator:
-        """NumPy's generator for a purpose and an index, the same on every host and platform with the same version of NumPy.
+        """A NumPy generator for a purpose and an index, the same on every host and platform with the same version of NumPy.
 
-        For a topology of your own: it has `choice`, `integers`, `permutation`, `random` and all else that NumPy has.
+        For topologies of your own: it has `choice`, `integers`, `permutation`, `random` and the rest of NumPy's generator.
 
         Example:
             >>> ep.Streams(1).generator("topology", 7).choice(96, size=3, replace=False)
@@ -64,7 +64,7 @@ class Streams:
         return int.from_bytes(self._hashed(purpose, *index).digest(), "little")
 
     def keys(self, purpose: str, *index: int, last: Iterable[int]) -> list[int]:
-        """`key(purpose, *index, i)` for each i of `last`, in half the time: what they have in common is hashed once."""
+        """`key(purpose, *index, i)` for each i of `last`, in half the time: the common part is hashed once."""
         begun, found = self._hashed(purpose, *index), []
         for i in last:
             one = begun.copy()
@@ -79,7 +79,7 @@ class Streams:
 
 
 class _Key(np.random.bit_generator.ISeedSequence):
-    """The key itself as what NumPy takes it from: `Philox(key=...)` asks the system for entropy first, and throws it away."""
+    """A key in the form of a seed sequence: `Philox(key=...)` would read and discard system entropy."""
 
     def __init__(self, key: int) -> None:
         self._words = np.frombuffer(key.to_bytes(16, "little"), "<u8").astype(np.uint64)
@@ -90,7 +90,7 @@ class _Key(np.random.bit_generator.ISeedSequence):
 
 
 class Stream:
-    """Numbers drawn one after the other from one Philox key."""
+    """A stream of numbers drawn one after the other from one Philox key."""
 
     def __init__(self, key: int) -> None:
         self._philox = np.random.Philox(_Key(key))  # type: ignore[arg-type]  # documented, not in the stubs
@@ -100,7 +100,7 @@ class Stream:
         return np.asarray(self._philox.random_raw(size), dtype=np.uint64)
 
     def uniforms(self, *shape: int) -> NDArray[np.float64]:
-        """Numbers on the grid k / 2**53 in [0, 1)."""
+        """Floats on the grid k / 2**53 in [0, 1)."""
         words = self.words(math.prod(shape))
         words >>= np.uint64(11)
         u = words.astype(np.float64)
@@ -108,7 +108,7 @@ class Stream:
         return u.reshape(shape)
 
     def integers(self, high: int, *shape: int) -> IntArray:
-        """Whole numbers in [0, high), each off its fair share by less than high / 2**53; 32-bit where that is enough."""
+        """Integers in [0, high), each with a probability within high / 2**53 of uniform; 32-bit if that suffices."""
         u = self.uniforms(*shape)
         u *= high
         return u.astype(np.int32 if high < 2**31 else np.int64)  # the former is 18 times faster
@@ -145,9 +145,8 @@ def words_of(keys: Sequence[int], size: int) -> NDArray[np.uint64]:
 def distinct(stream: Stream, rows: int, population: int, size: int) -> IntArray:
     """For each row, `size` distinct numbers of 0..population-1, every subset equally likely.   # (rows, size), sorted
 
-    Draws with replacement, and draws again only as many as repeat a number of their row. Taking the first `size`
-    different values of an endless uniform sequence is exactly uniform, and never more are drawn than are missing.
-    Time and memory are proportional to rows * size; more than half of the population is drawn as its complement.
+    Draws with replacement, and redraws only what repeats within a row. The first `size` different values of an endless uniform sequence are exactly uniform,
+    and no more are drawn than are missing. Time and memory are proportional to rows * size; more than half of the population is drawn as its complement.
     """
     if size > population - size:
         left_out = distinct(stream, rows, population, population - size)
@@ -157,7 +156,7 @@ def distinct(stream: Stream, rows: int, population: int, size: int) -> IntArray:
     drawn = stream.integers(population, rows, size)
     drawn.sort(axis=1)
     flat = drawn.ravel()
-    same = np.flatnonzero(flat[1:] == flat[:-1])  # a number equal to its predecessor, in its row or the one before
+    same = np.flatnonzero(flat[1:] == flat[:-1])  # equal to its predecessor, in its row or the one before
     repeated = _without_repetitions(same[(same + 1) % size != 0] // size) if size else same
     if repeated.size:
         drawn[repeated] = _complete(stream, drawn[repeated], population)
@@ -165,7 +164,7 @@ def distinct(stream: Stream, rows: int, population: int, size: int) -> IntArray:
 
 
 def _complete(stream: Stream, drawn: IntArray, population: int) -> IntArray:
-    """Replace the repetitions within each sorted row by fresh draws until all are distinct."""
+    """Replace the repetitions within each sorted row by new draws until all are distinct."""
     rows, size = drawn.shape
     keys = _without_repetitions((drawn + population * np.arange(rows)[:, None]).ravel())  # one number per (row, value)
     while keys.size < rows * size:
@@ -179,7 +178,7 @@ def _complete(stream: Stream, drawn: IntArray, population: int) -> IntArray:
 
 
 def _without_repetitions(ascending: IntArray) -> IntArray:
-    """Each number once. What `np.unique` does, which for a few numbers spends ten times as long on other things."""
+    """Each number once, like `np.unique`, which is ten times slower for a few numbers."""
     first = np.ones(ascending.size, dtype=bool)
     np.not_equal(ascending[1:], ascending[:-1], out=first[1:])
     return ascending[first]

@@ -1,19 +1,18 @@
-"""Worker threads, each with a single thread inside PyTorch, so that results do not depend on how many there are.
+"""Worker threads, each with a single thread inside PyTorch, so that results do not depend on their number.
 
-A deployed node, with one model to work on, has one worker with several threads inside PyTorch instead.
+A deployed node, with one model, has one worker with several threads inside PyTorch instead.
 
-Work is cut into pieces in a way that does not know the number of workers; a piece is computed by one thread: a worker's, or, where
-there is little to do, that of whoever asks, with as many threads inside PyTorch as a worker has.
+Work is cut into pieces independently of the number of workers. One thread computes a piece: a worker, or for little work the caller, with as many threads
+inside PyTorch as a worker.
 """
 
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,19 +20,19 @@ import torch.distributed as dist
 from epidemic.core.errors import require_int
 
 SMALL = 2_000_000
-"""Work of fewer multiplications is done where it is asked for: to wake a thread and to share Python's lock with it takes longer."""
+"""Work of fewer multiplications is done in the caller's thread: waking another one takes longer."""
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 
 def ranks_here() -> int:
-    """How many ranks of the simulation share this machine; 1 in a process of its own."""
+    """The number of ranks of the simulation on this machine; 1 without ranks."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if several() else 1
 
 
 def several() -> bool:
-    """Whether this process is one of several ranks that have met."""
+    """Whether this process is one of several connected ranks."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
@@ -47,22 +46,11 @@ def available_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def process_context(module: str) -> Any:
-    """How processes are started: forked from one that has imported this module, all of PyTorch with it, and has no threads.
-
-    So PyTorch is imported once for all of them. That one process is kept for the next ones, with the environment that it was started with.
-    """
-    if not hasattr(os, "fork"):
-        return multiprocessing.get_context("spawn")
-    multiprocessing.set_forkserver_preload([module])
-    return multiprocessing.get_context("forkserver")
-
-
 class Workers:
     """A pool of worker threads, each with its own number of threads inside PyTorch."""
 
     def __init__(self, threads: int = 0, *, inside: int = 1) -> None:
-        """`threads` workers, 0 means one per core; each with so many threads `inside` PyTorch."""
+        """Start `threads` workers, 0 for one per core, each with `inside` threads inside PyTorch."""
         require_int("runtime.threads", threads, 0, 4096)
         self.threads = threads or available_threads()
         self.inside = inside
@@ -71,9 +59,9 @@ class Workers:
         self._pool = ThreadPoolExecutor(self.threads, "epidemic", initializer=torch.set_num_threads, initargs=(inside,))
 
     def map(self, work: Callable[[A], B], pieces: Sequence[A], *, size: float = math.inf) -> list[B]:
-        """`work` on every piece; results in order. `size`: about how many multiplications all pieces take together.
+        """Apply `work` to every piece; results in order. `size`: about how many multiplications all pieces take together.
 
-        Where a piece is worked on has no influence on its result.
+        The thread that computes a piece has no influence on its result.
         """
         if self.threads > 1 and len(pieces) > 1 and size >= SMALL:
             return list(self._pool.map(work, pieces))
@@ -88,11 +76,11 @@ class Workers:
                 torch.set_num_threads(found)
 
     def close(self) -> None:
-        """End the threads, and give PyTorch its own back."""
+        """Stop the threads, and restore PyTorch's own."""
         self._pool.shutdown()
         torch.set_num_threads(self._before)
 
 
 def blocks(size: int, at_most: int) -> list[slice]:
-    """0..size cut into slices of equal length, the last one shorter."""
+    """Cut 0..size into slices of equal length, the last one shorter."""
     return [slice(start, min(start + at_most, size)) for start in range(0, size, at_most)]

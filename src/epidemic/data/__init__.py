@@ -1,4 +1,4 @@
-"""Data: where samples come from, by kind, and how they are divided among the nodes.
+"""Data: sources of samples, by kind, and partitions among the nodes.
 
 May be imported by: `experiment/`, `runtime/` and everything above them. Nothing here downloads anything unless `epidemic data fetch` asks for it.
 To add a source: a frozen Struct derived from `Source` with `read`, in a file of its own; list it in this file. A partition: a Struct derived from
@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from epidemic.data.base import Dataset, Samples, Source, prepared, stratified
 from epidemic.data.cifar import CIFAR10
-from epidemic.data.embedded_sets import Digits, Fashion
 from epidemic.data.femnist import FEMNIST
-from epidemic.data.idx import MNIST, FashionMNIST
+from epidemic.data.idx import MNIST, Digits, Fashion, FashionMNIST
 from epidemic.data.image_tables import ImageTable
 from epidemic.data.images import ImageFolder
-from epidemic.data.own import Arrays, PythonData, as_dataset
+from epidemic.data.own import Arrays, PythonData, SampleSet, as_dataset
 from epidemic.data.partition import IID, PARTITIONS, Dirichlet, DirichletHsu, Explicit, Natural, Partition, Shards
-from epidemic.data.sample_sets import SampleSet
 from epidemic.data.synthetic import Synthetic
 from epidemic.data.tables import Table
 

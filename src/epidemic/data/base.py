@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from epidemic.core.errors import BadInput, require_real
 from epidemic.core.rng import Streams
+from epidemic.core.settings import Settings
 from epidemic.data.cache import Array as Array
 from epidemic.data.cache import Origin, Stored, remembered
 
@@ -31,7 +32,7 @@ class Samples:
 
     inputs: Array  # (N, ...) bytes or floats
     targets: Array  # (N,) class numbers, (N, ...) floats, or (N, ...) whole numbers (masks, token ids)
-    groups: Array | None = None  # (N,) who produced the sample (the writer), numbered from 0
+    groups: Array | None = None  # (N,) the producer of each sample (the writer), numbered from 0
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -54,6 +55,7 @@ class Dataset:
     validation: Samples | None = None
     note: str = ""  # what should be known wherever a result from it is shown
     features: tuple[str, ...] = ()  # the names of the inputs, where they have some (the columns of a table)
+    scales: tuple[tuple[float, float], ...] = ()  # mean and deviation that each feature was scaled by, where it was
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -62,17 +64,24 @@ class Dataset:
 
     @property
     def evaluated(self) -> Samples:
-        """What is evaluated while training: the validation samples if some were set aside, else the test samples."""
+        """The samples evaluated during training: the validation samples if there are any, otherwise the test samples."""
         return self.test if self.validation is None else self.validation
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+KnownSize = tuple[tuple[int, ...], int, int, int]
+"""Input shape, classes, and about how many samples for training and testing."""
+
+
+class Source(Settings, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
     """Where data comes from; the fields are its configuration."""
 
     about: ClassVar[str] = ""
-    natural_partition: ClassVar[bool] = False
+    built_in: ClassVar[bool] = False
+    """Whether nothing has to be fetched or found."""
+    size: ClassVar[KnownSize | None] = None
+    """Of data that need not be there to plan a run; None: it must be there."""
     common: ClassVar[tuple[str, ...]] = ()
-    """Settings that deployed nodes must share even where each has data of its own."""
+    """Settings that deployed nodes must share even if each has its own data."""
 
     path: str | None = None
     """File or directory of the data, where it needs one."""
@@ -83,7 +92,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid
         require_real("data.validation", self.validation, 0, 0.9)
 
     def load(self) -> Dataset:
-        """Read, check, and set the validation samples aside; what had to be decoded comes from the cache next time."""
+        """Read and check the data, and split off the validation samples; decoded data comes from the cache the next time."""
         if self.validation == 0:
             return self._remembered(lambda: prepared(self.read(), 0.0))
         # Set aside from a copy without validation samples, so that another share needs no decoding.
@@ -91,7 +100,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid
         return self._remembered(lambda: prepared(whole.load(), self.validation))
 
     def read(self) -> Dataset:
-        """Read and decode what is stored, without the cache. Each kind of data implements this."""
+        """Read and decode the data, without the cache. Each kind of source implements this."""
         raise NotImplementedError
 
     def differs_by_place(self) -> str | None:
@@ -99,7 +108,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid
         return None
 
     def files(self) -> list[Path]:
-        """All files that `read` reads, and folders whose names matter, if decoding them is worth a place in the cache."""
+        """All files that `read` reads, and folders whose names matter, if decoding is slow enough for the cache."""
         return []
 
     def _remembered(self, make: Callable[[], Dataset]) -> Dataset:
@@ -139,7 +148,7 @@ def _pack(data: Dataset, about: dict[str, Any]) -> Stored:
         if array is not None
     }
     rest = {"classes": data.classes, "scale": data.scale, "shift": data.shift, "note": data.note}
-    rest["features"] = data.features
+    rest |= {"features": data.features, "scales": data.scales}
     return Stored(arrays, {**about, **rest})
 
 
@@ -152,7 +161,7 @@ def _unpack(stored: Stored) -> Dataset:
     validation = samples("validation") if "validation.inputs" in stored.arrays else None
     return Dataset(
         samples("train"), samples("test"), tuple(about["classes"]), about["scale"], about["shift"], validation, about["note"],
-        tuple(about.get("features", ())),
+        tuple(about.get("features", ())), tuple(tuple(scale) for scale in about.get("scales", ())),
     )  # fmt: skip
 
 
@@ -225,7 +234,7 @@ def data_home() -> Path:
 
 
 def find_directory(path: str | None, name: str, *usual: Path) -> Path:
-    """The given path, or the first usual place that exists."""
+    """The given path, or the first usual location that exists."""
     if path is not None:
         if not Path(path).exists():
             raise BadInput(f"data.path = {path!r} does not exist")
@@ -234,8 +243,10 @@ def find_directory(path: str | None, name: str, *usual: Path) -> Path:
     for place in places:
         if place.exists():
             return place
-    how = f"run 'epidemic data fetch {name}' or " if name in ("mnist", "fashion-mnist", "cifar10") else ""
-    raise BadInput(f"{name} is not in {' or '.join(map(str, places))}; {how}set data.path to where it is")
+    from epidemic.data.fetch import DOWNLOADS  # it uses this file
+
+    how = f"run 'epidemic data fetch {name}' or " if name in DOWNLOADS else ""
+    raise BadInput(f"{name} is not in {' or '.join(map(str, places))}; {how}set data.path to its location")
 
 
 def scaled_bytes() -> tuple[float, float]:

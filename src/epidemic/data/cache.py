@@ -1,11 +1,10 @@
-"""Decoded data, kept on disk: decoded once, checked and memory-mapped ever after, so that processes share its pages.
+"""A cache of decoded data on disk: decoded once, then checked and memory-mapped, so that processes share its pages.
 
-An entry is one safetensors file: arrays behind a JSON header, which also holds a BLAKE3 digest of everything else. It is
-named after what is read and how, and holds the state of the files that it was made from: when they change, it is
-replaced. Entries are written beside and renamed, never changed in place, so nobody reads half of one. They are not
-forced to the disk: what a power cut leaves behind, the digest notices.
+An entry is one safetensors file: arrays behind a JSON header, which also holds a BLAKE3 digest of everything else. Its name follows from what is read and
+how; it stores the state of its source files and is replaced when they change. Entries are written under another name and renamed, never changed in place,
+so no half-written one is read. They are not flushed to the disk: the digest detects damage after a power cut.
 
-A cache never fails a run. Where it cannot be used, data is decoded as if there were none.
+The cache never fails a run. If it cannot be used, data is decoded without it.
 """
 
 from __future__ import annotations
@@ -25,19 +24,16 @@ from typing import Any
 import msgspec
 import numpy as np
 from blake3 import blake3
+from filelock import FileLock
 from numpy.typing import NDArray
 
-from epidemic.core.reading import tell
-
-try:
-    import fcntl
-except ImportError:  # Windows: processes that start at once all decode, and the last rename wins
-    fcntl = None  # type: ignore[assignment]
+from epidemic.core.locks import taken
+from epidemic.core.progress import tell
 
 FORMAT = 1
-"""To be raised whenever the same files are decoded to something else than before, or are kept in another way."""
+"""To be increased whenever the same files are decoded differently, or stored differently."""
 SETTLED = 2.0
-"""Seconds after which a change of a file surely gives it another time stamp, on every file system."""
+"""Seconds after which a change of a file has another time stamp on every file system."""
 PATIENCE = 600.0
 """Seconds to wait for another process that decodes the same; it may have been stopped."""
 ALIGNED = 64
@@ -58,7 +54,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Origin:
-    """What an entry of the cache was decoded from: settings, place and source files."""
+    """The source of a cache entry: settings, path and files."""
 
     settings: dict[str, Any]  # the kind of data and everything else that is set, apart from where it is
     place: str
@@ -66,7 +62,7 @@ class Origin:
 
     @property
     def name(self) -> str:
-        """The same for the same place, settings and decoder, whatever the files hold now."""
+        """The name of the entry: the same for the same path, settings and decoder, whatever the files contain now."""
         fixed = [FORMAT, _decoder(), self.settings, self.place]
         return f"{self.settings['kind']}-{blake3(msgspec.json.encode(fixed, order='sorted')).hexdigest(16)}"
 
@@ -89,7 +85,7 @@ class Origin:
 
 
 def _decoder() -> str:
-    """Pillow's version and that of the library that decodes its JPEGs: others may give slightly different pixels."""
+    """Pillow's version and that of its JPEG library: others may give slightly different pixels."""
     try:
         import PIL
         from PIL import features
@@ -116,10 +112,10 @@ def cache_home() -> Path | None:
 
 
 def remembered(origin: Origin, make: Callable[[], Stored]) -> Stored:
-    """What `make` gives, from the cache if it is there and sound; made by one process for all that start at once.
+    """The result of `make`, from the cache if a valid entry exists; one process computes it for all that start at once.
 
-    Arrays from the cache are memory-mapped copy-on-write: pages that are only read are shared with every process that
-    reads them, and a write (PyTorch asks for writable arrays) stays in the process.
+    Arrays from the cache are memory-mapped copy-on-write: pages that are only read are shared with every process that reads them, and a write (PyTorch asks for
+    writable arrays) stays in the process.
     """
     home = cache_home()
     state = None if home is None else origin.state()
@@ -130,7 +126,7 @@ def remembered(origin: Origin, make: Callable[[], Stored]) -> Stored:
     if found is not None:
         return found
     with _alone(path, origin.place):
-        found = _look(path, state)  # somebody else may have made it while we waited
+        found = _look(path, state)  # another process may have made it meanwhile
         if found is not None:
             return found
         made = make()
@@ -143,7 +139,7 @@ def remembered(origin: Origin, make: Callable[[], Stored]) -> Stored:
 
 
 def _look(path: Path, state: str) -> Stored | None:
-    """The entry, if it is there, sound, and made from the files as they are."""
+    """The entry, if it exists, is valid, and was made from the current files."""
     try:
         header, whole = _read(path)
         start, described = _data_start(whole), header.pop("__metadata__")
@@ -211,7 +207,7 @@ def _data_start(whole: Array) -> int:
 
 
 def _digest(header: dict[str, Any], blocks: Sequence[Array]) -> str:
-    """Of everything but the digest itself."""
+    """A digest of everything except the digest itself."""
     digest = blake3(msgspec.json.encode(header, order="sorted"))
     for block in blocks:
         digest.update(block.data)
@@ -225,35 +221,30 @@ def _view(data: Array, tensor: dict[str, Any]) -> Array:
 
 @contextmanager
 def _alone(path: Path, place: str) -> Iterator[None]:
-    """Wait until no other process makes this entry; without the others' help (no locks here) just go on."""
-    lock = path.with_suffix(".lock")
+    """Wait until no other process makes this entry; continue without waiting if locks are unavailable."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file = lock.open("ab")
+        lock = _locked(path.with_suffix(".lock"), place)
     except OSError:
-        yield  # nothing can be kept either, which is said then
-        return
-    with file:  # closing it, or dying, lets go of the lock
-        if fcntl is not None and _locked(file.fileno(), place):
-            for left in path.parent.glob(f"{path.name}.*.part"):  # by a process that was killed
-                with suppress(OSError):
-                    left.unlink()
+        lock = None  # nothing can be kept either, which is said then
+    try:
+        for left in path.parent.glob(f"{path.name}.*.part") if lock is not None else ():  # by a process that was killed
+            with suppress(OSError):
+                left.unlink()
         yield
+    finally:
+        if lock is not None:
+            lock.release()
 
 
-def _locked(file: int, place: str) -> bool:
+def _locked(path: Path, place: str) -> FileLock | None:
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            tell(f"{place} (another process decodes it)", 0, None)
-            time.sleep(0.1)
-        except OSError:  # a file system without locks
-            return False
-        else:
-            return True
-    return False
+        if (lock := taken(path)) is not None:
+            return lock
+        tell(f"{place} (another process decodes it)", 0, None)
+        time.sleep(0.1)
+    return None
 
 
 # -- all of them ------------------------------------------------------------------------------------------------------
@@ -271,7 +262,7 @@ class CacheEntry:
 
 
 def entries(home: Path) -> list[CacheEntry]:
-    """What is in the cache, by name; the content is not checked."""
+    """The entries of the cache by name; their content is not checked."""
     found = []
     for path in sorted(home.glob("*" + SUFFIX)):
         try:
@@ -295,7 +286,7 @@ def clear(home: Path) -> int:
     freed = 0
     for pattern in ("*" + SUFFIX, f"*{SUFFIX}.*.part", "*.lock"):
         for path in home.glob(pattern):
-            with suppress(FileNotFoundError):  # replaced or removed by somebody else just now
+            with suppress(FileNotFoundError):  # replaced or removed by another process
                 size = path.stat().st_size
                 path.unlink()
                 freed += size

@@ -18,8 +18,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from epidemic.core.errors import BadInput
-from epidemic.data.base import Array, Dataset, Samples, Source, find_directory, scaled_bytes
-from epidemic.data.parquet import read_pictures
+from epidemic.data.base import Array, Dataset, KnownSize, Samples, Source, find_directory, scaled_bytes
+from epidemic.data.image_tables import read_pictures
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 TRAIN = [f"data_batch_{i}" for i in range(1, 6)]
@@ -44,6 +44,7 @@ class CIFAR10(Source, frozen=True, tag="cifar10"):
     """60,000 colour pictures of 32 x 32 pixels in ten classes."""
 
     about: ClassVar[str] = "60,000 colour pictures of 32 x 32 pixels (official archives or Hugging Face parquet)"
+    size: ClassVar[KnownSize | None] = (3, 32, 32), 10, 50_000, 10_000
 
     def files(self) -> list[Path]:
         return _found(find_directory(self.path, "cifar10")).files
@@ -54,14 +55,14 @@ class CIFAR10(Source, frozen=True, tag="cifar10"):
 
 
 class _Form(NamedTuple):
-    """One of the forms that CIFAR-10 comes in: its files, and how to read them."""
+    """One of the forms of CIFAR-10: its files, and how to read them."""
 
     files: list[Path]
     read: Callable[[], tuple[Samples, Samples, str]]  # the last is what should be known about it
 
 
 def _found(place: Path) -> _Form:
-    """Whatever of the known forms is at the place."""
+    """The form that is at the given path."""
     if place.is_file():
         return _parquet_form(place.parent) if place.suffix == ".parquet" else _archive_form(place)
     for name in ARCHIVES:

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from epidemic.core.errors import BadInput
-from epidemic.core.reading import tell
-from epidemic.data.base import Dataset, Samples, Source, find_directory
+from epidemic.core.progress import tell
+from epidemic.data.base import Dataset, KnownSize, Samples, Source, find_directory
 
 CLASSES = (*string.digits, *string.ascii_uppercase, *string.ascii_lowercase)
 
@@ -32,7 +32,7 @@ class FEMNIST(Source, frozen=True, tag="femnist"):
     about: ClassVar[str] = (
         "handwritten characters of 62 classes by writer, 28 x 28 pixels (LEAF JSON in train/ and test/)"
     )
-    natural_partition: ClassVar[bool] = True
+    size: ClassVar[KnownSize | None] = (1, 28, 28), 62, 720_000, 80_000
 
     def files(self) -> list[Path]:
         root = find_directory(self.path, "femnist")

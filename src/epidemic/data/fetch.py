@@ -1,4 +1,4 @@
-"""Downloading: only when asked, checked, resumed, and never a half file in place."""
+"""Downloads: only on request, checked, resumed, and never half-complete under the final name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epidemic.core.errors import BadInput, RunFailed, suggestion
-from epidemic.core.reading import Progress
+from epidemic.core.progress import Progress
 from epidemic.data.cifar import ARCHIVES
 
 BLOCK = 1 << 16
@@ -61,7 +61,7 @@ DOWNLOADS: dict[str, tuple[Download, ...]] = {
 
 
 def downloads(name: str) -> tuple[Download, ...]:
-    """The files of a data set."""
+    """The files of a data set to download."""
     if name not in DOWNLOADS:
         raise BadInput(f"{name!r} cannot be fetched{suggestion(name, DOWNLOADS)}")
     return DOWNLOADS[name]
@@ -87,7 +87,7 @@ def fetch(download: Download, directory: Path, progress: Progress) -> bool:
 
 
 def _receive(download: Download, part: Path, progress: Progress) -> None:
-    """Bring `part` to its full length, going on where it ends."""
+    """Complete the file `part`, continuing at its current length."""
     start = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(download.url, headers={"Range": f"bytes={start}-"} if start else {})  # noqa: S310
     try:
@@ -103,7 +103,7 @@ def _receive(download: Download, part: Path, progress: Progress) -> None:
                     progress(download.name, done, total)
         if total is not None and done < total:
             raise RunFailed(
-                f"{download.url} broke off after {done} of {total} bytes; run the same command again to go on"
+                f"{download.url} broke off after {done} of {total} bytes; run the same command again to continue"
             )
     except urllib.error.HTTPError as problem:
         if problem.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and start:
@@ -111,7 +111,9 @@ def _receive(download: Download, part: Path, progress: Progress) -> None:
         raise RunFailed(f"{download.url} answered {problem.code} {problem.reason}") from None
     except (OSError, http.client.HTTPException) as problem:
         reason = getattr(problem, "reason", problem)
-        raise RunFailed(f"{download.url} cannot be fetched ({reason}); run the same command again to go on") from None
+        raise RunFailed(
+            f"{download.url} cannot be fetched ({reason}); run the same command again to continue"
+        ) from None
 
 
 def _md5(path: Path) -> str:

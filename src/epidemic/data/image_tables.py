@@ -2,17 +2,121 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 
-from epidemic.core.errors import BadInput, suggestion
-from epidemic.data.base import Dataset, Samples, find_directory, scaled_bytes, stratified
-from epidemic.data.images import check_channels, need
+from epidemic.core.errors import BadInput, plain, suggestion
+from epidemic.core.progress import tell
+from epidemic.data.base import Array, Dataset, Samples, find_directory, scaled_bytes, stratified
+from epidemic.data.images import check_channels, decode_image, need, picture_size
 from epidemic.data.labels import Labelled, check_names, numbered
-from epidemic.data.parquet import opened, read_pictures
+
+# -- Pictures in Parquet files: a column of encoded pictures and one of labels, decoded on all cores -----------------
+
+
+BATCH = 2000
+BLOCK = 250
+"""Pictures that one thread decodes at a time."""
+
+
+class Pictures(NamedTuple):
+    """All pictures of some files, and their labels as they are written there."""
+
+    pixels: Array  # (N, channels, height, width) bytes
+    labels: Array  # (N,)
+    first: bytes  # the first picture, still encoded
+
+
+def opened(path: Path) -> Any:
+    """Open a Parquet file; only its metadata is read."""
+    parquet = need("pyarrow.parquet", "Parquet files")
+    try:
+        return parquet.ParquetFile(path)
+    except Exception as problem:
+        raise BadInput(f"{path} is not a readable Parquet file ({plain(' '.join(str(problem).split()))})") from None
+
+
+def read_pictures(
+    paths: Sequence[Path], image: str, label: str, *, channels: int, size: tuple[int, int] | None = None
+) -> Pictures:
+    """The images and labels of these files, in order.
+
+    Args:
+        paths: The files.
+        image: The column of the images: bytes, or a struct that has some.
+        label: The column of the labels.
+        channels: 3 for colour, 1 for greyscale.
+        size: Height and width of all images; None: those of the first one.
+    """
+    files = [opened(path) for path in paths]
+    total = sum(file.metadata.num_rows for file in files)
+    if total == 0:
+        raise BadInput(f"{paths[0]} has no rows")
+    pixels: Array | None = None
+    labels, first, done = [], b"", 0
+    with ThreadPoolExecutor() as pool:
+        for file, path in zip(files, paths, strict=True):
+            row = 1
+            for batch in _batches(file, path, [image, label]):
+                tell(f"{path.parent}, pictures", done, total)
+                encoded = _encoded(batch.column(0), image, path, row)
+                if pixels is None:
+                    first = encoded[0]
+                    size = picture_size(first, f"{path}: row 1") if size is None else size
+                    pixels = np.empty((total, channels, *size), dtype=np.uint8)
+                assert size is not None
+                blocks = [(row + i, encoded[i : i + BLOCK]) for i in range(0, len(encoded), BLOCK)]
+                decode = partial(_decoded, path=path, size=size, channels=channels)
+                for (at, _), found in zip(blocks, pool.map(decode, blocks), strict=True):
+                    begin = done + at - row
+                    pixels[begin : begin + len(found)] = found
+                labels.append(_labels(batch.column(1), label, path))
+                done, row = done + len(encoded), row + len(encoded)
+    assert pixels is not None
+    return Pictures(pixels, np.concatenate(labels), first)
+
+
+def _batches(file: Any, path: Path, columns: list[str]) -> Iterator[Any]:
+    for name in columns:
+        if name not in file.schema_arrow.names:
+            raise BadInput(f"{path} has no column {name!r}{suggestion(name, file.schema_arrow.names)}")
+    try:
+        for batch in file.iter_batches(BATCH, columns=columns):
+            if batch.num_rows:
+                yield batch.select(columns)
+    except OSError as problem:
+        raise BadInput(f"{path} is damaged ({plain(' '.join(str(problem).split()))})") from None
+
+
+def _encoded(column: Any, name: str, path: Path, row: int) -> list[bytes]:
+    """The pictures of a batch that begins with this row of the file."""
+    found = (column.field("bytes") if hasattr(column, "field") else column).to_pylist()
+    if None in found:
+        raise BadInput(
+            f"{path}: row {row + found.index(None)} has no picture in column {name!r} (a path alone is not enough)"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _decoded(block: tuple[int, list[bytes]], path: Path, size: tuple[int, int], channels: int) -> Array:
+    row, encoded = block
+    return np.stack([decode_image(one, size, channels, f"{path}: row {row + i}") for i, one in enumerate(encoded)])
+
+
+def _labels(column: Any, name: str, path: Path) -> Array:
+    if column.null_count:
+        raise BadInput(f"{path}: column {name!r} has rows without a label; leave them out")
+    values = np.array(column.to_pylist())
+    if values.dtype.kind not in "biuU" or values.ndim != 1:
+        raise BadInput(f"{path}: column {name!r} holds no labels but {column.type}; set data.label to the right column")
+    return values
+
 
 SPLITS = ("train", "test", "validation")
 
@@ -28,7 +132,7 @@ class ImageTable(Labelled, frozen=True, tag="image-table"):
     )
 
     channels: int = 3
-    """3 for colour, 1 for grey."""
+    """3 for colour, 1 for greyscale."""
     image: str | None = None
     """The column of the pictures; not set: the one that holds pictures."""
     label: str | None = None
@@ -63,7 +167,7 @@ class ImageTable(Labelled, frozen=True, tag="image-table"):
         return Dataset(Samples(train, train_y), Samples(test, test_y), found.classes, *scaled_bytes(), note=note)
 
     def _splits(self) -> dict[str, list[Path]]:
-        """The files of each split; what is used is what is returned."""
+        """The files of each split that is used."""
         place = find_directory(self.path, "image-table")
         if place.is_file():
             if place.suffix.lower() != ".parquet":
@@ -82,7 +186,7 @@ class ImageTable(Labelled, frozen=True, tag="image-table"):
         )
 
     def _columns(self, path: Path) -> _Columns:
-        """Which columns hold what, as the settings, the metadata and the types of the first file say."""
+        """The columns of inputs and labels, by the settings, the metadata and the types of the first file."""
         schema = opened(path).schema_arrow
         features = _features(schema.metadata or {})
         there = [str(name) for name in schema.names]
@@ -110,7 +214,7 @@ class _Columns(NamedTuple):
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict[str, Any]:
-    """What Hugging Face's metadata says of each column; empty if there is none."""
+    """Hugging Face's metadata for each column; empty if there is none."""
     try:
         found = msgspec.json.decode(metadata.get(b"huggingface", b"{}"))["info"]["features"]
     except (msgspec.MsgspecError, KeyError, TypeError, RecursionError):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from epidemic.core.errors import BadInput, plain, require_choice, require_int
-from epidemic.core.reading import tell
+from epidemic.core.progress import tell
 from epidemic.data.base import Array, Dataset, Samples, find_directory, scaled_bytes, stratified
 from epidemic.data.labels import Labelled, shown
 
@@ -30,7 +30,7 @@ def need(module: str, what: str, extra: str = "images") -> Any:
 
 
 def decode_image(encoded: bytes, size: tuple[int, int], channels: int, where: str) -> Array:
-    """The pixels of an encoded picture of the given (height, width); `where` it is, for messages.   # (channels, height, width) bytes"""
+    """Decode an image to (height, width); `where` names it in messages.   # (channels, height, width) bytes"""
     image = need("PIL.Image", "Pictures")
     try:
         with image.open(io.BytesIO(encoded)) as picture:
@@ -61,7 +61,7 @@ def _broken(where: str, problem: Exception) -> BadInput:
 
 
 def check_channels(channels: int) -> None:
-    """Refuse anything but grey and colour."""
+    """Raise BadInput unless the channels are 1 or 3."""
     require_int("data.channels", channels, 1, 3)
     require_choice("data.channels", str(channels), ["1", "3"])
 
@@ -75,7 +75,7 @@ class ImageFolder(Labelled, frozen=True, tag="image-folder"):
     about: ClassVar[str] = "pictures in folders by class, with or without train and test folders above them"
 
     channels: int = 3
-    """3 for colour, 1 for grey."""
+    """3 for colour, 1 for greyscale."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,7 +111,7 @@ class ImageFolder(Labelled, frozen=True, tag="image-folder"):
         return Dataset(every.take(rest), every.take(test_numbers), self.classes or folders, *scaled_bytes())
 
     def _folders(self, root: Path) -> tuple[str, ...]:
-        """The folders of the classes: those that are there, or those that are declared."""
+        """The folders of the classes: the existing or the declared ones."""
         found = _names(root)
         if self.classes is None:
             if len(found) < 2:

@@ -1,7 +1,6 @@
-"""Labels as people have them (names, whole numbers, true and false) become numbers of classes, counted from 0.
+"""Conversion of labels (names, integers, booleans) to class numbers from 0.
 
-The classes are those that `data.classes` declares, else those that the data itself names, else those that are found: names
-sorted, whole numbers from 0 to the largest.
+The classes are those declared in `data.classes`, otherwise those named by the data, otherwise those found: names sorted, integers from 0 to the largest.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Labelled(Source, frozen=True, kw_only=True):
     """Base of the sources whose classes can be declared."""
 
     classes: tuple[str, ...] | None = None
-    """The names of all classes in order, also of those that have no sample here; not set: those that are found, sorted."""
+    """The names of all classes in order, including those without samples here; None: the names found, sorted."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,8 +75,8 @@ def numbered(
 
     Args:
         parts: The labels, by what one of them is called in messages ("training sample").   # (N,) each
-        own: The names that the data itself has for the numbers 0, 1, ...
-        declared: The names that the user wants, in this order.
+        own: The names that the data has for the numbers 0, 1, ...
+        declared: The names that the user declares, in this order.
         first: The number of a part's first sample, in messages.
     """
     labels = [_plain(y, what, first) for what, y in parts.items()]
@@ -150,7 +149,7 @@ def numbered(
 
 
 def as_declared(data: Dataset, declared: Sequence[str]) -> Dataset:
-    """A data set that has classes, with those that are declared instead."""
+    """The data set with the declared classes in place of its own."""
     if not data.classes:
         raise BadInput(f"data.classes = {shown(declared)}, but the targets are quantities to predict; leave it out")
     split = {"training sample": data.train, "test sample": data.test, "validation sample": data.validation}

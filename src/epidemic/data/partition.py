@@ -1,19 +1,19 @@
-"""Who holds which samples: frozen values that split the training samples among the nodes.
+"""Partitions: frozen values that split the training samples among the nodes.
 
-Every sample goes to exactly one node (but explicit sizes may leave some out). A split that cannot be honoured is an error, never silently another one.
+Every sample goes to exactly one node (but explicit sizes may leave some out). A split that is impossible is an error, never silently replaced by another.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import numpy as np
 import scipy.special
 from numpy.typing import NDArray
 
 from epidemic.core.errors import BadInput, require_int, require_real
 from epidemic.core.rng import Stream
+from epidemic.core.settings import Settings
 from epidemic.data.base import Samples
 
 Parts = list[NDArray[np.int64]]
@@ -22,7 +22,7 @@ ATTEMPTS = 500
 """How often a Dirichlet split is drawn again when a node falls short, before giving up."""
 
 
-class Partition(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+class Partition(Settings, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the partitions: how the training samples are divided among the nodes."""
 
     min_samples: int = 1
@@ -54,7 +54,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
 
 
 class IID(Partition, frozen=True, tag="iid"):
-    """Everybody gets a random share of nearly equal size."""
+    """Every node gets a random share of nearly equal size."""
 
     def divide(self, samples: Samples, n: int, stream: Stream) -> Parts:
         return list(np.array_split(stream.permutation(len(samples)), n))
@@ -93,7 +93,7 @@ class Dirichlet(Partition, frozen=True, tag="dirichlet"):
             order = members[stream.permutation(len(members))]
             share = dirichlet(self.alpha, n, stream)
             open_share = np.where(held < total / n, share, 0.0)
-            if open_share.sum() > 0:  # else everybody is full (or there is one node): nobody is skipped
+            if open_share.sum() > 0:  # otherwise all nodes are full (or there is only one)
                 share = open_share / open_share.sum()
             cuts = (np.cumsum(share)[:-1] * len(order)).astype(np.int64)
             for i, piece in enumerate(np.split(order, cuts)):
@@ -103,7 +103,7 @@ class Dirichlet(Partition, frozen=True, tag="dirichlet"):
 
 
 class DirichletHsu(Partition, frozen=True, tag="dirichlet-hsu"):
-    """Everybody gets the same number of samples, in a class mixture of its own drawn from Dirichlet(alpha * prior).
+    """Every node gets the same number of samples, in its own class mixture drawn from Dirichlet(alpha * prior).
 
     Hsu, Qi and Brown (2019). When a class runs out, the others take its place.
     """
@@ -126,7 +126,7 @@ class DirichletHsu(Partition, frozen=True, tag="dirichlet-hsu"):
             for u in stream.uniforms(size):
                 available = np.array([bool(pool) for pool in left])
                 weight = np.where(available, mixture, 0.0)
-                if weight.sum() <= 0:  # what it wants is used up: take what there is
+                if weight.sum() <= 0:  # the preferred classes are used up: take what is left
                     weight = available * prior
                 cumulative = np.cumsum(weight)
                 chosen = int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
@@ -158,7 +158,7 @@ class Shards(Partition, frozen=True, tag="shards"):
 
 
 class Natural(Partition, frozen=True, tag="natural"):
-    """By who produced the samples (FEMNIST: the writer), the groups shuffled and dealt out evenly."""
+    """By the producer of the samples (FEMNIST: the writer); the groups are shuffled and dealt out evenly."""
 
     def divide(self, samples: Samples, n: int, stream: Stream) -> Parts:
         if samples.groups is None:
@@ -213,7 +213,7 @@ PARTITIONS: dict[str, type[Partition]] = {
 
 
 def dirichlet(alpha: float, size: int, stream: Stream) -> NDArray[Any]:
-    """One draw of Dirichlet(alpha, ..., alpha)."""
+    """One draw from the distribution Dirichlet(alpha, ..., alpha)."""
     drawn = _gammas(np.full(size, alpha), stream)
     return np.asarray(drawn / drawn.sum())
 
@@ -232,7 +232,7 @@ def _ends(weights: tuple[float, ...], total: int) -> NDArray[Any]:
 
 
 def _by_class(samples: Samples, kind: str) -> Parts:
-    """The sample numbers of each class."""
+    """The numbers of the samples of each class."""
     if samples.targets.ndim != 1 or not np.issubdtype(samples.targets.dtype, np.integer):
         raise BadInput(f'partition.kind = "{kind}" needs class labels; use "iid" or "natural"')
     return [np.flatnonzero(samples.targets == label) for label in np.unique(samples.targets)]

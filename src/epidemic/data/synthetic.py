@@ -26,6 +26,8 @@ class Synthetic(Source, frozen=True, tag="synthetic"):
 
     about: ClassVar[str] = "made on the spot: Gaussian classes of any size, or a quadratic problem with known constants"
 
+    built_in: ClassVar[bool] = True
+
     problem: Literal["classes", "quadratic"] = "classes"
     features: int = 64
     classes: int = 10

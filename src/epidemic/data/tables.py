@@ -90,9 +90,9 @@ class Table(Labelled, frozen=True, tag="table"):
     def read(self) -> Dataset:
         place = find_directory(self.path, "table")
         if place.is_file():
-            path, frame = place, _frame(place, self.separator)
+            path, frame = place, read_table(place, self.separator)
             features = self._features(frame, path)
-            every = self._numbers(frame, features, path)
+            every = numbers_of(frame, features, path)
             targets, classes, note = self._targets({path: frame})
             test = stratified(
                 targets[0], max(1, round(len(frame) * (0.2 if self.test is None else self.test))), "table-test"
@@ -107,18 +107,18 @@ class Table(Labelled, frozen=True, tag="table"):
                     f"data.test = {self.test:g}, but {place} has a file of its own for testing; leave it out"
                 )
             paths = [_split_file(place, split) for split in ("train", "test")]
-            frames = [_frame(path, self.separator) for path in paths]
+            frames = [read_table(path, self.separator) for path in paths]
             features = self._features(frames[0], paths[0])
-            train_x, test_x = (self._numbers(f, features, p) for f, p in zip(frames, paths, strict=True))
+            train_x, test_x = (numbers_of(f, features, p) for f, p in zip(frames, paths, strict=True))
             targets, classes, note = self._targets(dict(zip(paths, frames, strict=True)))
             train_y, test_y = targets
             groups = self._groups(frames[0], paths[0])
         if groups is not None:
             groups = np.unique(groups, return_inverse=True)[1]
-        train_x, test_x = self._scaled(train_x, test_x, features)
-        return Dataset(
-            Samples(train_x, train_y, groups), Samples(test_x, test_y), classes, note=note, features=features
-        )
+        scales = self._scales(train_x, features)
+        train_x, test_x = scaled(train_x, scales), scaled(test_x, scales)
+        learnt, tested = Samples(train_x, train_y, groups), Samples(test_x, test_y)
+        return Dataset(learnt, tested, classes, note=note, features=features, scales=scales)
 
     def _features(self, frame: Any, path: Path) -> tuple[str, ...]:
         """Return the names of the columns to learn from; a missing column is refused by name."""
@@ -135,27 +135,6 @@ class Table(Labelled, frozen=True, tag="table"):
         if unnamed and self.features is None:
             raise BadInput(f"{path} has a column without a name (a saved index?); remove it, or list data.features")
         return features
-
-    def _numbers(self, frame: Any, features: Sequence[str], path: Path) -> Array:
-        """The features of all rows.   # (N, features) floats"""
-        columns = np.empty((len(frame), len(features)), dtype=np.float64)
-        for j, name in enumerate(features):
-            if name not in frame.columns:
-                raise _no_column(name, list(frame.columns), path)
-            column = frame[name]
-            _refuse_missing(column, path)
-            if getattr(column.dtype, "kind", "O") not in NUMBERS:
-                raise BadInput(
-                    f"{path}: column {name!r} holds {_content(column)}; turn it into numbers, or leave it out: data.features"
-                    " lists the columns to learn from"
-                )
-            columns[:, j] = column.to_numpy(dtype=np.float64)
-            odd = np.flatnonzero(~(np.abs(columns[:, j]) <= LARGEST_FLOAT))
-            if len(odd):
-                raise BadInput(
-                    f"{path}: row {odd[0] + 1} has {columns[odd[0], j]} in column {name!r}; use numbers up to {LARGEST_FLOAT:.2g}"
-                )
-        return columns
 
     def _targets(self, frames: dict[Path, Any]) -> tuple[list[Array], tuple[str, ...], str]:
         """The column to predict of each file: class numbers and names, or floats (N,)."""
@@ -190,20 +169,55 @@ class Table(Labelled, frozen=True, tag="table"):
         _refuse_missing(frame[self.group], path)
         return np.array(frame[self.group].astype(str).tolist(), dtype=np.str_)
 
-    def _scaled(self, train: Array, test: Array, features: Sequence[str]) -> tuple[Array, Array]:
-        """Both by the means and deviations of the training samples, or by those that are given."""
+    def _scales(self, train: Array, features: Sequence[str]) -> tuple[tuple[float, float], ...]:
+        """Mean and deviation of each feature: those of the training samples, or those that are given; empty where nothing is scaled."""
         if not self.normalise:
-            return train.astype(np.float32), test.astype(np.float32)
+            return ()
         if self.scale:
             if set(self.scale) != set(features):
                 odd = sorted(set(self.scale) ^ set(features))[0]
                 raise BadInput(
                     f"data.scale must name each feature and nothing else, but {odd!r} is only in one of them"
                 )
-            mean, deviation = np.array([self.scale[name] for name in features], dtype=np.float64).T
-        else:
-            mean, deviation = _moments(train)
-        return tuple(((x - mean) / deviation).astype(np.float32) for x in (train, test))
+            return tuple(self.scale[name] for name in features)
+        mean, deviation = _moments(train)
+        return tuple(zip(mean.tolist(), deviation.tolist(), strict=True))
+
+
+def numbers_of(frame: Any, features: Sequence[str], path: Path) -> Array:
+    """The features of all rows.   # (N, features) floats"""
+    columns = np.empty((len(frame), len(features)), dtype=np.float64)
+    for j, name in enumerate(features):
+        if name not in frame.columns:
+            raise _no_column(name, list(frame.columns), path)
+        column = frame[name]
+        _refuse_missing(column, path)
+        if getattr(column.dtype, "kind", "O") not in NUMBERS:
+            raise BadInput(
+                f"{path}: column {name!r} holds {_content(column)}; turn it into numbers, or leave it out: data.features"
+                " lists the columns to learn from"
+            )
+        columns[:, j] = column.to_numpy(dtype=np.float64)
+        odd = np.flatnonzero(~(np.abs(columns[:, j]) <= LARGEST_FLOAT))
+        if len(odd):
+            raise BadInput(
+                f"{path}: row {odd[0] + 1} has {columns[odd[0], j]} in column {name!r}; use numbers up to {LARGEST_FLOAT:.2g}"
+            )
+    return columns
+
+
+def scaled(x: Array, scales: Sequence[tuple[float, float]]) -> Array:
+    """Features as a model takes them.
+
+    Args:
+        x: A row for each sample.   # (N, features)
+        scales: The mean and deviation of each feature; empty: they stay as they are.
+    """
+    if not len(scales):
+        return x.astype(np.float32)
+    mean, deviation = np.array(scales, dtype=np.float64).T
+    found: Array = ((x - mean) / deviation).astype(np.float32)
+    return found
 
 
 def _moments(train: Array) -> tuple[Array, Array]:
@@ -222,10 +236,10 @@ def _split_file(folder: Path, split: str) -> Path:
     return found[0]
 
 
-def _frame(path: Path, separator: str) -> Any:
+def read_table(path: Path, separator: str, what: str = "data.path") -> Any:
     """The table in a file, as pandas reads it."""
     if path.suffix.lower() not in SUFFIXES:
-        raise BadInput(f"data.path = {str(path)!r} must be a .csv or .parquet file, or a folder")
+        raise BadInput(f"{what} = {str(path)!r} must be a .csv or .parquet file, or a folder")
     pandas = need("pandas", "Tables", "tables")
     try:
         if path.suffix.lower() == ".csv":

@@ -1,8 +1,8 @@
-"""Access: Zenoh's settings, and who may say what.
+"""Zenoh's configuration and access rules: who may send what to whom.
 
-Every link is TLS with certificates of the private authority on both sides; there is no way around it but `insecure`, which takes
-loopback addresses only. Access control by certificate name keeps out who was revoked, and hands messages for J to J alone (or to
-a relay). Shared memory is off: it would carry models past the encryption.
+Every link uses TLS with certificates of the private authority on both sides; the only exception is `insecure`, for loopback addresses. Access rules by
+certificate name lock out revoked nodes and deliver messages for a node to that node only (or to a relay). Shared memory is off, because it would bypass
+the encryption.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from epidemic.deploy.addresses import Addresses, is_loopback
 from epidemic.deploy.keys import Identity, names_of, node_id_of
 
 LEASE = 5.0
-"""Seconds of silence after which a link counts as dead. A process that dies is noticed at once: its connections close."""
+"""Seconds of silence after which a link counts as dead. The end of a process is noticed at once, because its connections close."""
 
 REVOKED = "revoked"
-"""What is asked for the list of revoked certificates; those who are on it may ask for it, and for nothing else."""
+"""Topic of the list of revoked certificates. Revoked nodes may ask for it, and for nothing else."""
 
 STUCK = 2.0
-"""Seconds after which a link that takes nothing more (not even 64 kB) is closed."""
+"""Seconds after which a link that accepts no more data (not even 64 kB) is closed."""
 
 MOST_BATCHES = 256
-"""Pieces of 64 kB that may wait to be sent, over the links to all nodes; a link has 4 to 16 of them."""
+"""Batches of 64 kB that may wait to be sent, over all links; a link holds 4 to 16 of them."""
 
 Mode = Literal["peer", "client", "router"]
-"""A node that is reached directly, one behind a relay, a relay."""
+"""A node that is reached directly, one behind a relay, or a relay."""
 
 
 def configuration(
@@ -42,9 +42,16 @@ def configuration(
     insecure: bool,
     gossip: bool = True,
 ) -> zenoh.Config:
-    """Zenoh's settings for this holder of a certificate.
+    """Zenoh's configuration for the holder of a certificate.
 
-    `largest` is the size of the largest message in bytes; with `gossip` everybody is told of everybody, and connects.
+    Args:
+        identity: The certificate and its key.
+        addresses: Where to listen and connect.
+        mode: The role in the network.
+        nodes: Number of nodes in the deployment.
+        largest: Size of the largest message in bytes.
+        insecure: Whether links are not encrypted.
+        gossip: Whether all nodes learn of each other and connect.
     """
     config = zenoh.Config()
 
@@ -84,7 +91,7 @@ def configuration(
                 "connect_certificate": own,
                 "connect_private_key": key,
                 "enable_mtls": True,
-                "verify_name_on_connect": False,  # who somebody is, is their place in the certificate, not their host's name
+                "verify_name_on_connect": False,  # the certificate identifies a node, not a host
                 "close_link_on_expiration": True,
                 "so_sndbuf": 2**22,
                 "so_rcvbuf": 2**22,
@@ -95,10 +102,11 @@ def configuration(
 
 
 def access_rules(identity: Identity, nodes: int) -> dict[str, Any]:
-    """Who may say what: whoever is certified and not revoked.
+    """The access rules for the holder of a certificate: certified and not revoked.
 
-    Messages leave towards their receiver and are taken from their sender only, questions from who they say asks them; a place is shown, and
-    questions to it are answered, by its own node only. Who was revoked may ask for the list that says so. A relay passes everything on. An observer may ask nodes how they are, and nothing else.
+    Messages are sent towards their receiver and accepted from their sender only; questions are accepted from the node that they name. Only a node itself may
+    announce its id and answer questions to it. Revoked nodes may ask for the list of revocations. A relay forwards everything. An observer may only ask
+    nodes for their status.
     """
     prefix = f"epidemic/{identity.cluster}"
     names = [n for n in names_of(nodes) if n not in identity.revoked.names]
@@ -143,7 +151,7 @@ def access_rules(identity: Identity, nodes: int) -> dict[str, Any]:
         policies.append({"rules": own, "subjects": [base]})
     for name in sorted(set(identity.revoked.names) & set(names_of(nodes))):
         number = node_id_of(name)
-        if number is not None:  # all that it may do is to ask for the list that says so
+        if number is not None:  # revoked nodes may only ask for the list of revocations
             asks, answer = f"revoked-asks-{name}", f"revoked-answer-{name}"
             rules += [
                 rule(asks, ["ingress"], ["query"], f"ask/{REVOKED}/*/{number}"),

@@ -1,4 +1,4 @@
-"""Addresses: where a node listens and whom it looks for, as node.toml says it."""
+"""Where a node listens and connects, as node.toml states it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _HOLD_IPV4 = [ipaddress.IPv6Network(prefix) for prefix in ("::ffff:0:0/96", "::/
 
 
 class Addresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a node listens, and whom it looks for; node.toml in its folder."""
+    """Where a node listens and connects; node.toml in its folder."""
 
     listen: str | None = None
-    """host:port; none for a node that is reached through a relay only."""
+    """host:port; None for a node that is reached only through a relay."""
     connect: tuple[str, ...] = ()
-    """host:port of others, or of relays; one that answers is enough."""
+    """host:port of peers or relays; one that answers is enough."""
     relay: bool = False
-    """Whether it is relays that it connects to: everything then goes through them."""
+    """Whether `connect` names relays; everything then goes through them."""
     founders: tuple[int, ...] = ()
-    """The places that are waited for at the start; the others may come later."""
+    """The nodes awaited at the start; others may join later."""
     reach: str | None = None
-    """host:port that others reach it at, for nodes that tell each other where they are (topology.view); absent: as it listens."""
+    """host:port at which peers reach the node, if nodes tell each other their addresses (topology.view); None: the same as `listen`."""
     largest: int | None = None
-    """Bytes of the largest message, for a relay, which does not see the data that a model's size may follow from."""
+    """Bytes of the largest message, for a relay without the data that determines the model's size."""
 
     def __post_init__(self) -> None:
         for address in self.all:
@@ -48,23 +48,23 @@ class Addresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Every address named, its own first."""
+        """All addresses named, the node's own first."""
         own = (address for address in (self.listen, self.reach) if address is not None)
         return (*own, *self.connect)
 
     @property
     def told(self) -> str:
-        """Where others are told that this node is. Raises BadInput if that is not known."""
+        """The address to tell peers. Raises BadInput if it is unknown."""
         found = self.reach if self.reach is not None else self.listen
         if found is None or is_anywhere(found):
             raise BadInput(
-                'node.toml: with topology.view nodes tell each other where they are; add reach = "HOST:PORT", which others can reach'
+                'node.toml: with topology.view nodes exchange their addresses; add reach = "HOST:PORT", which others can reach'
             )
         return found
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """host:port, with [..] around an IPv6 address."""
+    """Split host:port; an IPv6 address is in [..]."""
     host, _, port = address.rpartition(":")
     digits = port.isascii() and port.isdigit() and len(port) <= 5
     if not host or not digits or not 1 <= int(port) <= 65535 or (":" in host) != (host[:1] == "["):
@@ -75,9 +75,9 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def ip_of(host: str) -> IP | None:
-    """Return the IP address that a host is written as, in every form that the system's resolver takes for one; None: it is a name.
+    """Parse a host as an IP address in any form that the system's resolver accepts; None for a name.
 
-    These are also 127.1, 2130706433, 0x7f.0.0.1 and 0177.0.0.1; an IPv4 address inside an IPv6 one is given as IPv4.
+    Accepts forms such as 127.1, 2130706433, 0x7f.0.0.1 and 0177.0.0.1; an IPv4 address inside an IPv6 one is returned as IPv4.
     """
     try:
         found = ipaddress.ip_address(host)
@@ -94,7 +94,7 @@ def ip_of(host: str) -> IP | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address never leaves this machine."""
+    """Whether an address never leaves this machine."""
     host = split_address(address)[0]
     ip = ip_of(host)
     name = host.lower().rstrip(".")
@@ -102,26 +102,26 @@ def is_loopback(address: str) -> bool:
 
 
 def is_anywhere(address: str) -> bool:
-    """Return whether an address stands for all of a machine's own, which is no place to be reached at."""
+    """Whether an address stands for all addresses of a machine, at which no peer can reach it."""
     ip = ip_of(split_address(address)[0])
     return ip is not None and (ip.is_unspecified or (ip.version == 4 and int(ip) >> 24 == 0))
 
 
 def same_address(one: str, other: str) -> bool:
-    """Return whether two addresses are the same, however they are written; names are not resolved."""
+    """Whether two addresses are the same, however they are written; names are not resolved."""
     (host, port), (other_host, other_port) = split_address(one), split_address(other)
     return port == other_port and _written(host) == _written(other_host)
 
 
 def _written(host: str) -> IP | str:
-    """Return a host in one form of all that it can be written in."""
+    """A host in its canonical form."""
     return ip_of(host) or host.lower().rstrip(".")
 
 
 def elsewhere(address: str) -> str:
-    """Return an address whose host is an IP address of another machine; a name is resolved, which takes time. Raises BadInput if it leads to this machine.
+    """The address with its host resolved to an IP address; raises BadInput if that is this machine. Resolving takes time.
 
-    Who connects to what is returned cannot be sent elsewhere by a name that changes between two looks at it.
+    Connecting to the result is safe even if the name's address changes between two look-ups.
     """
     host, port = split_address(address)
     hosts = [host]
@@ -139,7 +139,7 @@ def elsewhere(address: str) -> str:
 
 
 def free_addresses(count: int) -> list[str]:
-    """Loopback addresses that nobody listens on now."""
+    """`count` free addresses on loopback."""
     sockets = []
     try:
         for _ in range(count):
@@ -152,12 +152,12 @@ def free_addresses(count: int) -> list[str]:
 
 
 def read_addresses(path: Path) -> Addresses:
-    """What node.toml says."""
+    """Read node.toml."""
     return build(read_toml(path), Addresses, str(path))
 
 
 def to_toml(addresses: Addresses, comments: Iterable[str] = ()) -> str:
-    """node.toml."""
+    """The text of node.toml."""
     lines = [f"# {line}" for line in comments]
     if addresses.listen is not None:
         lines.append(f"listen = {json.dumps(addresses.listen)}")

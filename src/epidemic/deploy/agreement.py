@@ -1,4 +1,4 @@
-"""Terms: what nodes must have in common to learn together, and how they find out that they do not."""
+"""What nodes must agree on to learn together, and how they find differences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from epidemic import __version__
-from epidemic.callbacks.named import check_shipped
+from epidemic.callbacks.base import check_shipped
 from epidemic.core.errors import BadInput, plain
 from epidemic.data import Source
 from epidemic.experiment import Experiment, node_agreement, own_modules
@@ -21,9 +21,9 @@ from epidemic.runtime.setup import Setup
 from epidemic.runtime.start import Start
 
 PROTOCOL = 1
-"""The version of what nodes say to each other."""
+"""Version of the protocol between nodes."""
 MOST_NAMES, LONGEST_NAME = 64, 48
-"""How many names of classes or features are told in words, and how many characters of each; their digest stands for all of them."""
+"""Names of classes or features sent in full, and characters of each; a digest stands for all of them."""
 
 
 class Names(msgspec.Struct, frozen=True):
@@ -37,12 +37,12 @@ class Names(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, names: Sequence[str]) -> Names:
-        """Told in words as far as there is room."""
+        """A digest of all names, with the first names in full as far as there is room."""
         digest = hashlib.blake2b(msgspec.json.encode(list(names)), digest_size=8).hexdigest() if names else ""
         return cls(len(names), digest, tuple(name[:LONGEST_NAME] for name in names[:MOST_NAMES]))
 
     def __str__(self) -> str:
-        """Short, and plain whoever told them."""
+        """A short printable form, safe for names from the network."""
         words: list[str] = []
         for name in self.first:
             if sum(map(len, words)) + len(name) > 40:
@@ -53,30 +53,30 @@ class Names(msgspec.Struct, frozen=True):
 
 
 class Agreement(msgspec.Struct, frozen=True):
-    """What nodes must have in common."""
+    """What nodes must agree on."""
 
-    experiment: dict[str, Any]  # by dotted keys
-    graphs: str  # digest of the first rounds' graphs, as this library draws them
+    experiment: dict[str, Any]  # by dotted key
+    graphs: str  # digest of the first rounds' graphs, as this installation draws them
     model: str  # digest of the initial model, with names, shapes and types
-    data: str  # digest of the training labels, where all nodes share one data set
+    data: str  # digest of the training labels, if all nodes share one data set
     inputs: Annotated[tuple[int, ...], msgspec.Meta(max_length=16)] = ()  # shape of one input
     classes: Names = Names()
-    features: Names = Names()  # of a table's columns
+    features: Names = Names()  # of the columns of a table
     modules: dict[str, str] = {}  # digests of the user's own modules, by name
     protocol: int = PROTOCOL
-    version: str = __version__  # told, not compared
+    version: str = __version__  # for information, not compared
 
     @property
     def run(self) -> bytes:
-        """16 bytes that name the run."""
+        """16 bytes that identify the run."""
         same = msgspec.structs.replace(self, version="")
         return hashlib.blake2b(msgspec.json.encode(same, order="sorted"), digest_size=16).digest()
 
 
 def agreement_of(setup: Setup, start: Start | None = None) -> Agreement:
-    """The terms of this seed of this experiment, as computed here; `start`: what it starts from, if it is not the first run of a cluster."""
+    """The agreement for this seed of the experiment; `start`: the initial weights, unless it is the first run of a cluster."""
     experiment, streams = setup.experiment, setup.streams
-    own = experiment.network.data == "own"
+    own = experiment.own_data
     graphs = hashlib.blake2b(digest_size=8)
     for round in range(min(3, experiment.rounds)):
         graphs.update(experiment.topology.graph(experiment.nodes, round, streams).digest().encode())
@@ -104,7 +104,7 @@ def agreement_of(setup: Setup, start: Start | None = None) -> Agreement:
 
 
 def _short_agreement(agreement: dict[str, Any]) -> dict[str, Any]:
-    """What may be as long as the data has classes or columns: lists that are compared as names, and scales as one digest."""
+    """The agreement with long lists replaced: lists of classes or columns by names, scales by a digest."""
     scale = {key: value for key, value in agreement.items() if key.startswith("data.scale.")}
     kept = {
         key: value
@@ -117,7 +117,7 @@ def _short_agreement(agreement: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(here: Agreement, there: Agreement) -> list[str]:
-    """What keeps two nodes apart, for people; empty if nothing does."""
+    """The differences between two agreements, one line each; empty if they are compatible."""
     found = []
     if here.protocol != there.protocol:
         found.append(
@@ -146,7 +146,7 @@ def differences(here: Agreement, there: Agreement) -> list[str]:
         found.append(f"inputs of shape {_short(here.inputs)} here, {_short(there.inputs)} there")
     if here.data != there.data and here.classes == there.classes:
         found.append("the training data differs")
-    if not found:  # otherwise it is a consequence
+    if not found:  # otherwise it follows from another difference
         if here.graphs != there.graphs:
             found.append(f"the libraries draw different graphs (versions {here.version} here, {there.version} there)")
         if here.model != there.model:
@@ -155,9 +155,17 @@ def differences(here: Agreement, there: Agreement) -> list[str]:
 
 
 def _remedy(key: str, here: Any, there: Any) -> str:
-    """What makes two nodes agree again, where one of them was not told what the other was."""
+    """How to resolve a difference where one of two nodes lacks a setting of the other."""
     if key == "rounds" and type(here) is int and type(there) is int:
         return f" (start every node with --set rounds={_short(max(here, there))})"
+    if key == "frozen-base":
+        return " (load the same pretrained weights on all nodes, and freeze the same)"
+    if key == "initial-values":
+        return (
+            " (what travels must start alike: load one weights file in every script, or seed before the model is made)"
+        )
+    if key.startswith("attached"):
+        return " (attach the same tensors on all nodes: one model, one adapter rank, one type)"
     if key == "start.run":
         return " (runs with the same keys are counted by 'epidemic cluster next', from the folder of the run before)"
     if key == "start.weights":
@@ -171,7 +179,7 @@ def _short(value: Any) -> str:
 
 
 def check_deployable(experiment: Experiment) -> None:
-    """Say why an experiment cannot be run by deployed nodes."""
+    """Refuse an experiment that deployed nodes cannot run."""
     if sys.byteorder != "little":
         raise BadInput("this machine stores numbers in another byte order than the network's; use a little-endian one")
     if not experiment.portable:
@@ -187,12 +195,12 @@ def check_deployable(experiment: Experiment) -> None:
         raise BadInput(f"nodes = {experiment.nodes}: a deployed run needs at least 2")
     require_compatible(experiment, "deployment")
     check_first_round(experiment)
-    if experiment.network.data == "own" and isinstance(experiment.data, Source):
+    if experiment.own_data and isinstance(experiment.data, Source):
         contradiction = experiment.data.differs_by_place()
         if contradiction is not None:
             raise BadInput(contradiction)
 
 
 def check_hosting(experiment: Experiment, hosted: int) -> None:
-    """Say why one process cannot host so many nodes."""
+    """Refuse to host so many nodes in one process if the experiment does not allow it."""
     require_compatible(experiment, "deployment", hosted=hosted)

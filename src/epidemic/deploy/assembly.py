@@ -1,4 +1,4 @@
-"""Assembly: from an experiment to the hosted nodes of a process: the format of their messages, their decisions, and what they resume from."""
+"""From an experiment to the hosted nodes of a process: their message format, their protocols, and the state that they resume from."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from epidemic.topology import is_static, peer_sampling
 
 
 class Assembly:
-    """Makes the hosted nodes of a process, whatever their method."""
+    """Makes the hosted nodes of a process, for one kind of method."""
 
     format: MessageFormat
     lazy: HostedModels
@@ -47,29 +47,29 @@ class Assembly:
         self._experiment = self._setup.experiment
 
     def node(self, identity: Identity, position: int, recorder: RunRecorder) -> HostedNode:
-        """A node of the process, which does not know yet where it was; `position` is its row."""
+        """Make a hosted node without a protocol; `position` is its row among those of the process."""
         raise NotImplementedError
 
     def join(
         self, node: Any, extra: ExtraState | None, addresses: Addresses, token: str, meeting: PeerMeeting | None
     ) -> None:
-        """Give a node its decisions, from where it was when it was saved.
+        """Give a node its protocol, in the state in which it was saved.
 
         Args:
-            node: One that `node` has made.
-            extra: What its checkpoint had added; None: it is new.
-            addresses: What node.toml says.
-            token: By which the network shows this start of the process.
-            meeting: How it meets others, where not everybody knows everybody.
+            node: A node made by `node`.
+            extra: What its checkpoint added; None for a new node.
+            addresses: The content of node.toml.
+            token: The random name of this start of the process.
+            meeting: How it gets to know peers, if nodes know only some of them.
         """
         raise NotImplementedError
 
     def replays(self, nodes: Mapping[int, Any]) -> Replays:
-        """Which messages are worth a signature."""
+        """The filter for repeated messages."""
         raise NotImplementedError
 
     def _common(self, node: HostedNode, addresses: Addresses) -> dict[str, Any]:
-        """The rules that every method has."""
+        """The protocol settings that all methods share."""
         network, n = self._experiment.network, self._experiment.nodes
         return {
             "close": network.close,
@@ -80,24 +80,33 @@ class Assembly:
         }
 
 
-def assembly_of(host: Host, agreement: Agreement, node_ids: Sequence[int]) -> Assembly:
-    """That of an experiment, for the nodes of one process.
+def assembly_of(
+    host: Host,
+    agreement: Agreement,
+    node_ids: Sequence[int],
+    make_node: Callable[..., SynchronousNode] = SynchronousNode,
+) -> Assembly:
+    """The assembly for the nodes of one process.
 
     Args:
         host: The models of the process and what computes them.
         agreement: What the nodes agree on.
         node_ids: The ids of the process's nodes.
+        make_node: What a node of a method with rounds is.
     """
     if host.population.setup.experiment.free is not None:
         return _Asynchronous(host, agreement)
-    return _Synchronous(host, agreement, node_ids)
+    return _Synchronous(host, agreement, node_ids, make_node)
 
 
 class _Synchronous(Assembly):
-    """Of a method with rounds."""
+    """Assembles nodes of methods with rounds."""
 
-    def __init__(self, host: Host, agreement: Agreement, node_ids: Sequence[int]) -> None:
+    def __init__(
+        self, host: Host, agreement: Agreement, node_ids: Sequence[int], make_node: Callable[..., SynchronousNode]
+    ) -> None:
         super().__init__(host)
+        self._make_node = make_node
         experiment, population = self._experiment, host.population
         counted = experiment.network.most_samples if experiment.mixing_rule == "samples" else 0
         committed = experiment.network.coin == "committed"
@@ -121,11 +130,11 @@ class _Synchronous(Assembly):
             self._views = ByGraph(experiment, self._setup.streams, hidden)
 
     def node(self, identity: Identity, position: int, recorder: RunRecorder) -> SynchronousNode:
-        """A node of the process."""
+        """Make a hosted node; `position` is its row."""
         node_id, rounds = identity.node_id, self._experiment.rounds
         if self._experiment.network.coin == "committed":
             self._chains[node_id] = Chain(kept_secret(identity.folder), self.format.run, node_id, rounds)
-        self._nodes[node_id] = SynchronousNode(identity, position, recorder, self.format, self._views)
+        self._nodes[node_id] = self._make_node(identity, position, recorder, self.format, self._views)
         return self._nodes[node_id]
 
     def join(
@@ -136,7 +145,7 @@ class _Synchronous(Assembly):
         token: str,
         meeting: PeerMeeting | None,
     ) -> None:
-        """Give a node its decisions, from the round that it was in."""
+        """Give a node its protocol, in the round in which it was saved."""
         network, faults, n = self._experiment.network, self._experiment.faults, self._experiment.nodes
         rules = Rules(
             node.node_id,
@@ -168,12 +177,12 @@ class _Synchronous(Assembly):
 
     @property
     def _s(self) -> int:
-        """To how many others a node sends, where it draws them by itself."""
+        """The number of targets of a node that draws them itself."""
         s: int = self._experiment.table()["topology"]["s"]
         return s
 
     def _coin(self, node: int, extra: ExtraState | None) -> Commitments | None:
-        """What the nodes have committed to, where they do: what was known of it when this node was saved."""
+        """With a committed coin, the commitments known when the node was saved."""
         if node not in self._chains:
             return None
         saved = b"" if extra is None or COMMITTED not in extra.tensors else extra.tensors[COMMITTED].numpy().tobytes()
@@ -183,7 +192,7 @@ class _Synchronous(Assembly):
     def _acquaintance(
         self, node: SynchronousNode, extra: ExtraState | None, meeting: PeerMeeting, draw: Draw
     ) -> PartialKnowledge:
-        """Whom a node knows: those whom it knew when it was saved."""
+        """The view of a node that knows only some of its peers, as it was saved."""
         service, book = self._service, meeting.book
         assert service is not None
         sampler = service.sampler(self._experiment.nodes, node.node_id, draw)
@@ -200,7 +209,7 @@ class _Synchronous(Assembly):
         return PartialKnowledge(sampler, self._s, service.cycles, sample)
 
     def replays(self, nodes: Mapping[int, SynchronousNode]) -> Replays:
-        """Those of rounds that a mailbox here still tells apart."""
+        """The filter for repeated messages of rounds that a mailbox still distinguishes."""
 
         def near() -> tuple[int, int]:
             rounds = [max(node.member.done, node.member.round) for node in nodes.values()]
@@ -210,7 +219,7 @@ class _Synchronous(Assembly):
 
 
 class _Chances:
-    """What is random for one node without rounds."""
+    """The random choices of one node of an asynchronous method."""
 
     def __init__(self, node_id: int, peers: Peers, streams: Streams, *, static: bool) -> None:
         self._node_id = node_id
@@ -218,16 +227,16 @@ class _Chances:
         self.static = static
 
     def peers(self, count: int) -> Sequence[int]:
-        """Whom it may choose."""
+        """The peers that the node may choose, in random order."""
         return self._peers(self._node_id, count)
 
     def chance(self, purpose: str, count: int) -> float:
-        """A number in [0, 1)."""
+        """A number in [0, 1), keyed by purpose and count."""
         return self._chances(purpose, self._node_id, count)
 
 
 class _Asynchronous(Assembly):
-    """Of a method without rounds."""
+    """Assembles nodes of asynchronous methods."""
 
     def __init__(self, host: Host, agreement: Agreement) -> None:
         super().__init__(host)
@@ -246,7 +255,7 @@ class _Asynchronous(Assembly):
         self.lazy = HostedModels(cuts, host.population.rule)
 
     def node(self, identity: Identity, position: int, recorder: RunRecorder) -> AsynchronousNode:
-        """A node of the process."""
+        """Make a hosted node; `position` is its row."""
         return AsynchronousNode(identity, position, recorder, self.format)
 
     def join(
@@ -257,7 +266,7 @@ class _Asynchronous(Assembly):
         token: str,
         meeting: PeerMeeting | None,
     ) -> None:
-        """Give a node its decisions, from the moment in which it was."""
+        """Give a node its protocol, at the time at which it was saved."""
         experiment, clock, n = self._experiment, self._clock, self._experiment.nodes
         checkpoint = experiment.checkpoint
         rules = AsynchronousRules(
@@ -290,5 +299,5 @@ class _Asynchronous(Assembly):
         )
 
     def replays(self, nodes: Mapping[int, AsynchronousNode]) -> Replays:
-        """Those whose numbers are new."""
+        """The filter for repeated messages, by their numbers."""
         return Replays(None, self.format.parts)

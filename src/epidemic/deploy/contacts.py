@@ -1,8 +1,8 @@
-"""Contacts: where nodes are, signed by themselves, for those who do not know everybody; and the exchanges in which they travel.
+"""Contacts: signed addresses of nodes that do not know all others, and the exchanges that carry them.
 
-A contact is a place's address with its certificate, signed by its own key: nobody can say of another where it is. In an exchange
-(`protocol/partial_view.py`) each entry of a view travels with its contact. Everything is untrusted: sizes, form, signatures and certificates are checked, and
-what is not in order raises Refused or is left out and counted.
+A contact is a node's address with its certificate, signed by its own key, so nobody can give a false address for another node. In an exchange
+(`protocol/partial_view.py`) each entry of a view comes with its contact. Everything received is untrusted: sizes, format, signatures and certificates
+are checked. What is invalid raises Refused, or is left out and counted.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from epidemic.protocol.peer_sampler import Entries, Entry
 from epidemic.protocol.sample import Saved
 
 LARGEST_CONTACT = 2**11
-"""Bytes of a contact; they are about four hundred."""
+"""Most bytes of a contact; about four hundred are usual."""
 LARGEST_EXCHANGE = MOST_ENTRIES * LARGEST_CONTACT
 SPARE = 64
-"""Contacts that are kept besides those of the view: of those who may soon be in it."""
+"""Contacts kept beyond those of the view, for peers that may soon enter it."""
 TOMORROW = 86400
-"""Seconds by which clocks may differ; nobody is from further in the future."""
+"""Seconds by which clocks may differ; contacts from further in the future are refused."""
 CHECKED = 1024
-"""Contacts whose signatures are remembered as good."""
+"""Contacts whose signatures are remembered as valid."""
 
 Count = Annotated[int, Meta(ge=0, le=2**31)]
 
@@ -43,7 +43,7 @@ Count = Annotated[int, Meta(ge=0, le=2**31)]
 class _Contact(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     node_id: Count
     address: Annotated[str, Meta(max_length=300)]
-    since: Annotated[int, Meta(ge=0, le=2**53)]  # seconds: which of two is the newer
+    since: Annotated[int, Meta(ge=0, le=2**53)]  # seconds; the newer of two contacts counts
     certificate: bytes
 
 
@@ -52,7 +52,7 @@ class _Exchange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     sender: Count
     receiver: Count
     entries: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MOST_ENTRIES)]
-    contacts: Annotated[tuple[bytes, ...], Meta(max_length=MOST_ENTRIES)]  # of the entries, in their order
+    contacts: Annotated[tuple[bytes, ...], Meta(max_length=MOST_ENTRIES)]  # of the entries, in the same order
 
 
 class _SignedContact(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -60,7 +60,7 @@ class _SignedContact(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     signature: bytes
 
 
-# Made here, in one thread: see `handshake`.
+# Created here, in one thread: see `handshake`.
 _CONTACTS, _EXCHANGES = msgspec.msgpack.Decoder(_Contact), msgspec.msgpack.Decoder(_Exchange)
 _SIGNED = msgspec.msgpack.Decoder(_SignedContact)
 _SAVED = msgspec.msgpack.Decoder(list[tuple[tuple[int, int], bytes]])
@@ -70,41 +70,41 @@ _PLACE, _VIEW = b"epidemic contact\0", b"epidemic exchange\0"
 
 @dataclass(frozen=True)
 class Contact:
-    """Where a place is."""
+    """The address of a node."""
 
     node_id: int
     address: str
     since: int
-    name: str  # of its certificate ...
-    expires: float  # ... and when that ends, in seconds
+    name: str  # of the certificate ...
+    expires: float  # ... and when it expires, in seconds
     raw: bytes
 
 
 def seal_contact(identity: Identity, address: str, since: int) -> bytes:
-    """What a node says of where it is."""
+    """A signed contact with this node's own address."""
     content = msgspec.msgpack.encode(_Contact(identity.node_id, address, since, identity.encoded))
     return msgspec.msgpack.encode(_SignedContact(content, identity.key.sign(_PLACE + content)))
 
 
 class Book:
-    """The contacts that a process has: of those in its view, and of few others. Asked by all threads."""
+    """The contacts that a process knows: of peers in its view, and of a few others. Thread-safe."""
 
     def __init__(self, identity: Identity, own: bytes, nodes: int, most: int = MOST_ENTRIES) -> None:
-        """`own`: what this node says of where it is; `most`: entries of an exchange that may come."""
+        """Start empty; `own` is this node's own contact, `most` the most entries of an exchange."""
         self._identity = identity
         self.own = own
         self._nodes = nodes
         self._most = most
         self._address = _CONTACTS.decode(_SIGNED.decode(own).content).address
         self.local = is_loopback(self._address)  # whether all nodes are on this machine
-        self.pinned: Callable[[], Iterable[int]] = tuple  # the places whose contacts must be kept
-        self._known: OrderedDict[int, Contact] = OrderedDict()  # by place, the last used last
+        self.pinned: Callable[[], Iterable[int]] = tuple  # nodes whose contacts must be kept
+        self._known: OrderedDict[int, Contact] = OrderedDict()  # by node id, the most recently used last
         self._checked: OrderedDict[bytes, Contact] = OrderedDict()
         self._lock = threading.Lock()
         self._refused: Counter[str] = Counter()
 
     def learn(self, raw: bytes) -> Contact:
-        """Keep a contact, unless a newer one of its place is known; raises Refused if it is not in order."""
+        """Keep a contact unless a newer one of that node is known; raises Refused if it is invalid."""
         with self._lock:
             found = self._checked.get(raw)
         if found is None:
@@ -124,7 +124,7 @@ class Book:
         return found
 
     def _counts(self, contact: Contact) -> bool:
-        """Whether its certificate is still good."""
+        """Whether the certificate of a contact is still valid."""
         return contact.name not in self._identity.revoked.names and contact.expires > time.time()
 
     def _check(self, raw: bytes) -> Contact:
@@ -136,7 +136,7 @@ class Book:
             split_address(said.address)
         except (msgspec.MsgspecError, ValueError, RecursionError, BadInput):
             raise Refused("malformed") from None
-        if self._leads_here(said):  # nobody makes others knock at their own doors
+        if self._leads_here(said):  # a contact must not make nodes connect to themselves
             raise Refused("malformed")
         if said.since > time.time() + TOMORROW:
             raise Refused("implausible")
@@ -150,12 +150,12 @@ class Book:
         return Contact(said.node_id, said.address, said.since, name, expires.timestamp(), raw)
 
     def _leads_here(self, said: _Contact) -> bool:
-        """Whether an address is one of this node's own machine: loopback (unless all nodes are there), any at all, or this node's own. Names are resolved by whoever connects."""
+        """Whether an address is one of this machine: loopback (unless all nodes are here), unspecified, or this node's own. Names are resolved when connecting."""
         own = said.node_id != self._identity.node_id and same_address(said.address, self._address)
         return own or is_anywhere(said.address) or (is_loopback(said.address) and not self.local)
 
     def _forget(self) -> None:
-        """Nobody keeps a list of everybody."""
+        """Drop the contacts least recently used."""
         pinned = set(self.pinned())
         with self._lock:
             spare = [node_id for node_id in self._known if node_id not in pinned]
@@ -163,19 +163,19 @@ class Book:
                 del self._known[node_id]
 
     def get(self, node_id: int) -> Contact | None:
-        """Where a place is, if that is known and its certificate still counts."""
+        """The contact of a node, if it is known and its certificate is still valid."""
         with self._lock:
             found = self._known.get(node_id)
         return found if found is not None and self._counts(found) else None
 
     def refuse(self, reason: str) -> None:
-        """Count what is not in order."""
+        """Count an invalid contact."""
         with self._lock:
             self._refused[reason] += 1
 
     @property
     def refused(self) -> Counter[str]:
-        """What was not in order, by reason."""
+        """Invalid contacts by reason."""
         with self._lock:
             return Counter(self._refused)
 
@@ -187,7 +187,7 @@ class Book:
         return msgspec.msgpack.encode(kept)
 
     def restored(self, raw: bytes) -> list[Entry]:
-        """A view from a checkpoint, but for contacts that count no more."""
+        """A view from a checkpoint, without contacts that are no longer valid."""
         found = []
         for entry, contact in _SAVED.decode(raw):
             try:
@@ -202,7 +202,7 @@ class Book:
         return msgspec.msgpack.encode([(slot, found.raw) for slot in slots if (found := self.get(slot[1])) is not None])
 
     def restored_sample(self, raw: bytes) -> tuple[Saved, ...]:
-        """A sample from a checkpoint, but for contacts that count no more."""
+        """A sample from a checkpoint, without contacts that are no longer valid."""
         found = []
         for slot, contact in _SAMPLES.decode(raw):
             try:
@@ -215,7 +215,7 @@ class Book:
     # -- exchanges ----------------------------------------------------------------------------------------------------
 
     def seal(self, run: bytes, sender: int, receiver: int, entries: Entries, key: Ed25519PrivateKey) -> bytes:
-        """An exchange on its way; entries whose contacts are not known are left out."""
+        """A signed exchange; entries without a known contact are left out."""
         told = []
         for node_id, age in entries[:MOST_ENTRIES]:
             found = self.get(node_id)
@@ -227,7 +227,7 @@ class Book:
         return msgspec.msgpack.encode(_SignedContact(content, key.sign(_VIEW + content)))
 
     def open(self, raw: bytes, run: bytes, receiver: int, key_of: KeyOf) -> tuple[int, Entries]:
-        """Who sends an exchange to this receiver, and which entries; those whose contacts are not in order are left out and counted."""
+        """Read an exchange: (sender, entries); entries with invalid contacts are left out and counted."""
         if len(raw) > LARGEST_EXCHANGE:
             raise Refused("oversized")
         try:
@@ -257,8 +257,8 @@ class Book:
                     raise Refused("wrong-signature")
             except Refused as refusal:
                 self.refuse(refusal.reason)
-                if refusal.reason == "revoked":  # the list may not have reached everybody yet
+                if refusal.reason == "revoked":  # the list of revocations may not have reached every node yet
                     continue
-                break  # no honest node passes such a one on, so the rest is not worth the time that checking it takes
+                break  # no honest node forwards such a contact, so the rest is not worth checking
             found.append((node_id, age))
         return said.sender, tuple(found)

@@ -1,9 +1,8 @@
-"""Epoch: a number that grows with each start of a node whose method has no rounds. Its messages are numbered from EPOCH * 2**32 on.
+"""The epoch: a number that grows with each start of a node of an asynchronous method. Its messages are numbered from EPOCH * 2**32 on.
 
-Others count a message only if its number is higher than (nearly) all before. So numbers must grow over restarts, also where nothing was saved and
-where the clock was set back: the last epoch is kept in the node's folder, and the next one is written down before any message is sent. A folder that
-was restored from a backup knows an old epoch only; therefore an epoch is also at least the minutes since 2020, so that a node whose clock is
-right is heard at once all the same.
+Peers count a message only if its number is higher than (nearly) all before. So numbers must grow over restarts, even if nothing was saved or the clock
+was set back: the last epoch is kept in the node's folder, and the next one is written before any message is sent. A folder restored from a backup
+contains an old epoch; an epoch is therefore at least the minutes since 2020, so that a node with a correct clock is accepted at once.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from epidemic.core.files import read_bounded, write_bytes
 
 FILE = "epoch"
 SHIFT = 32
-"""Bits of a number that are counted within an epoch."""
+"""Bits of a message number within an epoch."""
 MOST = 2**30
-"""Epochs that a node may have; minutes are enough for 2000 years."""
+"""Most epochs; in minutes, enough for 2000 years."""
 _BEGAN = 1_577_836_800  # 2020-01-01, UTC
 
 
 def first_number(folder: Path, used: int) -> int:
-    """Begin an epoch, written down in the folder: the number below the first of it. `used` is the last number that is known from a checkpoint."""
+    """Begin an epoch and write it to the folder; returns the number before its first. `used`: the last number known from a checkpoint."""
     path = folder / FILE
     minutes = max(0, int(time.time()) - _BEGAN) // 60
     epoch = max(_last(path) + 1, (used >> SHIFT) + 1, min(minutes, MOST))

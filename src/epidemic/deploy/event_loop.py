@@ -1,4 +1,4 @@
-"""The event loop: one thread that hands events to the protocols of a process, in turn, with the time; and their timers."""
+"""The event loop: one thread that passes events with their times to the protocols of a process, and runs their timers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from epidemic.protocol.events import SECOND, Action, Event, SetTimer, Timer
 from epidemic.protocol.member import Member
 
 EVERY = SECOND
-"""How often there is housekeeping."""
+"""Time between calls of `housekeeping`."""
 PASSES = 4
-"""So often what came in meanwhile is handed out before what follows from it is done: messages between nodes of a process, and what
-these lead to, belong together. Not for as long as anything comes: whoever floods a process must not stop its work."""
+"""How often newly arrived events are passed on before their actions are carried out: messages between nodes of a process, and what follows from
+them, belong together. Bounded, so that a flood of events cannot stop the work.
+"""
 
 Item = tuple[int, Event] | Callable[[], None] | None
 
@@ -26,7 +27,7 @@ def now() -> int:
 
 
 class EventLoop:
-    """Hands out the events of a process."""
+    """Passes events to the protocols of a process, and carries out their actions."""
 
     def __init__(
         self,
@@ -36,9 +37,14 @@ class EventLoop:
         housekeeping: Callable[[], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """`carry_out` does an action of a place; `settled` is called when nothing waits any more for the moment.
+        """Prepare the loop.
 
-        `failed` is told of an error in this thread, which ends with it.
+        Args:
+            protocols: The protocols of the process, by node id.
+            carry_out: Carries out an action of a node.
+            settled: Called when no event is waiting.
+            housekeeping: Called about once a second.
+            failed: Called with an exception in this thread, which ends the thread.
         """
         self._protocols = protocols
         self._carry_out = carry_out
@@ -51,23 +57,23 @@ class EventLoop:
         self._thread = threading.Thread(target=self._run, name="event loop", daemon=True)
 
     def start(self) -> None:
-        """Begin to hand out events."""
+        """Start the thread."""
         self._thread.start()
 
     def put(self, node_id: int, event: Event) -> None:
-        """Something happened to a place."""
+        """Add an event for one node."""
         self._queue.put([(node_id, event)])
 
     def put_many(self, events: Iterable[tuple[int, Event]]) -> None:
-        """Several things happened at once."""
+        """Add several events at once."""
         self._queue.put(list(events))
 
     def put_all(self, event: Event) -> None:
-        """Something happened to all places."""
+        """Add an event for all nodes."""
         self._queue.put([(node_id, event) for node_id in self._protocols])
 
     def tell(self, do: Callable[..., None], *args: Any) -> None:
-        """Have something done in this thread."""
+        """Run a function in the thread of the loop."""
         self._queue.put([lambda: do(*args)])
 
     def _run(self) -> None:
@@ -116,7 +122,7 @@ class EventLoop:
                 self._carry_out(node_id, action)
 
     def close(self) -> None:
-        """Hand out nothing any more."""
+        """Stop the thread."""
         self._closing = True
         self._queue.put([None])
         if self._thread.is_alive():

@@ -1,4 +1,4 @@
-"""More rounds for a deployment: every node is told the new number, by its folder's experiment.toml, and goes on from its last round."""
+"""More rounds for a deployment: each folder's experiment.toml gets the new number, and its node continues from its last round."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from epidemic.runtime.run_directory import RunDirectory
 
 
 def check_rounds(folder: Path, before: Experiment, now: Experiment) -> None:
-    """Refuse another number of rounds where the experiment in this folder cannot have it."""
+    """Refuse a new number of rounds that the experiment of this folder cannot have."""
     if now.rounds == before.rounds:
         return
     if now.free is not None:
@@ -28,19 +28,19 @@ def check_rounds(folder: Path, before: Experiment, now: Experiment) -> None:
         )
     if now.rounds < before.rounds:
         raise BadInput(
-            f"rounds = {now.rounds} is fewer than the {before.rounds} of {folder / 'experiment.toml'}; go on with"
+            f"rounds = {now.rounds} is fewer than the {before.rounds} of {folder / 'experiment.toml'}; use"
             f" {before.rounds} or more"
         )
 
 
 def check_not_running(folder: Path, experiment: Experiment) -> None:
-    """Refuse to touch the folder of a node that runs on this machine."""
+    """Refuse to change the folder of a node that is running on this machine."""
     if RunDirectory(folder / "run", experiment, experiment.seeds[0]).in_use:
-        raise BadInput(f"the node of {folder} is still running; wait for its end, or stop it (SIGTERM saves)")
+        raise BadInput(f"the node of {folder} is still running; wait until it ends, or stop it (SIGTERM saves)")
 
 
 def write_rounds(folder: Path, rounds: int) -> bool:
-    """Write a number of rounds into a folder's experiment.toml, so that the node has it whenever it is started; whether it was another one."""
+    """Write the number of rounds to a folder's experiment.toml, for the next start of its node; returns whether it changed."""
     path = folder / "experiment.toml"
     experiment = load(path)
     if experiment.rounds == rounds:
@@ -50,7 +50,7 @@ def write_rounds(folder: Path, rounds: int) -> bool:
 
 
 def extend_cluster(root: Path, rounds: int) -> None:
-    """Tell all nodes in the directory of a cluster that they have so many rounds. Nothing is written if one of them cannot."""
+    """Write the number of rounds for all nodes of a cluster's directory; nothing is written if one of them cannot have it."""
     before = load(root / "experiment.toml")
     check_rounds(root, before, msgspec.structs.replace(before, rounds=rounds))
     folders = sorted(path.parent for path in root.glob("*/experiment.toml"))
@@ -62,11 +62,11 @@ def extend_cluster(root: Path, rounds: int) -> None:
     for folder in folders:
         if (folder / "node.pem").is_file():
             write_rounds(folder, rounds)
-    write_rounds(root, rounds)  # last: before, the whole can be done again
+    write_rounds(root, rounds)  # last, so that the whole can be repeated after a failure
 
 
 def finished_folders(folders: Sequence[Path]) -> list[Path]:
-    """Those of these folders whose nodes have finished as many rounds as their experiment.toml says."""
+    """Those folders whose nodes have finished all rounds of their experiment.toml."""
     found = []
     for folder in folders:
         experiment = load(folder / "experiment.toml")

@@ -1,4 +1,4 @@
-"""Folders: what each place of a deployment needs, prepared by whoever holds the authority's key."""
+"""The folders of a deployment's nodes, prepared with the authority's key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_cluster(
     relay: str | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
-    """Keys, the experiment with the user's own modules, and one folder per place; places beyond the hosts are spare."""
+    """Make keys, a folder for each node and the experiment with the user's own modules; nodes beyond the hosts are spare."""
     _check(experiment, hosts, root, days, relay)
     modules = own_modules(experiment.table())
     authority = Authority.create(root)
@@ -53,7 +53,7 @@ def make_cluster(
         else:
             fill(folders[-1], *_first_addresses(own, hosts, first[node_id]))
     known = Addresses(None, (relay,) if relay else tuple(hosts), relay is not None, founders)
-    fill(authority.issue("observer", [], days), known, ["Whom to ask."])
+    fill(authority.issue("observer", [], days), known, ["Nodes to ask."])
     if relay is not None:
         fill(authority.issue("relay", [split_address(relay)[0]], days), *_relay_addresses(relay, experiment))
     return folders
@@ -66,7 +66,7 @@ def _put(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _check(experiment: Experiment, hosts: Sequence[str], root: Path, days: int, relay: str | None) -> None:
-    """Whatever is wrong is said before anything is written."""
+    """Check everything before anything is written."""
     check_deployable(experiment)
     if len(hosts) > experiment.nodes:
         raise BadInput(
@@ -74,7 +74,7 @@ def _check(experiment: Experiment, hosts: Sequence[str], root: Path, days: int, 
             f" --set nodes={len(hosts)}"
         )
     if len(hosts) < 1:
-        raise BadInput("--hosts names nobody; give host:port,host:port,...")
+        raise BadInput("--hosts is empty; give host:port,host:port,...")
     if len(set(hosts)) < len(hosts):
         raise BadInput("--hosts names an address twice; every node needs its own")
     for host in (*hosts, *((relay,) if relay else ())):
@@ -95,9 +95,9 @@ def _check(experiment: Experiment, hosts: Sequence[str], root: Path, days: int, 
 def _node_addresses(
     node_id: int, own: str | None, hosts: Sequence[str], relay: str | None, founders: tuple[int, ...]
 ) -> tuple[Addresses, list[str]]:
-    """Where a node listens and whom it looks for, with comments for whoever reads node.toml."""
+    """The addresses of a node, with comments for readers of node.toml."""
     comments = [
-        "Where this node listens and whom it looks for. One of them that answers is enough to find the others;",
+        "Where this node listens and which peers it looks for. One that answers is enough to find the others;",
         "those named here are also looked for again when a connection breaks.",
     ]
     others = tuple(host for i, host in enumerate(hosts) if i != node_id)
@@ -113,29 +113,29 @@ def _node_addresses(
 
 
 def _everywhere(address: str) -> str:
-    """All addresses of the machine that this one leads to."""
+    """The unspecified address with the port of this one, to listen on all interfaces."""
     host, port = split_address(address)
     return f"[::]:{port}" if ":" in host else f"0.0.0.0:{port}"
 
 
 def first_known(experiment: Experiment, hosts: int) -> list[tuple[int, ...]] | None:
-    """Whom each place is told of at first, of the first `hosts` places; None where everybody is told of everybody."""
+    """The initial peers of each of the first `hosts` nodes; None if all nodes know each other."""
     service = peer_sampling(experiment.topology)
     if service is None:
         return None
     views = service.start(experiment.nodes, Streams(experiment.seeds[0])("views-start"))
     found = []
     for node_id, row in enumerate(views.ids.tolist()):
-        next_one = (node_id + 1) % hosts  # so that nobody is on an island
+        next_one = (node_id + 1) % hosts  # so that no node is isolated
         found.append(tuple(sorted({next_one, *(other for other in row if 0 <= other < hosts)} - {node_id})))
     return found
 
 
 def _first_addresses(own: str | None, hosts: Sequence[str], known: tuple[int, ...]) -> tuple[Addresses, list[str]]:
-    """The same of a node that is told of a few others, and goes on meeting others by them."""
+    """The addresses of a node with a few initial peers, which meets others through them."""
     comments = [
-        "Where this node listens, and whom it knows at first; it meets others by them. One of them that answers is enough.",
-        "Others are told that it is at `reach`, or else where it listens.",
+        "Where this node listens, and its initial peers, through which it meets others. One that answers is enough.",
+        "Peers get the address `reach`, or else `listen`.",
     ]
     others = tuple(hosts[node_id] for node_id in known)
     if own is None:
@@ -147,7 +147,7 @@ def _first_addresses(own: str | None, hosts: Sequence[str], known: tuple[int, ..
 
 
 def _relay_addresses(relay: str, experiment: Experiment) -> tuple[Addresses, list[str]]:
-    """Where a relay listens, and the largest message that it takes, if the data is here that the model's size may follow from."""
+    """The addresses of a relay, and its largest message if the data that determines the model's size is available."""
     listen = relay if is_loopback(relay) else _everywhere(relay)
     comments = [
         "Where the relay listens, and the bytes of a message, which is a model with its header: more is not taken."
@@ -164,7 +164,7 @@ def _relay_addresses(relay: str, experiment: Experiment) -> tuple[Addresses, lis
 
 
 def take_over(root: Path, base: str, folder: Path) -> None:
-    """Give a new certificate's folder what the one before it had: its addresses and the experiment with its modules."""
+    """Copy addresses, experiment and modules from the folder of an earlier certificate to that of a new one."""
     earlier = sorted(
         p for p in root.glob(f"{base}*") if p != folder and (p.name == base or p.name.startswith(base + "."))
     )

@@ -1,4 +1,4 @@
-"""Gather: the runs of deployed nodes as one run, with the same files as a simulation's, for reports and comparisons."""
+"""Gather: the runs of deployed nodes as one run, with the same files as a simulation, for reports and comparisons."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from epidemic.runtime.setup import make_learner, prepare
 from epidemic.runtime.start import START, read_start
 
 OWN_DATA = "every node has data of its own: its accuracy and loss are on its own test samples, and the average model was not evaluated"
-"""What is said of the data of such a run."""
+"""Note for runs whose nodes have data of their own."""
 
 
 class _Run:
@@ -57,9 +57,9 @@ class _Run:
 
 
 def gather(folders: Sequence[Path], out: Path) -> Summary:
-    """Write one run of the nodes that have finished into `out`, and return what came out.
+    """Write the finished runs of several nodes to `out` as one run, and return its summary.
 
-    Where nodes have data of their own, the average model is written, but cannot be evaluated: it has no accuracy and no loss.
+    If nodes have data of their own, the average model is written but cannot be evaluated: it has no accuracy and no loss.
     """
     finished = [folder for folder in folders if any((folder / "run").glob("seed-*/summary.json"))]
     if not finished:
@@ -76,21 +76,21 @@ def gather(folders: Sequence[Path], out: Path) -> Summary:
     models = join_models([(run.run_directory.path / MODELS, run.models) for run in runs])
     run_directory.open()
     try:
-        own = experiment.network.data == "own"
+        own = experiment.own_data
         return _write_own(run_directory, experiment, runs, models) if own else _write(run_directory, experiment, runs)
     finally:
         run_directory.close()
 
 
 def _experiment_of(folder: Path) -> Experiment:
-    """The experiment of a node's folder, with the rounds that its run has: its own machine may have been told of more."""
+    """The experiment of a node's folder, with the number of rounds that its run has; the folder may ask for more."""
     experiment = load(folder / "experiment.toml")
     info = read_json(folder / "run" / f"seed-{experiment.seeds[0]}" / "run.json")
     return msgspec.structs.replace(experiment, rounds=rounds_of(info, experiment.rounds))
 
 
 def _write(run_directory: RunDirectory, experiment: Experiment, runs: list[_Run]) -> Summary:
-    """Write the run of nodes that share one data set, on which their average is evaluated."""
+    """Write the run of nodes with a common data set, on which their average model is evaluated."""
     start, weights = read_start(runs[0].folder)
     began = runs[0].info.get("start")
     if began != (None if start is None else msgspec.to_builtins(start)):
@@ -119,7 +119,7 @@ def _write(run_directory: RunDirectory, experiment: Experiment, runs: list[_Run]
 
 
 def _write_own(run_directory: RunDirectory, experiment: Experiment, runs: list[_Run], models: SavedModels) -> Summary:
-    """Write the run of nodes with data of their own, from what they have measured and saved."""
+    """Write the run of nodes with data of their own, from what they measured and saved."""
     _begin(run_directory, runs, OWN_DATA, None)
     run_directory.open_records()
     workers = Workers(1)
@@ -144,11 +144,11 @@ def _begin(run_directory: RunDirectory, runs: list[_Run], data: str, samples: In
     run_directory.announce()
     choice = Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"])
     run_directory.begin(choice, data, classes=info.get("classes", ()), samples=samples)
-    run_directory.amend({key: info[key] for key in ("start",) if key in info})
+    run_directory.amend({key: info[key] for key in ("start", "columns") if key in info})
 
 
 def _records(runs: list[_Run], experiment: Experiment, apart: float) -> list[Record]:
-    """The records that all nodes have, each as one of all; the last, of the end, with their disagreement."""
+    """One record for each that all nodes have; the last one has their disagreement."""
     common = sorted(set.intersection(*(set(run.records) for run in runs)))
     records = [_record([run.records[when] for run in runs]) for when in common]
     if not records:
@@ -159,11 +159,11 @@ def _records(runs: list[_Run], experiment: Experiment, apart: float) -> list[Rec
 
 
 def _final(runs: list[_Run]) -> Evaluation:
-    """What each node has measured in the end, on its full test set."""
+    """The final evaluation of each node on its full test set."""
     final = Evaluation(
         torch.tensor([run.summary.final_loss.mean for run in runs], dtype=torch.float64),
         {"accuracy": torch.tensor([_mean(run.summary.final_accuracy) for run in runs], dtype=torch.float64)}
-        if runs[0].summary.final_accuracy is not None
+        if all(run.summary.final_accuracy is not None for run in runs)
         else {},
     )
     for name in runs[0].summary.final_metrics:
@@ -172,19 +172,19 @@ def _final(runs: list[_Run]) -> Evaluation:
 
 
 def _lasted(records: list[Record], experiment: Experiment) -> tuple[int, float | None]:
-    """How many rounds the run had, or trainings in how many seconds."""
+    """The length of the run: (rounds, None), or (trainings, seconds)."""
     last = records[-1]
     return (experiment.rounds, None) if last.time is None else (last.round, last.time.seconds)
 
 
 def _line(run: _Run) -> dict[str, Any]:
-    """What is said of a node among all; which messages came to it is in its own summary."""
+    """The summary of one node among all; its own summary has the messages that it received."""
     found = run.summary.delivery
     return run.node if found is None else run.node | {"delivery": found}
 
 
 def _by_time(records: list[Record], experiment: Experiment) -> dict[float, Record]:
-    """Records of a node by when they were made, as far as that is the same for all nodes: by rounds or, without, by time; the last is the last."""
+    """A node's records by round, or by time for asynchronous methods; the last record is always the last."""
     if not records or records[-1].time is None:
         return {record.round: record for record in records}
     every = experiment.clock.evaluate if experiment.clock is not None else 0.0
@@ -198,7 +198,7 @@ def _by_time(records: list[Record], experiment: Experiment) -> dict[float, Recor
 
 
 def _moment(parts: list[Record]) -> Moment | None:
-    """Where nodes without rounds stood, together: messages of all, and the mean of what each says."""
+    """The state of asynchronous nodes at one time: summed messages, mean of the rest."""
     found = [part.time for part in parts if part.time is not None]
     if not found:
         return None
@@ -224,7 +224,7 @@ def _rows(layout: Layout, models: list[dict[str, Tensor]]) -> Tensor:
 
 
 def _record(parts: list[Record]) -> Record:
-    """The records of several nodes for one round, or moment, as one."""
+    """One record from those of several nodes for the same round or time."""
     accuracies = [part.accuracy.mean for part in parts if part.accuracy is not None]
     losses = [part.train_loss for part in parts if part.train_loss is not None]
 
@@ -250,7 +250,7 @@ def _record(parts: list[Record]) -> Record:
 
 
 def _own(found: Sequence[dict[str, OwnSpread]], name: str) -> list[float]:
-    """A metric of several nodes; not a number where it is undefined."""
+    """A metric of several nodes; NaN where it is undefined."""
     return [math.nan if (mean := one[name].mean) is None else mean for one in found]
 
 

@@ -1,4 +1,4 @@
-"""How nodes introduce themselves: signed handshakes, one for each place of a process, with what they must have in common."""
+"""Handshakes: how nodes introduce themselves, one signed handshake per node of a process, with what they must agree on."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from epidemic.protocol.commitment import LINK_BYTES
 from epidemic.protocol.events import Introduced
 
 LARGEST_BUNDLE = 2**20
-"""Bytes of the hellos of one process."""
+"""Most bytes of the handshakes of one process."""
 LARGEST_HANDSHAKE = 2**12
 LARGEST_AGREEMENT = 2**16
 _DOMAIN = b"epidemic hello\0"
 
 
 class Handshake(msgspec.Struct, frozen=True, array_like=True):
-    """How a node introduces itself."""
+    """What a node says of itself to its peers."""
 
     node_id: int
-    carrier: int  # the place whose connection carries its messages
+    carrier: int  # the node whose connection carries its messages
     token: str
     certificate: bytes
-    run: bytes  # 16 bytes that name what it learns
-    round: int  # the round that it is in; -1: not begun
-    start: int  # the round that it takes part from
+    run: bytes  # 16 bytes that identify the run
+    round: int  # its current round; -1: not begun
+    start: int  # the first round that it takes part in
     finished: bool
     gone: bool
-    contact: bytes = b""  # where it is, signed, where not everybody knows everybody
+    contact: bytes = b""  # its signed address, if nodes know only some of the others
     commitment: bytes = b""  # with a committed coin, the end of its hash chain
 
     def introduced(self, differs: tuple[str, ...] = ()) -> Introduced:
-        """What the protocol is told of it."""
+        """The handshake as an event for the protocol."""
         return Introduced(
             self.node_id, self.carrier, self.token, self.round, self.start, differs, self.finished, self.gone, self.commitment
         )  # fmt: skip
@@ -51,11 +51,11 @@ class _SignedHandshake(msgspec.Struct, frozen=True, array_like=True):
 
 class _Bundle(msgspec.Struct, frozen=True, array_like=True):
     handshakes: list[_SignedHandshake]
-    agreement: bytes  # JSON; told for people, believed only as far as it agrees with a signed `run`
+    agreement: bytes  # JSON, for messages to people; trusted only if it matches a signed `run`
 
 
 def seal_handshakes(handshakes: Iterable[tuple[Handshake, Identity]], agreement: Agreement) -> bytes:
-    """The hellos of a process, each signed by its own node."""
+    """The handshakes of a process, each signed by its own node."""
     signed = []
     for handshake, identity in handshakes:
         content = msgspec.msgpack.encode(handshake)
@@ -63,26 +63,26 @@ def seal_handshakes(handshakes: Iterable[tuple[Handshake, Identity]], agreement:
     return msgspec.msgpack.encode(_Bundle(signed, msgspec.json.encode(agreement)))
 
 
-# Made here, in one thread: msgspec learns a type when it is first asked for, and crashes where two threads ask at the same moment.
+# Created here, in one thread: msgspec analyses a type on first use, and crashes if two threads do so at once.
 _BUNDLES, _HANDSHAKES = msgspec.msgpack.Decoder(_Bundle), msgspec.msgpack.Decoder(Handshake)
 _TERMS = msgspec.json.Decoder(Agreement)
 
 
 class OpenedHandshake(msgspec.Struct, frozen=True):
-    """A hello that is in order, and what its certificate says."""
+    """A valid handshake, with what its certificate says."""
 
     handshake: Handshake
     name: str
     key: Ed25519PublicKey
     expires: dt.datetime
-    agreement: Agreement | None  # None: they are not those of the run that it names
+    agreement: Agreement | None  # None: it does not match the run named in the handshake
 
 
 def open_handshakes(raw: bytes, identity: Identity, nodes: int) -> tuple[list[OpenedHandshake], list[str]]:
-    """The hellos in these bytes up to the first that is not in order, and why it is not.
+    """Read handshakes up to the first invalid one: (valid handshakes, problems).
 
-    Who is carried by another process counts only beside the hello of that process's carrier: otherwise a member could speak for
-    the start of a process that has not introduced itself, which nobody would then greet.
+    A node carried by another process counts only together with the handshake of that process's carrier. Otherwise a member could speak for a process that
+    has not introduced itself, and which nobody would then greet.
     """
     refused: list[str] = []
     if len(raw) > LARGEST_BUNDLE:
@@ -103,7 +103,7 @@ def open_handshakes(raw: bytes, identity: Identity, nodes: int) -> tuple[list[Op
         try:
             found.append(_open(signed, identity, agreement, run))
         except Refused as refusal:
-            # No honest process sends such a one, so the rest is not worth the time that checking it takes.
+            # No honest process sends such a handshake, so the rest is not worth checking.
             refused.append(refusal.reason)
             break
     carriers = {
@@ -127,7 +127,7 @@ def _open(signed: _SignedHandshake, identity: Identity, agreement: Agreement | N
         key.verify(signed.signature, _DOMAIN + signed.content)
     except InvalidSignature:
         raise Refused("wrong-signature") from None
-    if node_id_of(name) != handshake.node_id:  # a member that gives itself out as another one
+    if node_id_of(name) != handshake.node_id:  # a member that poses as another one
         raise Refused("wrong-signature")
     if len(handshake.token) > 64 or len(handshake.run) != 16 or len(handshake.commitment) > LINK_BYTES:
         raise Refused("malformed")

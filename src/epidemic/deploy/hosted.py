@@ -1,14 +1,15 @@
-"""Hosted nodes: the nodes that a process runs. Each has its decisions (a protocol), its run, and its books of what it has sent.
+"""Hosted nodes: the nodes that a process runs. Each has its protocol, its run directory, and its counters of sent messages.
 
-Whether its method has rounds is a matter of a node's class: `SynchronousNode` keeps the messages of its rounds for those who ask again,
-`AsynchronousNode` remembers where its protocol stood when its model was last looked at. Everything else of a process is the same for both.
+The class depends on the method: `SynchronousNode` keeps the messages of its rounds for peers that ask again, `AsynchronousNode` keeps the state of its
+protocol as of the last saved model. Everything else in a process is the same for both.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,15 +35,15 @@ from epidemic.runtime.message_coding import message_in
 from epidemic.runtime.recorder import ExtraState, RunRecorder
 
 KEPT = ("lost", "jumped", "taken", "expected", "heard", "lonely", "asked", "longest_wait")
-"""What a node counts besides messages, and goes on counting after a restart."""
+"""Counters kept over a restart, besides messages by outcome."""
 KNOWN, SAMPLE = "known", "sample"
-"""What a checkpoint calls the bytes of whom a node knows."""
+"""Keys of a checkpoint for the view and the sample of a node."""
 COMMITTED = "committed"
-"""What a checkpoint calls the bytes of what others have committed to."""
+"""Key of a checkpoint for the commitments of peers."""
 
 
 class HostedNode:
-    """A node that this process runs, whatever its method."""
+    """A node that this process runs, of any method."""
 
     def __init__(self, identity: Identity, position: int, recorder: RunRecorder, format: MessageFormat) -> None:
         """Prepare a node; `position` is its row among those of the process."""
@@ -55,16 +56,16 @@ class HostedNode:
         self.member: Member
         self.error: EpidemicError | None = None
         self.over = False
-        self.mended = 0  # models that were thrown away because what others sent had made them insane
+        self.mended = 0  # models discarded because received numbers had made them invalid
         self._lock = threading.Lock()
         self._messages = self._bytes = self._asked = self._told = 0
         self.undelivered = self.local = 0
-        self._repeated: Counter[str] = Counter()  # messages that came and were not looked at
+        self._repeated: Counter[str] = Counter()  # messages that were recognised as repeated and not read
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def sent(self, messages: int, left: bool, *, local: bool = False, each: int | None = None) -> None:
-        """So many messages left, or did not; called by any thread. `each`: the bytes of their numbers, if not the usual ones."""
+        """Count messages that were sent or could not be; thread-safe. `each`: bytes of each message's numbers, if not the usual ones."""
         with self._lock:
             if left:
                 self._messages += messages
@@ -74,23 +75,23 @@ class HostedNode:
                 self.undelivered += messages
 
     def repeated(self, outcome: str) -> None:
-        """A message came that was not looked at, because it or enough of its kind had come before; called by any thread."""
+        """Count a message that was not read because it, or enough of its kind, had arrived before; thread-safe."""
         with self._lock:
             self._repeated[outcome] += 1
 
     @property
     def messages(self) -> Counter[str]:
-        """Messages by what became of them, those that were not looked at included."""
+        """Messages by outcome, including those that were not read."""
         with self._lock:
             return Counter(self.tally) + self._repeated
 
     def told(self, numbers: int) -> None:
-        """So many bytes left that are no message of the method: whom this node knows."""
+        """Count bytes sent to find peers, which are no messages of the method."""
         with self._lock:
             self._told += numbers
 
     def settle_books(self) -> None:
-        """Put what was sent since the last time into the run's books."""
+        """Add what was sent since the last call to the run's counters."""
         with self._lock:
             messages, self._messages = self._messages, 0
             numbers, self._bytes = self._bytes, 0
@@ -99,13 +100,13 @@ class HostedNode:
         self.recorder.counters.sent(messages, numbers, asked, told)
 
     def give(self, action: e.Give, columns: dict[str, Tensor]) -> None:
-        """Answer a returning node that asked for the current model with these numbers."""
+        """Answer a returning node that asked for the current model."""
         given = Outgoing(max(self.member.round, 0), (action.to,), columns, kind=STATE_TRANSFER)
         action.reply(bytes(given.sealed(self)))
         self.sent(1, True, each=self.format.model_bytes)
 
     def mark(self, state: str, why: str = "") -> None:
-        """Say in the run's directory how it is, unless it has come to its end there."""
+        """Write the state to the run directory, unless the run is finished."""
         run_directory = self.recorder.run_directory
         if run_directory is not None and not run_directory.finished and not self.recorder.unconfirmed:
             run_directory.mark(state, why)
@@ -114,37 +115,37 @@ class HostedNode:
 
     @property
     def tally(self) -> Mapping[str, int]:
-        """Messages by what became of them."""
+        """Messages by outcome."""
         raise NotImplementedError
 
     @property
     def stands(self) -> str:
-        """Where it is, for people."""
+        """The node's progress in words."""
         raise NotImplementedError
 
     def ended(self, extra: ExtraState | None) -> bool:
-        """Whether it was stopped in its final evaluation; `extra` is what its checkpoint had added."""
+        """Whether the node was stopped in its final evaluation; `extra` is what its checkpoint added."""
         raise NotImplementedError
 
     def extra(self) -> ExtraState:
-        """What goes into a checkpoint besides the model."""
+        """What a checkpoint contains besides the model."""
         raise NotImplementedError
 
     def more_status(self) -> dict[str, Any]:
-        """What its status says besides."""
+        """Further entries of the node's status."""
         return {}
 
     # -- what is saved ------------------------------------------------------------------------------------------------
 
     def tallies(self) -> dict[str, int]:
-        """What was counted, for a checkpoint."""
+        """The counters for a checkpoint."""
         count = self.member.count
         found = {f"messages.{k}": v for k, v in self.messages.items()}
         found |= {f"refused.{k}": v for k, v in count.refused.items()}
         return found | {k: getattr(count, k) for k in KEPT}
 
     def counted(self, tallies: Mapping[str, int]) -> tuple[dict[str, int], Count]:
-        """Tallies of messages and other counts, from a checkpoint."""
+        """The counters of a checkpoint: (messages by outcome, others)."""
         count, tally = Count(), dict[str, int]()
         for key, value in tallies.items():
             kind, _, what = key.partition(".")
@@ -160,7 +161,7 @@ class HostedNode:
     # -- for people ---------------------------------------------------------------------------------------------------
 
     def status(self, refused: dict[str, int]) -> Status:
-        """How this node is; `refused` is what its process has refused."""
+        """The node's status; `refused`: what its process has refused, by reason."""
         member, recorder = self.member, self.recorder
         count, tally = member.count, self.messages
         last = recorder.records[-1] if recorder.records else None
@@ -192,6 +193,7 @@ class HostedNode:
             messages={k: v for k, v in tally.items() if v > 0},
             refusals={k: v for k, v in refusals.items() if v > 0},
             local=self.local,
+            clock=round(time.time(), 3),
             **about | self.more_status(),
         )
 
@@ -204,21 +206,31 @@ class SynchronousNode(HostedNode):
     def __init__(
         self, identity: Identity, position: int, recorder: RunRecorder, format: MessageFormat, views: RoundViews
     ) -> None:
-        """`views`: what rounds have in store for the nodes of this process."""
+        """Prepare a node.
+
+        Args:
+            identity: Its certificate and key.
+            position: Its row among those of the process.
+            recorder: Writes its run directory.
+            format: The messages of the run.
+            views: The rounds as the nodes of this process see them.
+        """
         super().__init__(identity, position, recorder, format)
         recorder.delivery = self.delivery
         self.views = views
-        self.kept: dict[int, Outgoing] = {}  # its messages by round, for those who ask again
-        self.message: Rows = {}  # what its local update gave in the round that it is in   # (1, ...)
+        self.kept: dict[int, Outgoing] = {}  # its messages by round, for peers that ask again
+        self.message: Rows = {}  # result of the local update of the current round   # (1, ...)
         self.loss = torch.zeros(1)
-        self.before: Rows | None = None  # its state when the round began
-        self.own: Rows | None = None  # its state before it last mixed
-        self.remembers: Callable[[], dict[str, bytes]] | None = None  # whom it knows, if that is not everybody
+        self.before: Rows | None = None  # its state at the start of the round
+        self.own: Rows | None = None  # its state before the last aggregation
+        self.remembers: Callable[[], dict[str, bytes]] | None = (
+            None  # returns the saved view, if it knows only some of its peers
+        )
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def outgoing(self, round: int, columns: Mapping[str, Tensor] | None = None) -> Outgoing:
-        """Its message of a round, kept; without `columns`, with what its local update gave last, although that was for an earlier round."""
+        """The node's message of a round, kept for questions; without `columns`, the result of its last local update, even of an earlier round."""
         if columns is None:
             columns = {name: rows[0] for name, rows in message_in(self.message).items()}
         view = self.views(self.node_id, round)
@@ -227,18 +239,21 @@ class SynchronousNode(HostedNode):
         return self.kept[round]
 
     def forget(self, before: int) -> None:
-        """Messages of rounds before this one are not asked for any more."""
+        """Discard messages of rounds before this one."""
         self.kept = {round: message for round, message in self.kept.items() if round >= before}
+
+    def mixed(self, round: int, heard: Sequence[int]) -> None:
+        """A round is over, with messages of these senders."""
 
     @property
     def tally(self) -> Mapping[str, int]:
-        """Messages by what became of them."""
+        """Messages by outcome."""
         return self.member.mailbox.tally
 
     # -- what is saved ------------------------------------------------------------------------------------------------
 
     def extra(self) -> ExtraState:
-        """What goes into a checkpoint besides the model: tallies, and with a barrier the messages that may be asked for again."""
+        """What a checkpoint contains besides the model: counters, and with a barrier the messages that peers may ask for again."""
         tensors: dict[str, Tensor] = {}
         if self.member.rules.barrier:
             for round, message in list(self.kept.items()):
@@ -251,7 +266,7 @@ class SynchronousNode(HostedNode):
         return ExtraState(tensors, self.tallies())
 
     def restored(self, extra: ExtraState | None) -> tuple[dict[str, int], Count, dict[int, tuple[int, ...]]]:
-        """What a checkpoint had added: tallies of messages, other counts, and the targets of the messages that are kept."""
+        """What a checkpoint added: (messages by outcome, other counters, targets of the kept messages by round)."""
         if extra is None:
             return {}, Count(), {}
         tally, count = self.counted(extra.tallies)
@@ -272,11 +287,11 @@ class SynchronousNode(HostedNode):
 
     @property
     def stands(self) -> str:
-        """Where it is, for people."""
+        """The node's progress in words."""
         return f"round {self.recorder.done} of {self.recorder.experiment.rounds}"
 
     def delivery(self) -> HeardCounts:
-        """How many messages counted of those expected. Parts are read before sums, because another thread may go on counting."""
+        """How many of the expected messages counted. Parts are read before sums, because another thread may go on counting."""
         recent, count = list(self.member.recent), self.member.count
         lonely = count.lonely
         return HeardCounts(
@@ -290,7 +305,7 @@ class SynchronousNode(HostedNode):
         )
 
     def more_status(self) -> dict[str, Any]:
-        """What its status says of rounds."""
+        """The entries of its status about rounds."""
         rounds = self.member
         return {
             "undelivered": self.undelivered + rounds.offers.undelivered,
@@ -301,7 +316,7 @@ class SynchronousNode(HostedNode):
 
 
 class AsynchronousNode(HostedNode):
-    """A hosted node of a method without rounds."""
+    """A hosted node of an asynchronous method."""
 
     member: Asynchronous
 
@@ -310,22 +325,22 @@ class AsynchronousNode(HostedNode):
         super().__init__(identity, position, recorder, format)
         recorder.rounds = float("inf")
         recorder.moment = self.moment
-        self.memory = Memory()  # as it was when the model was last looked at
+        self.memory = Memory()  # as of the last saved model
         self.loss: float | None = None  # of the last training
-        self.own: Tensor | None = None  # what the last training gave: sane, whatever others send   # (d,)
+        self.own: Tensor | None = None  # result of the last training, valid whatever peers send   # (d,)
         self.busy = 0.0  # seconds of training
 
     @property
     def tally(self) -> Mapping[str, int]:
-        """Messages by what became of them."""
+        """Messages by outcome."""
         return self.member.tally
 
     def message_to_self(self, post: e.SendMessage, row: Any) -> Message:
-        """What a node of the same process is given of a message."""
+        """The message as a node of the same process receives it."""
         return Message(self.node_id, row, post.tag, post.note, post.part, post.number)
 
     def moment(self) -> Moment:
-        """Where it stands in time, for a record."""
+        """The node's progress in time, for a record."""
         seconds = self.memory.elapsed / SECOND
         tally, sent = self.tally, int(self.recorder.counters.header[0]) // HEADER_BYTES
         messages = MessageCounts(
@@ -346,7 +361,7 @@ class AsynchronousNode(HostedNode):
     # -- what is saved ------------------------------------------------------------------------------------------------
 
     def extra(self) -> ExtraState:
-        """What goes into a checkpoint besides the model: what the node remembers, and tallies."""
+        """What a checkpoint contains besides the model: the protocol's memory and the counters."""
         memory = self.memory
         kept = {"elapsed": memory.elapsed, "trained": memory.trained, "number": memory.number}
         kept |= {"busy": int(self.busy * SECOND), "undelivered": self.undelivered}
@@ -355,9 +370,9 @@ class AsynchronousNode(HostedNode):
         return ExtraState({}, self.tallies() | {f"free.{key}": value for key, value in kept.items()})
 
     def restored(self, extra: ExtraState | None) -> tuple[Memory, dict[str, int], Count]:
-        """What a checkpoint had added: what the node remembers, tallies of messages, other counts.
+        """What a checkpoint added: (memory, messages by outcome, other counters).
 
-        Messages are numbered from a new epoch on, so that numbers grow although messages were sent after the checkpoint.
+        Messages are numbered from a new epoch on, so numbers grow although messages were sent after the checkpoint.
         """
         memory, tally, count = Memory(), dict[str, int](), Count()
         if extra is not None:
@@ -374,7 +389,7 @@ class AsynchronousNode(HostedNode):
 
     @property
     def _stop(self) -> float:
-        """Seconds after which its run ends."""
+        """Seconds after which the run ends."""
         clock = self.recorder.experiment.clock
         assert clock is not None
         return float(clock.stop)
@@ -387,12 +402,12 @@ class AsynchronousNode(HostedNode):
 
     @property
     def stands(self) -> str:
-        """Where it is, for people."""
+        """The node's progress in words."""
         seconds = min(self.memory.elapsed / SECOND, self._stop)
         return f"{self.recorder.done} trainings, second {seconds:.0f} of {self._stop:g}"
 
     def more_status(self) -> dict[str, Any]:
-        """Trainings, and how much time is left."""
+        """The entries of its status about trainings and the remaining time."""
         free = self.member
         left = (free.rules.stop - free.elapsed) / SECOND
         return {"round": max(free.round, 0), "trained": free.trained, "left": round(max(0.0, left), 3)}

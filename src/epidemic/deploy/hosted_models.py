@@ -1,7 +1,7 @@
-"""Lazy models of a deployed process: models that were decided and perhaps not computed yet. Asked by all threads.
+"""Lazy models of a deployed process: decided, but perhaps not computed yet. Thread-safe.
 
-They are the promises of `host.lazy_models`, computed one by one when a number is needed: by the main thread, which trains and evaluates, or by
-the one that sends. What is computed holds nothing else any more, so that messages are given back as soon as they are in a model.
+They are those of `runtime/lazy_models.py`, computed one by one when a number is needed, by the main thread, which trains and evaluates, or by the thread
+that sends. A computed model holds no reference to others, so messages are freed as soon as they are part of a model.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from epidemic.runtime.lazy_models import (
 
 
 class HostedModels:
-    """Makes models of others, and computes them."""
+    """Makes lazy models from others, and computes them."""
 
     def __init__(self, parts: Sequence[Tensor] = (), rule: Aggregator = MEAN) -> None:
-        """`parts`: which numbers of a model belong to each part. `rule`: the experiment's aggregator."""
+        """Start; `parts`: coordinates of each part of a model; `rule`: the experiment's aggregator."""
         self._parts = parts
         self._rule = rule
         self._lock = threading.Lock()
 
     def mix(self, terms: Sequence[tuple[float, Any]]) -> LazyModel:
-        """The weighted sum of these, added in this order."""
+        """The weighted sum of these models, added in this order."""
         return LazyMixture(terms)
 
     def aggregate(self, own: Any, messages: Sequence[Message], weights: Sequence[float], now: int) -> LazyModel:
-        """What the aggregator makes of a model and of these messages."""
+        """The aggregate of a model and these messages."""
         return aggregate_of(self._rule, own, messages, weights, now)
 
     def patch(self, base: Any, parts: Mapping[int, Sequence[tuple[float, Any]]]) -> LazyModel:
@@ -51,15 +51,15 @@ class HostedModels:
         return LazyPatch(base, parts)
 
     def cut(self, row: LazyModel, part: int) -> LazyModel:
-        """One part of a model."""
+        """One part of a model, lazily."""
         return LazyCut(row, part)
 
     def value(self, wanted: LazyModel) -> Tensor:
-        """The numbers.   # (d,), or those of a part"""
+        """Compute a lazy model.   # (d,), or the length of a part"""
         if wanted.value is None:
             with self._lock:
                 waiting = [wanted]
-                while waiting:  # a chain of mixtures may be longer than Python would call itself
+                while waiting:  # a chain of mixtures may be deeper than Python's recursion limit
                     one = waiting[-1]
                     missing = [need for need in one.needs() if need.value is None] if one.value is None else []
                     if missing:
@@ -95,30 +95,28 @@ def _numbers(lazy_model: LazyModel) -> Tensor:
 
 
 class Holding:
-    """Which rows of each sender's messages are held, in inboxes or mixtures that are not computed yet; never more than `most`."""
+    """Which messages of each sender are still held, in mailboxes or lazy models that are not computed; at most `most` per sender."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._held: dict[int, set[weakref.ref[GivenModel]]] = {}
 
     def take(self, sender: int, value: Tensor) -> GivenModel | None:
-        """A handle of a message's numbers; None if too many of its sender are held."""
+        """A lazy model of a message's numbers; None if too many of its sender are held."""
         held = self._held.setdefault(sender, set())
         if len(held) >= self._most:
             return None
         row = GivenModel(value)
-        held.add(weakref.ref(row, held.discard))  # whichever thread lets it go
+        held.add(weakref.ref(row, held.discard))  # any thread may release it
         return row
 
     def of(self, sender: int) -> int:
-        """How many are held."""
+        """How many messages of this sender are held."""
         return len(self._held.get(sender, ()))
 
 
 def sane(row: Tensor, most: float) -> bool:
-    """Whether a row has the numbers that a sane model has."""
-    if (
-        float(torch.linalg.vector_norm(row)) <= most
-    ):  # no number is larger than all together, and this is ten times faster
+    """Whether all numbers of a row are finite and at most `most` in magnitude.   # (d,)"""
+    if float(torch.linalg.vector_norm(row)) <= most:  # no number exceeds the norm, which is ten times faster to compute
         return True
-    return float(torch.linalg.vector_norm(row, float("inf"))) <= most  # false for what is not a number
+    return float(torch.linalg.vector_norm(row, float("inf"))) <= most  # False for NaN

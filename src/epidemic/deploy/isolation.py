@@ -1,7 +1,7 @@
-"""Isolation: whether deployed nodes learnt alone in too many of their rounds, and what to say of it.
+"""Isolation: whether deployed nodes learnt alone in too many of their rounds, and how this is reported.
 
-A round is lonely if no message counted in it although its graph gave the node at least one. One in a while is what a deadline is for; many of
-them mean that nodes were not learning together, whatever their accuracy.
+A round is lonely if no message counted in it although its graph gave the node at least one. With a deadline, single lonely rounds are normal; many of
+them mean that the nodes did not learn together, whatever their accuracy.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import msgspec
 from epidemic.record import HeardCounts, Summary
 
 NAMED = 6
-"""So many nodes are named in a line."""
+"""Most nodes named in one line."""
 
 
 def delivery_in(folder: Path) -> HeardCounts | None:
-    """How many messages counted at the node of this folder; None if it has not finished, or has no rounds."""
+    """How many messages counted at the node of this folder; None if it has not finished or has no rounds."""
     for path in (folder / "run").glob("seed-*/summary.json"):
         return msgspec.json.decode(path.read_bytes(), type=Summary).delivery
     return None
 
 
 def deliveries_of(folders: Iterable[Path]) -> dict[int, HeardCounts]:
-    """The same of all nodes that have finished and have rounds, by node id."""
+    """The same for all nodes that have finished and have rounds, by node id."""
     found = {}
     for folder in folders:
         for path in (folder / "run").glob("seed-*/nodes.json"):
@@ -36,17 +36,17 @@ def deliveries_of(folders: Iterable[Path]) -> dict[int, HeardCounts]:
 
 
 def often_alone(delivery: HeardCounts) -> bool:
-    """Whether more than a tenth of the rounds were lonely, which is said at the end."""
+    """Whether more than a tenth of the rounds were lonely, which is reported at the end."""
     return 10 * delivery.lonely > delivery.rounds
 
 
 def mostly_alone(delivery: HeardCounts) -> bool:
-    """Whether more than half of the rounds were lonely, with which a cluster has failed."""
+    """Whether more than half of the rounds were lonely, which fails a cluster."""
     return 2 * delivery.lonely > delivery.rounds
 
 
 def said_of_node(delivery: HeardCounts | None, deadline: float) -> str:
-    """The line with which a node that learnt alone too often ends; empty if it did not."""
+    """The final line of a node that learnt alone too often; empty if it did not."""
     if delivery is None or not often_alone(delivery):
         return ""
     return f"learnt alone in {_share(delivery)}, more than a tenth: {_advice(deadline)}"

@@ -1,7 +1,7 @@
-"""Keyring: the certified keys of the others, learnt from their hellos. Asked by all threads.
+"""The keyring: certified keys of the peers, learnt from their handshakes. Thread-safe.
 
-Hellos can be kept and said again by anybody. While the network shows the start that a place was introduced with, only another
-start that is shown as well takes its place: an old hello changes neither a key nor a carrier.
+Anybody can record handshakes and replay them. While the network shows the start that a node was introduced with, only another start that the network
+also shows replaces it: an old handshake changes neither a key nor a carrier.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from epidemic.protocol.membership import MOST_TOKENS
 
 
 class Keyring:
-    """Who the others are, as far as certificates tell."""
+    """The keys and carriers of peers, as their certificates state them."""
 
     def __init__(self, identity: Identity, agreement: Agreement, nodes: int, book: Book | None = None) -> None:
-        """`book`: where it is written down where others are, if not everybody knows everybody."""
+        """Start empty; `book` collects the contacts of peers, if nodes know only some of them."""
         self._identity = identity
         self._book = book
         self._agreement = agreement
         self.run = agreement.run
         self._nodes = nodes
         self._known: dict[int, OpenedHandshake] = {}
-        self._tokens: dict[int, set[str]] = {}  # the starts that the network shows, by carrier
+        self._tokens: dict[int, set[str]] = {}  # tokens shown by the network, by carrier
         self._lock = threading.Lock()
         self._refused: Counter[str] = Counter()
 
     def shown(self, carrier: int, token: str, there: bool) -> None:
-        """The network shows, or no longer shows, the token of a carrier's start."""
+        """Note that the network shows, or no longer shows, the token of a carrier."""
         with self._lock:
             tokens = self._tokens.setdefault(carrier, set())
             if not there:
@@ -52,7 +52,7 @@ class Keyring:
             return sorted(carrier for carrier, tokens in self._tokens.items() if tokens)
 
     def introduce(self, raw: bytes) -> list[Introduced]:
-        """Listen to the hellos of a process."""
+        """Check the handshakes of a process, and return those that count as events."""
         found, refused = open_handshakes(raw, self._identity, self._nodes)
         heard = []
         with self._lock:
@@ -69,7 +69,7 @@ class Keyring:
         return heard
 
     def _placed(self, handshake: Handshake) -> bool:
-        """Whether a hello says where its node is, if that must be known."""
+        """Whether a handshake has a valid contact, if one is needed."""
         if self._book is None:
             return True
         try:
@@ -81,7 +81,7 @@ class Keyring:
         return False
 
     def _counts(self, handshake: Handshake) -> bool:
-        """Whether a hello may take the place of what is known: not an old one, while the other start is there."""
+        """Whether a handshake may replace what is known: not an old one while another start is shown."""
         before = self._known.get(handshake.node_id)
         if before is None or before.handshake.token == handshake.token:
             return True
@@ -97,7 +97,7 @@ class Keyring:
         return tuple(plain(text, 240) for text in told[:4]) or ("the run differs",)
 
     def key_of(self, node_id: int) -> Ed25519PublicKey | None:
-        """The certified key of a node; None if it is not known. Raises Refused if it counts no more."""
+        """The certified key of a node; None if it is unknown. Raises Refused if it is revoked or expired."""
         with self._lock:
             known = self._known.get(node_id)
         if known is None:
@@ -107,18 +107,18 @@ class Keyring:
         return known.key
 
     def carrier_of(self, node_id: int) -> int:
-        """Over whose connection the messages of a place come."""
+        """The node whose connection carries this node's messages."""
         with self._lock:
             known = self._known.get(node_id)
         return node_id if known is None else known.handshake.carrier
 
     def knows(self, node_id: int) -> bool:
-        """Whether a place was introduced."""
+        """Whether a node has introduced itself."""
         with self._lock:
             return node_id in self._known
 
     def carried(self, carrier: int) -> int:
-        """How many certified nodes are behind a connection."""
+        """How many certified nodes a connection carries."""
         with self._lock:
             return sum(known.handshake.carrier == carrier for known in self._known.values())
 
@@ -126,12 +126,12 @@ class Keyring:
         return known.name in self._identity.revoked.names or known.expires < now
 
     def void(self, now: dt.datetime) -> frozenset[int]:
-        """The places whose certificates count no more."""
+        """The nodes whose certificates are no longer valid."""
         with self._lock:
             return frozenset(node_id for node_id, known in self._known.items() if self._is_void(known, now))
 
     @property
     def refused(self) -> Counter[str]:
-        """Hellos that were refused, by reason."""
+        """Refused handshakes by reason."""
         with self._lock:
             return Counter(self._refused)

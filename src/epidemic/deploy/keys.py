@@ -1,11 +1,11 @@
-"""Keys: a private authority, one certificate for each place, and the list of those that were taken back.
+"""Keys: a private authority, one certificate per node, and the list of revoked certificates.
 
     DIR/authority/   authority.key (keep it away from the nodes), authority.pem, issued.json, revoked.json
     DIR/node-I/      authority.pem, node.key, node.pem, revoked.json     what node I needs, and nothing else
-    DIR/observer/    the same for whoever asks nodes how they are; a relay has such a folder, too
+    DIR/observer/    the same for somebody who asks nodes for their status; a relay has such a folder, too
 
-A certificate says which place its holder has by its name: node-3, and node-3.1 for the next one of the same place. Names are never
-given twice, so a name is enough to revoke. Keys are Ed25519; secret files have mode 0600.
+A certificate's name tells the node id of its holder: node-3, and node-3.1 for the next certificate of the same node. Names are never reused, so a name
+is enough to revoke. Keys are Ed25519; secret files have mode 0600.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from epidemic.deploy.wire import Refused
 T = TypeVar("T")
 
 DAYS = 365
-"""How long a node's certificate is good for, unless said otherwise; the authority's own is good for ten years."""
+"""Default validity of a node's certificate; the authority's own is valid for ten years."""
 MOST_GENERATIONS = 10
-"""How many certificates a place may be given, one after the other."""
+"""How many certificates a node may get, one after the other."""
 
 _NAME = re.compile(r"(node|relay|observer)-?(\d{1,9})?(?:\.(\d))?")
 
 
 class Issued(msgspec.Struct, frozen=True):
-    """A certificate that the authority has given out."""
+    """A certificate issued by the authority."""
 
     name: str
     hosts: list[str]
@@ -51,25 +51,25 @@ class Issued(msgspec.Struct, frozen=True):
 
 
 class Revocations(msgspec.Struct, frozen=True):
-    """The names that count no more, signed by the authority; a later list has a higher number."""
+    """The revoked names, signed by the authority; a later list has a higher number."""
 
     number: int
     names: list[str]
     signature: str = ""
 
     def signed_bytes(self) -> bytes:
-        """What the signature is of."""
+        """The bytes that are signed."""
         return b"epidemic revocations\0" + msgspec.json.encode([self.number, self.names])
 
 
 def node_id_of(name: str) -> int | None:
-    """The place that a certificate's name stands for; None if it is not a node's."""
+    """The node id in a certificate's name; None if it is not a node's."""
     found = _NAME.fullmatch(name)
     return int(found[2]) if found and found[1] == "node" and found[2] else None
 
 
 def names_of(nodes: int) -> list[str]:
-    """Every name that a certificate of this many places may have."""
+    """All names that certificates of this many nodes may have."""
     bases = [*(f"node-{i}" for i in range(nodes)), "observer", "relay"]
     return [name + more for name in bases for more in ("", *(f".{g}" for g in range(1, MOST_GENERATIONS)))]
 
@@ -78,7 +78,7 @@ def names_of(nodes: int) -> list[str]:
 
 
 class Authority:
-    """Who gives certificates, and takes them back."""
+    """Issues and revokes certificates."""
 
     def __init__(self, path: Path, key: Ed25519PrivateKey, certificate: x509.Certificate) -> None:
         self.path = path
@@ -87,7 +87,7 @@ class Authority:
 
     @staticmethod
     def create(root: Path) -> Authority:
-        """A new one, in root/authority."""
+        """Create an authority in root/authority."""
         path = root / "authority"
         if path.exists():
             raise BadInput(f"{path} exists already; choose another directory, or use 'epidemic keys add {root}'")
@@ -110,7 +110,7 @@ class Authority:
 
     @staticmethod
     def load(root: Path) -> Authority:
-        """The one of root/authority."""
+        """Load the authority of root/authority."""
         path = root / "authority"
         if not path.is_dir():
             raise BadInput(
@@ -121,16 +121,16 @@ class Authority:
 
     @property
     def issued(self) -> list[Issued]:
-        """All certificates given out."""
+        """All issued certificates."""
         return _read_json(self.path / "issued.json", list[Issued])
 
     @property
     def revoked(self) -> Revocations:
-        """Those taken back."""
+        """The list of revoked names."""
         return _read_json(self.path / "revoked.json", Revocations)
 
     def issue(self, base: str, hosts: Sequence[str], days: int = DAYS) -> Path:
-        """A certificate and everything its holder needs, in root/NAME."""
+        """Write a certificate, and everything its holder needs, to root/NAME."""
         require_int("--days", days, 1, 3649)
         earlier = [i.name for i in self.issued if i.name == base or i.name.startswith(base + ".")]
         if len(earlier) >= MOST_GENERATIONS:
@@ -163,10 +163,10 @@ class Authority:
         return folder
 
     def revoke(self, name: str) -> Revocations:
-        """Take a certificate back; the list goes into every folder that is here, and must be copied to every node."""
+        """Revoke a certificate. The new list is written to every folder here and must be copied to every node."""
         known = [i.name for i in self.issued]
         if name not in known:
-            raise BadInput(f"{name} was never given out; known: {', '.join(known)}")
+            raise BadInput(f"{name} was never issued; known: {', '.join(known)}")
         before = self.revoked
         if name in before.names:
             raise BadInput(f"{name} is revoked already")
@@ -190,15 +190,15 @@ class Authority:
 
 @dataclass(frozen=True)
 class Refreshed:
-    """What a look at the list of revoked names has shown."""
+    """The result of rereading the list of revocations."""
 
-    changed: bool  # another list counts from now on
-    problem: str = ""  # why it cannot be read now, perhaps because it is just being copied; the list read before counts
+    changed: bool  # another list is in force
+    problem: str = ""  # why it cannot be read now, perhaps because it is being copied; the last list stays in force
 
 
 @dataclass
 class Identity:
-    """A certificate with its key, the authority's, and the names that count no more."""
+    """A certificate with its key, the authority's certificate, and the revoked names."""
 
     folder: Path
     name: str
@@ -206,11 +206,11 @@ class Identity:
     certificate: x509.Certificate
     authority: x509.Certificate
     revoked: Revocations
-    _read: tuple[int, ...] = field(default=(), repr=False)  # which state of the file was read
+    _read: tuple[int, ...] = field(default=(), repr=False)  # state of the file when it was read
 
     @staticmethod
     def load(folder: Path) -> Identity:
-        """Read and check; whatever is wrong is said in one line."""
+        """Read and check a folder's identity; raises BadInput with one line."""
         if not folder.is_dir():
             raise BadInput(f"{folder} is not a directory; give the folder of a node, made by 'epidemic cluster init'")
         authority = _read_certificate(folder / "authority.pem")
@@ -238,7 +238,7 @@ class Identity:
 
     @property
     def node_id(self) -> int:
-        """Which node this is."""
+        """The node id in the certificate."""
         node_id = node_id_of(self.name)
         if node_id is None:
             raise BadInput(f"{self.folder / 'node.pem'} is the certificate of {self.name}, not of a node")
@@ -246,16 +246,16 @@ class Identity:
 
     @property
     def cluster(self) -> str:
-        """16 hex digits that name the authority."""
+        """16 hex digits that identify the authority."""
         return hashlib.sha256(self.authority.public_bytes(serialization.Encoding.DER)).hexdigest()[:16]
 
     @property
     def encoded(self) -> bytes:
-        """The certificate as others are sent it."""
+        """The certificate as it is sent to peers."""
         return self.certificate.public_bytes(serialization.Encoding.DER)
 
     def refresh(self) -> Refreshed:
-        """Read the list of revoked names again if the file has changed. Nothing is raised: a half-copied list ends nobody."""
+        """Read the list of revocations again if its file has changed. Never raises: a half-copied list stops no node."""
         path = self.folder / "revoked.json"
         try:
             seen = path.stat()
@@ -273,16 +273,17 @@ class Identity:
         except (InvalidSignature, ValueError):
             return Refreshed(False, f"{path} is not signed by the authority")
         self._read = state
-        if found.number < self.revoked.number:  # an older list, put back by mistake or by somebody who was revoked
+        if found.number < self.revoked.number:  # an older list, put back by mistake or by a revoked node
             return Refreshed(False)
         changed = found != self.revoked
         self.revoked = found
         return Refreshed(changed)
 
     def told(self, raw: bytes) -> bool:
-        """Take over the list of revoked names that somebody gives, if it is signed by the authority and newer: it is written into the folder.
+        """Write a list of revocations received from a peer to the folder, if the authority signed it and it is newer; `refresh` then reads it.
 
-        `refresh` finds it there. Returns whether it was.
+        Returns:
+            Whether it was written.
         """
         try:
             found = msgspec.json.decode(raw, type=Revocations)
@@ -297,7 +298,7 @@ class Identity:
         return True
 
     def recognise(self, encoded: bytes, now: dt.datetime | None = None) -> tuple[str, Ed25519PublicKey, dt.datetime]:
-        """Name, key and end of somebody else's certificate; raises Refused."""
+        """The (name, key, expiry) of a peer's certificate; raises Refused."""
         try:
             certificate = x509.load_der_x509_certificate(encoded)
             name, key = _common_name(certificate), certificate.public_key()
@@ -310,7 +311,7 @@ class Identity:
         return name, key, certificate.not_valid_after_utc
 
     def still_good(self, now: dt.datetime | None = None) -> None:
-        """Say so if this certificate is good no longer, by the list read last and the clock."""
+        """Raise BadInput if this certificate is revoked or expired, by the last list read and the clock."""
         if self.name in self.revoked.names:
             raise BadInput(f"the certificate here ({self.name}) was revoked; issue a new one with 'epidemic keys add'")
         if self.certificate.not_valid_after_utc < (now or _now()):
@@ -322,12 +323,12 @@ HELD = ("authority.pem", "node.pem", "node.key", "revoked.json")
 
 
 def certificate_name(folder: Path) -> str:
-    """The name in a folder's certificate, whether that still counts or not."""
+    """The name in a folder's certificate, valid or not."""
     return _common_name(_read_certificate(folder / "node.pem"))
 
 
 def copy_identity(folder: Path, target: Path, revoked: bytes) -> None:
-    """Make a folder with the key and the certificates of another one, and this list of revoked names."""
+    """Make a folder with the key and certificates of another one, and this list of revocations."""
     _private_directory(target)
     _write_secret(target / "node.key", _read(folder / "node.key"))
     for name in ("authority.pem", "node.pem"):
@@ -336,7 +337,7 @@ def copy_identity(folder: Path, target: Path, revoked: bytes) -> None:
 
 
 def newest_revocations(lists: Sequence[Path], authority: Path) -> tuple[Revocations, bytes]:
-    """The latest of these lists of revoked names that the authority has signed, and the bytes of its file."""
+    """The latest list of revocations signed by the authority, and the bytes of its file."""
     key = _read_certificate(authority).public_key()
     assert isinstance(key, Ed25519PublicKey)
     found: tuple[Revocations, bytes] | None = None
@@ -375,7 +376,7 @@ def _common_name(certificate: x509.Certificate) -> str:
 
 
 def host_name(host: str) -> x509.GeneralName:
-    """A host as it stands in a certificate."""
+    """A host in the form of a certificate."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

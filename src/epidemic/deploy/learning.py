@@ -1,8 +1,8 @@
-"""Learning: what the main thread of a process computes for its nodes: training, mixing, evaluating, giving and taking models, saving.
+"""What the main thread of a process computes for its nodes: training, aggregation, evaluation, models for other nodes, saving.
 
-What several nodes want at the same time is done in one batch. With rounds, models are rows of the process's population, which training and
-mixing change; without rounds, they are values, computed when a number is needed (`handles`), and the population holds the one that was looked at
-last. A model that others made insane is thrown away in both: the node goes on with what it had learnt itself.
+Work of several nodes is done in one batch. With rounds, models are rows of the process's population, changed by training and aggregation. Asynchronous
+models are values, computed when a number is needed (`hosted_models`); the population holds the one last evaluated. A model made invalid by received
+numbers is discarded in both cases: the node continues with what it learnt itself.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ from epidemic.runtime.recorder import Host
 Work = Sequence[tuple[Any, e.Action]]
 Trainings = list[tuple[AsynchronousNode, e.Learn]]
 
-with warnings.catch_warnings():  # PyTorch warns once that messages cannot be written to; nobody writes to them
+with warnings.catch_warnings():  # PyTorch warns once that messages are read-only; nobody writes to them
     warnings.simplefilter("ignore")
     torch.frombuffer(b"\0\0\0\0", dtype=torch.float32)
 
 
 @dataclass(frozen=True)
 class Calls:
-    """What learning has done by the rest of the process."""
+    """What the computation calls in the rest of the process."""
 
-    done: Callable[[Sequence[tuple[int, e.Event]]], None]  # tells what has been computed
-    flush: Callable[[float], None]  # waits until messages are on their way
-    refused: Callable[[], dict[str, int]]  # what was refused
-    gave_up: Callable[[HostedNode], None]  # tells the others
+    done: Callable[[Sequence[tuple[int, e.Event]]], None]  # called with the resulting events
+    flush: Callable[[float], None]  # waits until messages are sent
+    refused: Callable[[], dict[str, int]]  # counts of refused messages
+    gave_up: Callable[[HostedNode], None]  # tells the peers
     say: Callable[[HostedNode, str], None]
 
 
 class Computation:
-    """What is computed for the nodes of one process."""
+    """Computes for the nodes of one process."""
 
     def __init__(self, host: Host, nodes: Mapping[int, Any], lazy: HostedModels, calls: Calls) -> None:
-        """Prepare it.
+        """Prepare the computation.
 
         Args:
             host: The models of the process and what computes them.
             nodes: The nodes of this process, by id.
-            lazy: Computes models of methods without rounds.
-            calls: What it has done by the rest of the process.
+            lazy: Computes models of asynchronous methods.
+            calls: What it calls in the rest of the process.
         """
         self._host = host
         self._nodes = nodes
@@ -73,13 +73,13 @@ class Computation:
         self._largest = self._experiment.network.largest
 
     def compute(self, found: Work) -> None:
-        """Do what the protocols want computed."""
+        """Do the work that the protocols have asked for."""
         trainings: dict[int, list[tuple[SynchronousNode, int]]] = {}
         mixtures: list[tuple[SynchronousNode, e.Mix]] = []
         learning: Trainings = []
         for node, action in found:
             if not isinstance(action, e.Leave | e.Fail):
-                node.recorder.confirm()  # the others are there and have the same number of rounds
+                node.recorder.confirm()  # the peers are there and have the same number of rounds
             match action:
                 case e.Train():
                     trainings.setdefault(action.round, []).append((node, action.targets))
@@ -102,8 +102,8 @@ class Computation:
                     self._fail(node, action)
         if mixtures:
             self._mix(mixtures)
-        for round, those in trainings.items():
-            self._train_round(round, those)
+        for round, group in trainings.items():
+            self._train_round(round, group)
         if learning:
             with self._host.stop.held():
                 self._learn(sorted(learning, key=lambda one: one[0].position))
@@ -111,7 +111,7 @@ class Computation:
     # -- the end of a node --------------------------------------------------------------------------------------------
 
     def _conclude(self, node: HostedNode) -> None:
-        """Test the model and write everything down; the others are told."""
+        """Evaluate the final model, write the results and tell the peers."""
         self._calls.flush(self._experiment.network.longest)
         node.settle_books()
         self._settle_end(node)
@@ -123,7 +123,8 @@ class Computation:
 
         summary = node.recorder.conclude(about)
         found, delivery = summary.final_accuracy, summary.delivery
-        text = "finished" + ("" if found is None else f": accuracy {found.mean:.2%} on the full test set")
+        on = "as the script reported" if self._experiment.own_training else "on the full test set"
+        text = "finished" + ("" if found is None else f": accuracy {found.mean:.2%} {on}")
         if delivery is not None:
             text += f", {delivery.heard} of {delivery.expected} expected messages heard"
         self._calls.say(node, text)
@@ -132,7 +133,7 @@ class Computation:
         self._calls.done([(node.node_id, e.Concluded())])
 
     def _settle_end(self, node: HostedNode) -> None:
-        """Bring a node's run to its end: its last record, and what is saved."""
+        """End a node's run: write its last record and its files."""
         if isinstance(node, SynchronousNode):
             node.recorder.done = self._experiment.rounds
             self._settle(node)
@@ -146,7 +147,7 @@ class Computation:
                 node.recorder.save()
 
     def _fail(self, node: HostedNode, action: e.Fail) -> None:
-        """A node cannot go on: save what it has, and let the other nodes of the process go on."""
+        """Stop a node that failed: save its state; the other nodes of the process continue."""
         reason = action.reason
         node.error = BadInput(reason) if action.bad_input else RunFailed(f"{reason}{node.recorder.kept}")
         self._save(node)
@@ -166,7 +167,7 @@ class Computation:
             node.recorder.save()
 
     def rewind(self, node: HostedNode) -> None:
-        """Put a node back to where it can resume: to where its round began, or before a training that is not done."""
+        """Reset a node to a state from which it can resume: the start of its round, or before its current training."""
         if isinstance(node, AsynchronousNode):
             self._put(node, node.member.body.model)
             node.memory = node.member.memory()
@@ -180,17 +181,17 @@ class Computation:
     # -- models that others made insane -------------------------------------------------------------------------------
 
     def _thrown_away(self, node: HostedNode) -> None:
-        """Count a model that was thrown away, and say the first."""
+        """Count a discarded model, and log the first."""
         node.mended += 1
         if node.mended == 1:
             self._calls.say(
                 node,
-                f"{node.member.unit} {node.member.round}: what others sent made no sane model"
-                f" (network.largest = {self._largest:g}): going on with its own (further ones are counted only)",
+                f"{node.member.unit} {node.member.round}: received numbers gave an invalid model"
+                f" (network.largest = {self._largest:g}): continuing with its own (further ones are only counted)",
             )
 
     def _back_to_own(self, node: AsynchronousNode) -> Tensor:
-        """Throw away a model that others made insane: the node's own one is used instead."""
+        """Replace a model made invalid by received numbers with the node's own."""
         assert node.own is not None
         self._thrown_away(node)
         self._calls.done([(node.node_id, e.Mended(GivenModel(node.own)))])
@@ -199,15 +200,15 @@ class Computation:
     # -- giving and taking models -------------------------------------------------------------------------------------
 
     def _give(self, node: SynchronousNode, action: e.Give) -> None:
-        """Give the current model to a returning node that asked, while nothing changes it."""
+        """Answer a returning node with the current model, while nothing changes it."""
         if action.to in self._nodes:
-            action.reply(None)  # nodes of one process do not return one without the other
+            action.reply(None)  # nodes of one process return together
             return
         given = self._host.population.give(np.array([node.position]))
         node.give(action, {name: rows[0] for name, rows in given.items()})
 
     def _adopt(self, node: HostedNode, message: OpenedMessage) -> None:
-        """Take the model that another node gave; its own is kept in case that nobody can train with what was given."""
+        """Take the model of another node; the node's own is kept in case nobody can train with it."""
         population, where = self._host.population, np.array([node.position])
         rows = {name: row[None].clone() for name, row in rows_of(message, population.columns).items()}
         events: list[tuple[int, e.Event]] = []
@@ -228,30 +229,30 @@ class Computation:
     def _who(self, nodes: list[SynchronousNode]) -> IntArray | None:
         return None if len(nodes) == len(self._nodes) else np.array([node.position for node in nodes])
 
-    def _train_round(self, round: int, those: list[tuple[SynchronousNode, int]]) -> None:
-        """Train for a round: each of these nodes, and to how many others it will send."""
-        for node, _ in those:
-            node.recorder.done = round  # rounds may have been left out
+    def _train_round(self, round: int, group: list[tuple[SynchronousNode, int]]) -> None:
+        """Train for a round; `group` has each node with its number of targets."""
+        for node, _ in group:
+            node.recorder.done = round  # rounds may have been skipped
             if node.recorder.due:
                 self._settle(node)
-        those.sort(key=lambda one: one[0].position)
-        for some in blocks(len(those), self._host.population.at_once):
+        group.sort(key=lambda one: one[0].position)
+        for some in blocks(len(group), self._host.population.at_once):
             with self._host.stop.held():
-                self._train(round, those[some])
+                self._train(round, group[some])
 
-    def _train(self, round: int, those: list[tuple[SynchronousNode, int]]) -> None:
-        nodes = [node for node, _ in those]
+    def _train(self, round: int, group: list[tuple[SynchronousNode, int]]) -> None:
+        nodes = [node for node, _ in group]
         population = self._host.population
         before = population.snapshot(np.array([node.position for node in nodes]))
         with nodes[0].recorder.clock("train"):
             message, loss = population.local_update(
-                round, np.array([targets for _, targets in those]), None, self._who(nodes)
+                round, np.array([targets for _, targets in group]), None, self._who(nodes)
             )
         fine = torch.isfinite(loss) & self._sane(nodes).to(loss.device)
         bad = [i for i in (~fine).nonzero().flatten().tolist() if nodes[i].own is not None or not loss[i].isfinite()]
         if bad:
-            message, loss = self._train_again(round, those, before, bad)
-        if len(self._nodes) > 1:  # a neighbour's mixture may overwrite what others still have to read
+            message, loss = self._train_again(round, group, before, bad)
+        if len(self._nodes) > 1:  # a neighbour's aggregation may overwrite what others still have to read
             message = {name: rows.clone() for name, rows in message.items()}
         events = []
         for i, node in enumerate(nodes):
@@ -265,14 +266,14 @@ class Computation:
         self._calls.done(events)
 
     def _train_again(
-        self, round: int, those: list[tuple[SynchronousNode, int]], before: Rows, bad: list[int]
+        self, round: int, group: list[tuple[SynchronousNode, int]], before: Rows, bad: list[int]
     ) -> tuple[Rows, Tensor]:
-        """A loss or a model exploded: what these nodes mixed last was insane, or they are so themselves.
+        """Train again after a loss or a model exploded: the last aggregation may have been bad.
 
-        Everybody trains again, those from what they had before they last mixed; if it happens again, it is their own fault.
+        The `bad` nodes start from their state before it; all others repeat. A second explosion is the node's own fault.
         """
         population = self._host.population
-        nodes = [node for node, _ in those]
+        nodes = [node for node, _ in group]
         everyone = np.array([node.position for node in nodes])
         population.restore(everyone, before)
         for i in bad:
@@ -286,7 +287,7 @@ class Computation:
             for name, rows in population.snapshot(np.array([node.position])).items():
                 before[name][i] = rows[0]
         message, loss = population.local_update(
-            round, np.array([targets for _, targets in those]), None, self._who(nodes)
+            round, np.array([targets for _, targets in group]), None, self._who(nodes)
         )
         for i, node in enumerate(nodes):
             node.recorder.check_loss("training loss", loss[i : i + 1])
@@ -311,6 +312,7 @@ class Computation:
                 node.before = None
                 node.settle_books()
                 node.recorder.counters.received(len(mix.messages))
+                node.mixed(mix.round, [sender for sender, _ in mix.messages])
                 node.recorder.advanced(mix.round, node.loss, 1 + len(node.member.membership.alive(node.member.now)))
                 events.append((node.node_id, e.Mixed(mix.round)))
         for node in nodes:
@@ -338,26 +340,26 @@ class Computation:
         return Received(senders, rows, counts, at, by_portions=self._experiment.mixing_rule == "samples")
 
     def _samples(self, node: SynchronousNode, sender: int, message: OpenedMessage | dict[str, Tensor]) -> int:
-        """How many training samples the sender of a message says it has; of a node of the same process that is known."""
+        """The number of training samples that the sender of a message has; known for nodes of the same process."""
         return node.format.samples_of(message) if isinstance(message, OpenedMessage) else self._nodes[sender].samples
 
     def _sane(self, nodes: list[SynchronousNode]) -> Tensor:
-        """Whether the models of these nodes have the numbers that a sane model has.   # (k,)"""
+        """Whether the models of these nodes are finite and of plausible magnitude.   # (k,)"""
         rows, most = self._host.population.models_of(self._who(nodes)), self._largest
         lengths = torch.linalg.vector_norm(rows, dim=1)
-        if bool((lengths <= most).all()):  # no number is larger than all together, and this is ten times faster to find
+        if bool((lengths <= most).all()):  # no number exceeds the norm, which is ten times faster to compute
             return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
         largest: Tensor = torch.linalg.vector_norm(rows, float("inf"), dim=1)
-        return largest <= most  # false for what is not a number
+        return largest <= most  # False for NaN
 
     def _mend(self, nodes: list[SynchronousNode]) -> None:
-        """Throw away mixtures whose numbers no sane model has."""
+        """Discard aggregated models with numbers that no valid model has."""
         for node, fine in zip(nodes, self._sane(nodes).tolist(), strict=True):
             if not fine:
                 self._go_on_alone(node)
 
     def _go_on_alone(self, node: SynchronousNode) -> None:
-        """A mixture is thrown away: the node keeps what it has learnt itself."""
+        """Discard an aggregated model: the node keeps what it has learnt itself."""
         assert node.own is not None
         population, where = self._host.population, np.array([node.position])
         population.restore(where, node.own)
@@ -368,7 +370,7 @@ class Computation:
         self._thrown_away(node)
 
     def _settle(self, node: SynchronousNode) -> None:
-        """Evaluate and save where that is due; a mixture with which nothing finite comes out is thrown away."""
+        """Evaluate and save where due; an aggregated model whose evaluation is not finite is discarded."""
         try:
             node.recorder.settle()
         except Diverged:
@@ -380,14 +382,14 @@ class Computation:
 
     # -- without rounds -----------------------------------------------------------------------------------------------
 
-    def _learn(self, those: Trainings) -> None:
+    def _learn(self, group: Trainings) -> None:
         began = time.monotonic()
-        with those[0][0].recorder.clock("train"):
-            rows = torch.stack([self._start(node, learn) for node, learn in those])
-            memory = self._memory([node for node, _ in those])
+        with group[0][0].recorder.clock("train"):
+            rows = torch.stack([self._start(node, learn) for node, learn in group])
+            memory = self._memory([node for node, _ in group])
             before = {name: part.clone() for name, part in memory.items()}
-            loss = self._steps(those, rows, memory)
-            for i, (node, learn) in enumerate(those):
+            loss = self._steps(group, rows, memory)
+            for i, (node, learn) in enumerate(group):
                 if not bool(loss[i].isfinite()) or not sane(rows[i], self._largest):
                     at = slice(i, i + 1)
                     rows[at], loss[at] = self._learn_again(
@@ -395,9 +397,9 @@ class Computation:
                     )
         population, took = self._host.population, time.monotonic() - began
         for name, part in memory.items():
-            population.state[name][[node.position for node, _ in those]] = part
+            population.state[name][[node.position for node, _ in group]] = part
         events: list[tuple[int, e.Event]] = []
-        for i, (node, learn) in enumerate(those):
+        for i, (node, learn) in enumerate(group):
             node.own = rows[i].clone()
             node.loss = float(loss[i])
             node.busy += took
@@ -405,7 +407,7 @@ class Computation:
         self._calls.done(events)
 
     def _start(self, node: AsynchronousNode, learn: e.Learn) -> Tensor:
-        """The model that a training begins with; the node's own where what others sent made no sane one."""
+        """The model that a training starts from; the node's own if received numbers made it invalid."""
         row = self._lazy.value(learn.row)
         if node.own is None or sane(row, self._largest):
             return row
@@ -415,16 +417,16 @@ class Computation:
         who = np.array([node.position for node in nodes])
         return {name: rows for name, rows in self._host.population.snapshot(who).items() if name != "x"}
 
-    def _steps(self, those: Trainings, rows: Tensor, memory: Rows) -> Tensor:
-        """The local steps, in place; the loss of each.   # (k, d) -> (k,)"""
+    def _steps(self, group: Trainings, rows: Tensor, memory: Rows) -> Tensor:
+        """Do the local steps in place and return the loss of each.   # (k, d) -> (k,)"""
         setup, learner = self._host.population.setup, self._host.learner
-        index = np.stack([setup.batches.of(setup.streams, node.position, learn.count) for node, learn in those])
+        index = np.stack([setup.batches.of(setup.streams, node.position, learn.count) for node, learn in group])
         random = learner.draws_random_numbers
         seeds = [
-            setup.streams.key("dropout-of", node.node_id, learn.count) % 2**63 if random else 0 for node, learn in those
+            setup.streams.key("dropout-of", node.node_id, learn.count) % 2**63 if random else 0 for node, learn in group
         ]
-        samples, done = torch.from_numpy(index).to(rows.device), [learn.count for _, learn in those]
-        context = RoundContext(0, samples, seeds, torch.zeros(len(those)), done)
+        samples, done = torch.from_numpy(index).to(rows.device), [learn.count for _, learn in group]
+        context = RoundContext(0, samples, seeds, torch.zeros(len(group)), done)
         algorithm = self._experiment.algorithm
         assert isinstance(algorithm, LocalTraining)
         return algorithm.train(rows, memory, learner, context)
@@ -432,7 +434,7 @@ class Computation:
     def _learn_again(
         self, node: AsynchronousNode, learn: e.Learn, before: Rows, memory: Rows, i: int
     ) -> tuple[Tensor, Tensor]:
-        """A loss or a model exploded: train what the node had learnt itself; if it happens again, it is its own fault."""
+        """Train again from the node's own model after a loss or a model exploded; a second explosion is its own fault."""
         if node.own is None:
             node.recorder.check_loss("training loss", torch.tensor([float("nan")]))
         assert node.own is not None
@@ -446,7 +448,7 @@ class Computation:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def _look(self, node: AsynchronousNode, look: e.Look) -> None:
-        """Evaluate and save a model as it was when that was asked for."""
+        """Evaluate and save a model as it was when this was asked for."""
         recorder = node.recorder
         self._put(node, look.row)
         node.memory = look.memory
@@ -460,13 +462,13 @@ class Computation:
         self._calls.done([(node.node_id, e.Looked())])
 
     def _seen(self, node: AsynchronousNode) -> bool:
-        """Whether a node that went on is looked at again where it was when it stopped."""
+        """Whether a resumed node is to be evaluated at the time at which it was stopped."""
         records = node.recorder.records
         last = records[-1].time if records else None
         return last is not None and last.seconds * e.SECOND >= node.memory.elapsed
 
     def _put(self, node: AsynchronousNode, row: Any) -> None:
-        """Make a model the one that is evaluated and saved, with what was counted until now."""
+        """Make this the model that is evaluated and saved, with the counters so far."""
         numbers = self._lazy.value(row)
         if node.own is not None and not sane(numbers, self._largest):
             numbers = self._back_to_own(node)
@@ -491,8 +493,8 @@ class Computation:
 def rows_of(
     message: OpenedMessage | dict[str, Tensor], columns: tuple[Column, ...], coder: Coder | None = None
 ) -> dict[str, Tensor]:
-    """The numbers of a message by column, or the bytes of a compressed one, without copying them."""
-    if isinstance(message, dict):  # of a node of the same process
+    """The numbers of a message by column, or the bytes of a compressed one, without copying."""
+    if isinstance(message, dict):  # from a node of the same process
         return message
     if coder is not None:
         return {name: torch.frombuffer(raw, dtype=torch.uint8) for name, raw in message.columns.items()}

@@ -1,8 +1,8 @@
-"""Lines: the sessions of Zenoh that a process has, what is declared on them, and who is in sight over which.
+"""Lines: the Zenoh sessions of a process, what is declared on them, and which peers are visible over each.
 
-A process has one line that listens and, unless it knows a part of the others only, connects to all of them. Zenoh cannot change whom an open session
-connects to; who goes on meeting others (topology.view) has a further line for each of those it connects to. A further one costs about 4 MB at
-each end and a thread (20 encrypted ones, measured).
+A process has one line that listens and, unless it knows only some of the peers, connects to all of them. Zenoh cannot change the connections of an open
+session, so a node that keeps meeting peers (topology.view) opens a further line to each. A further line costs about 4 MB at each end and a thread (20
+encrypted ones, measured).
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from epidemic.core.errors import EpidemicError
 from epidemic.deploy.addresses import Addresses
 
 Declare = Callable[[int, zenoh.Session], Any]
-"""Declares something on the session of the line of this number; what it gives must be held, or Zenoh drops it."""
+"""Declares something on the session of the line of this number; the result must be kept, or Zenoh drops the declaration."""
 
 _numbers = itertools.count()
 
 
 class ZenohSession:
-    """One session of Zenoh, and what was declared on it."""
+    """One Zenoh session, and what was declared on it."""
 
     def __init__(self, session: zenoh.Session) -> None:
         self.session = session
-        self.number = next(_numbers)  # no two lines of a process ever have the same
-        self.seen = time.monotonic()  # when somebody was last in sight at its end, or it was opened
+        self.number = next(_numbers)  # unique within a process
+        self.seen = time.monotonic()  # when a peer was last visible over it, or when it was opened
         self._declared: list[Any] = []
         self._publishers: dict[str, zenoh.Publisher] = {}
-        self._matched: dict[str, float] = {}  # when somebody was there to take what is put under a key
+        self._matched: dict[str, float] = {}  # when a subscriber to each key was last found
         self._lock = threading.Lock()
 
     def declare(self, declare: Declare) -> None:
-        """Have something declared here."""
+        """Declare something on this session."""
         self._declared.append(declare(self.number, self.session))
 
     def put(self, key: str, payload: zenoh.ZBytes, attachment: str | None) -> bool:
-        """Send something; False if nobody is there to take it. Blocks while the link is busy."""
+        """Send a message; False if nobody receives it. Blocks while the link is busy."""
         try:
             with self._lock:
                 publisher = self._publishers.get(key)
@@ -53,7 +53,7 @@ class ZenohSession:
                     self._publishers[key] = publisher
             # asking each time would take longer than sending
             if time.monotonic() - self._matched.get(key, -math.inf) > 1.0:
-                status: Any = publisher.matching_status  # an object where the stubs say bool
+                status: Any = publisher.matching_status  # an object, although the stubs say bool
                 if not getattr(status, "matching", status):
                     return False
                 self._matched[key] = time.monotonic()
@@ -69,55 +69,55 @@ class ZenohSession:
 
 
 Presence = Callable[[int, str, bool], None]
-"""A place, the token of one start of it, whether it is there. Called under a lock: it must return at once."""
+"""Arguments: node id, token of one of its starts, whether it is visible. Called under a lock: it must return at once."""
 
 
 class Once:
-    """Of several threads that want to call back, lets one."""
+    """Lets only the first of several threads call back."""
 
     def __init__(self, answered: Callable[[bytes | None], None]) -> None:
         self._answered = answered
         self._free = threading.Lock()
 
     def claim(self) -> bool:
-        """Whether the caller is the one."""
+        """Whether the caller is the first."""
         return self._free.acquire(blocking=False)
 
     def give_up(self) -> None:
-        """There is no answer, unless there was one."""
+        """Report that there is no answer, unless there was one."""
         if self.claim():
             self._answered(None)
 
 
 class Watch:
-    """Who is in sight, over which line: what the watcher was told, so that it can be taken back.
+    """Which peers are visible over which line, as the watcher was told.
 
-    Who is in sight over two lines is gone when both no longer show it.
+    A peer visible over two lines is gone when neither shows it any more.
     """
 
     def __init__(self, changed: Presence) -> None:
         self._changed = changed
-        self._seen: dict[tuple[int, str], set[int]] = {}  # over which lines a token is shown
+        self._seen: dict[tuple[int, str], set[int]] = {}  # the lines that show each token
         self._lock = threading.Lock()
 
     @property
     def node_ids(self) -> set[int]:
-        """Who is in sight."""
+        """The visible peers."""
         with self._lock:
             return {node_id for node_id, _ in self._seen}
 
     def lines_to(self, node_id: int) -> set[int]:
-        """Over which lines a place is in sight."""
+        """The lines over which a peer is visible."""
         with self._lock:
             return {line for (of, _), lines in self._seen.items() if of == node_id for line in lines}
 
     def at_end_of(self, line: int) -> set[int]:
-        """Who is in sight over a line."""
+        """The peers visible over a line."""
         with self._lock:
             return {node_id for (node_id, _), lines in self._seen.items() if line in lines}
 
     def noticed(self, line: int, node_id: int, token: str, there: bool) -> None:
-        """Tell of one who came or went."""
+        """Report that a token appeared or disappeared."""
         with self._lock:
             lines = self._seen.setdefault((node_id, token), set())
             before = bool(lines)
@@ -125,11 +125,11 @@ class Watch:
             changed = before != bool(lines)
             if not lines:
                 del self._seen[node_id, token]
-            if changed or there:  # under the lock, so that what is told last is how it is
+            if changed or there:  # under the lock, so that the last report is the current state
                 self._changed(node_id, token, there)
 
     def lost_sight(self, line: int | None = None) -> None:
-        """Nobody is in sight any more over this line, or over any."""
+        """Report all peers as gone that were visible over this line, or over any."""
         with self._lock:
             seen = sorted((*key, of) for key, lines in self._seen.items() for of in lines if line in (None, of))
         for node_id, token, of in seen:
@@ -137,51 +137,51 @@ class Watch:
 
 
 NOBODY = 30.0
-"""Seconds after which a line is closed at whose end nobody is in sight."""
+"""Seconds after which a line without a visible peer is closed."""
 LEAVING = 10.0
-"""Seconds that the end of connections is waited for, when a process leaves."""
+"""Seconds to wait for connections to close when a process leaves."""
 MOST_LINES = 512
-"""Lines of a process, besides the one that listens."""
+"""Most lines of a process, besides the one that listens."""
 
 
 Find = Callable[[str], str]
-"""Where an address leads: it may take its time, and raise BadInput."""
+"""Resolves an address; may take time, and raise BadInput."""
 
 
 class Lines:
-    """The lines of a process."""
+    """All lines of a process."""
 
     def __init__(self, open: Callable[[Addresses], zenoh.Session], addresses: Addresses, *, knows_all: bool) -> None:
-        """Open the one that listens, with `open`. Unless it `knows_all`, it connects to nobody before `connect` says so."""
+        """Open the listening line with `open`. Unless it `knows_all`, it connects to nobody before `connect`."""
         self._open = open
         self._first = addresses if knows_all else Addresses(addresses.listen)
         self._knows_all = knows_all
         self.watches: dict[str, Watch] = {}  # by what is watched
         self._lock = threading.RLock()
-        self._declarations: list[Declare] = []  # how to declare everything once more
+        self._declarations: list[Declare] = []  # to repeat on new sessions
         self._wanted: dict[
             str, tuple[str, Find | None]
-        ] = {}  # the addresses to which there is a line, or will be, by the names of lines
-        self._generation = 0  # how often the network was opened anew
+        ] = {}  # the addresses of further lines, open or planned, by name
+        self._generation = 0  # how often the network was reopened
         self._opening = ThreadPoolExecutor(2, "line")
         self._closing = ThreadPoolExecutor(8, "closing")
         self.main = ZenohSession(open(self._first))
         self._further: dict[str, ZenohSession] = {}  # by name
 
     def all(self) -> list[ZenohSession]:
-        """Every line, the one that listens first."""
+        """All lines, the listening one first."""
         with self._lock:
             return [self.main, *self._further.values()]
 
     def declare(self, declare: Declare) -> None:
-        """Have something declared on every line, also on those to come."""
+        """Declare something on every line, present and future."""
         with self._lock:
             self._declarations.append(declare)
             for line in self.all():
                 line.declare(declare)
 
     def to(self, node_id: int) -> ZenohSession:
-        """The line that leads to a place: one of its own if there is one."""
+        """The line to a peer: its own if it has one."""
         if self._further:
             numbers = self.watches["alive"].lines_to(node_id)
             with self._lock:
@@ -193,7 +193,7 @@ class Lines:
     # -- further ones -------------------------------------------------------------------------------------------------
 
     def connect(self, name: str, address: str, find: Find | None = None) -> None:
-        """Have a line of this name to an address, or to where `find` says that it leads, soon; nothing happens if there is one, or if there are too many."""
+        """Open a line of this name soon, to an address or to what `find` resolves it to; does nothing if it exists, or if there are too many."""
         with self._lock:
             if self._knows_all or name in self._wanted or len(self._wanted) >= MOST_LINES:
                 return
@@ -219,10 +219,10 @@ class Lines:
                     line.declare(declare)
                 self._further[name] = line
                 return
-        line.close()  # it is no longer wanted
+        line.close()  # no longer wanted
 
     def disconnect(self, *names: str) -> None:
-        """Close the lines of these names."""
+        """Close the lines with these names."""
         with self._lock:
             for name in names:
                 self._wanted.pop(name, None)
@@ -233,19 +233,19 @@ class Lines:
     def _close_line(self, line: ZenohSession) -> None:
         for watch in self.watches.values():
             watch.lost_sight(line.number)
-        line.close()  # takes seconds where the other end says nothing
+        line.close()  # takes seconds if the other end is silent
         for watch in self.watches.values():
             watch.lost_sight(line.number)
 
     def ends(self) -> dict[str, set[int]]:
-        """Who is in sight at the end of each further line, by the names of the lines."""
+        """The peers visible over each further line, by its name."""
         with self._lock:
             numbers = {name: line.number for name, line in self._further.items()}
         watch = self.watches["alive"]
         return {name: watch.at_end_of(number) for name, number in numbers.items()}
 
     def let_go(self, prefix: str, besides: int | None) -> None:
-        """Close lines with names that begin so at whose end nobody, `besides` one place, has been in sight for long."""
+        """Close lines with this prefix over which nobody but `besides` has been visible for long."""
         now, late = time.monotonic(), []
         for name, there in self.ends().items():
             line = self._further.get(name)
@@ -259,7 +259,7 @@ class Lines:
     # -- all of them --------------------------------------------------------------------------------------------------
 
     def renew(self, closed: Callable[[], None]) -> None:
-        """Close all and open them again, with everything declared; `closed` is called in between. Watchers are told that everyone is gone."""
+        """Close and reopen all lines, with everything declared; `closed` is called in between. Watchers are told that all peers are gone."""
         with self._lock:
             self._generation += 1
             lines, self._further = list(self._further.values()), {}
@@ -279,7 +279,7 @@ class Lines:
             self.connect(name, address, find)
 
     def close(self) -> None:
-        """Leave."""
+        """Close all lines."""
         self._opening.shutdown(wait=False, cancel_futures=True)
         wait([self._closing.submit(line.close) for line in self.all()], LEAVING)
         self._closing.shutdown(wait=False, cancel_futures=True)

@@ -1,9 +1,8 @@
-"""Messages: how they leave the nodes of a process, and how those that came are handed to its nodes.
+"""Messages: how they leave the nodes of a process, and how received ones reach its nodes.
 
-Inside the process a message goes straight to its receiver, as it is. Others leave signed. With rounds the main thread seals a message once it is
-trained, and the messages of rounds are kept for those who ask again. Without rounds messages leave while the node trains: the mailer, a
-thread of its own, computes what is sent and seals it, so that neither the main thread nor the event loop is held up; what comes is held as
-lazy models, never more of one sender than a few.
+Messages to nodes of the same process are passed on directly; all others are signed. With rounds, the main thread seals a message after training, and
+keeps it for peers that ask again. Asynchronous messages leave while the node trains: a separate thread, the mailer, computes and seals them, so that
+neither the main thread nor the event loop waits. Received models are held as lazy models, only a few per sender.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from epidemic.protocol import events as e
 from epidemic.runtime.lazy_models import LazyModel
 
 MOST_WAITING = 64
-"""Messages of one node that may wait to be computed and sealed, for each part of a model; then the oldest goes nowhere."""
+"""Messages of one node that may wait to be computed and sealed, per part of a model; then the oldest is discarded."""
 
 
 @dataclass(frozen=True)
 class _Job:
     node: HostedNode
     do: Callable[[], object]
-    messages: int = 0  # how many messages it is
+    messages: int = 0  # number of messages
 
 
 class Messages:
-    """What the nodes of a process send to others, and what comes for them."""
+    """What the nodes of a process send and receive."""
 
     def __init__(
         self,
@@ -56,18 +55,18 @@ class Messages:
         refuse: Callable[[str], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """Prepare them.
+        """Prepare sending and receiving.
 
         Args:
             nodes: The nodes of this process, by id.
-            lazy: Computes models of methods without rounds.
+            lazy: Computes models of asynchronous methods.
             column: The column that such models have.
             device: Where they are computed.
             loop: The event loop.
-            outbox: Gets messages on their way.
+            outbox: Sends messages to other processes.
             transport: The network.
-            refuse: Counts messages that are not in order.
-            failed: Told of errors of our own.
+            refuse: Counts invalid messages.
+            failed: Called with internal errors.
         """
         self._nodes = nodes
         self._lazy = lazy
@@ -89,7 +88,7 @@ class Messages:
     # -- what comes in ------------------------------------------------------------------------------------------------
 
     def came(self, message: OpenedMessage, node_ids: Iterable[int]) -> None:
-        """Hand a message that is in order to the nodes that it is for."""
+        """Pass a valid message to the nodes that it is for."""
         row, known = None, None
         for node_id in node_ids:
             node = self._nodes.get(node_id)
@@ -103,14 +102,14 @@ class Messages:
                     if row is None:
                         self._refuse("overflow")
                         return
-                if known is None:  # numbers of messages grow with time, and nobody else's clock is known here
+                if known is None:  # message numbers grow with time, and the clocks of peers are unknown
                     known = Message(message.sender, row, message.kind, message.numbers, message.part, message.counter)
                 self._loop.put(node_id, e.Came(message.sender, message.counter, message.numbers, known))
 
     # -- what goes out ------------------------------------------------------------------------------------------------
 
     def carry_out(self, node: HostedNode, action: e.Action) -> bool:
-        """Do what is about messages; False if it is not, or is left to the main thread."""
+        """Carry out an action about messages; False if it is not one, or is left to the main thread."""
         if isinstance(node, SynchronousNode):
             match action:
                 case e.Send():
@@ -131,8 +130,8 @@ class Messages:
             case e.ComputeModel():
                 self._put(_Job(node, partial(self._lazy.value, action.row)))
             case e.Give() if action.to in self._nodes:
-                action.reply(None)  # nodes of one process do not return one without the other
-            case e.Give():  # the model is a value, which no training changes
+                action.reply(None)  # nodes of one process return together
+            case e.Give():  # a lazy model, which no training changes
                 self._put(_Job(node, partial(self._give, node, action, node.member.body.model)))
             case _:
                 return False
@@ -145,13 +144,13 @@ class Messages:
             self._leave(node, message, away)
 
     def _answer(self, node: SynchronousNode, answer: e.AnswerMessage) -> None:
-        """Answer who asks again for the message of a round."""
+        """Answer a peer that asks again for the message of a round."""
         message = node.kept.get(answer.round)
         if message is None:
             answer.reply(e.NOT_YET.encode())
             return
         local = answer.to in self._nodes
-        if local:  # inside the process nothing gets lost; it was asked for too early
+        if local:  # inside the process nothing is lost; the question came too early
             graph = node.views(node.node_id, answer.round).graph
             self._loop.put(answer.to, e.Arrived(node.node_id, answer.round, graph, message.columns))
             answer.reply(b"sent")
@@ -173,7 +172,7 @@ class Messages:
     def _deliver(
         self, node: HostedNode, to: Iterable[int], event: e.Event, each: int | None = None
     ) -> dict[int, list[int]]:
-        """Hand a message to the receivers in this process; the others, by the process that carries them."""
+        """Pass a message to receivers in this process; returns the other receivers, by the carrier of their process."""
         away: dict[int, list[int]] = {}
         for node_id in to:
             if node_id in self._nodes:
@@ -186,7 +185,7 @@ class Messages:
     def _leave(
         self, node: HostedNode, message: Outgoing, away: Mapping[int, list[int]], each: int | None = None
     ) -> None:
-        """Seal a message, if it is not, and put it into the outbox."""
+        """Seal a message if necessary, and add it to the outbox."""
         if message.payload is None:
             message.payload = self._transport.payload(message.sealed(node))
         for carrier, node_ids in away.items():
@@ -225,7 +224,7 @@ class Messages:
             lost.node.sent(lost.messages, False)
 
     def _withdraw(self, node: HostedNode) -> None:
-        """Take back messages of a node that have not begun to leave."""
+        """Discard the messages of a node that have not begun to leave."""
         with self._some:
             self._jobs = deque(job for job in self._jobs if job.node is not node or not job.messages)
         self._outbox.withdraw(node.node_id)
@@ -246,17 +245,17 @@ class Messages:
             except Exception as problem:
                 self._failed(problem)
                 return
-            del job  # what it held can be let go
+            del job  # releases what it holds
 
     def flush(self, timeout: float) -> None:
-        """Wait until everything is sealed and on its way, or so many seconds are over."""
+        """Wait until everything is sealed and sent, at most `timeout` seconds."""
         end = time.monotonic() + timeout
         with self._some:
             self._some.wait_for(lambda: not self._jobs and not self._busy, timeout)
         self._outbox.flush(max(0.0, end - time.monotonic()))
 
     def close(self) -> None:
-        """Send nothing any more."""
+        """Stop sending."""
         with self._some:
             self._closing = True
             self._some.notify_all()

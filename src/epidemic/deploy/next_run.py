@@ -1,7 +1,7 @@
-"""The next run of a deployment, with the keys of the one before: its folders are made from those that are there.
+"""The next run of a deployment with the same keys: its folders are made from the existing ones.
 
-Keys, certificates, addresses and revocations stay as they are; settings may change, and all nodes may start from given weights. Nothing of
-the earlier run is touched.
+Keys, certificates, addresses and revocations stay the same; settings may change, and all nodes may start from given weights. Nothing of the earlier run
+is changed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class _Holder:
-    """Somebody who has a folder: where its key is, and where its settings are."""
+    """The owner of a folder: where its key and its settings are."""
 
     name: str
     keys: Path
@@ -44,9 +44,9 @@ class _Holder:
 
 @dataclass(frozen=True)
 class NextRun:
-    """What `make_next` has made: the folders of the next run, and where that starts."""
+    """The result of `make_next`: the folders of the next run, and its initial weights."""
 
-    folders: dict[int, Path]  # of nodes, by their places
+    folders: dict[int, Path]  # of nodes, by id
     start: Start
     local: bool  # whether all nodes are on this machine
 
@@ -54,14 +54,17 @@ class NextRun:
 def make_next(
     source: Path, out: Path, settings: Sequence[str], weights: Path | None, say: Say = lambda _: None
 ) -> NextRun:
-    """Make the folders of the next run from the directory of a cluster, or the folder of one node from that of the run before.
+    """Make the folders of the next run, from the directory of a cluster or from the folder of one node.
 
     Args:
-        source: The directory that `cluster init` or `cluster up` made, or one node's folder.
+        source: The directory made by `cluster init` or `cluster up`, or one node's folder.
         out: The directory to make.
-        settings: What is different in the next run, as KEY=VALUE.
-        weights: A safetensors file of the model that all nodes start from; None: they are drawn from the seed.
-        say: Who is told what is left out, or checked later.
+        settings: Changed settings, as KEY=VALUE.
+        weights: A safetensors file with the initial model of all nodes; None: drawn from the seed.
+        say: Called with lines about what is left out or checked later.
+
+    Returns:
+        The folders of the next run.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out} exists already; choose another directory")
@@ -112,7 +115,7 @@ def _node_id(folder: Path) -> int:
 
 
 def _first_of(source: Path) -> Path:
-    """The first node's folder of a cluster's directory."""
+    """The first node's folder in a cluster's directory."""
     if not source.is_dir():
         raise BadInput(f"{source} is not a directory; give that of a cluster, or a node's folder")
     found = sorted(
@@ -128,7 +131,7 @@ def _first_of(source: Path) -> Path:
 
 
 def _holders(source: Path, nodes: int) -> list[_Holder]:
-    """Everybody who is to have a folder, with the newest key of each."""
+    """All owners of a folder, with the newest key of each."""
     found = []
     bases: list[tuple[str, int | None]] = [(f"node-{i}", i) for i in range(nodes)]
     for base, node_id in [*bases, ("observer", None), ("relay", None)]:
@@ -146,14 +149,14 @@ def _holders(source: Path, nodes: int) -> list[_Holder]:
 
 
 def _newest(source: Path, base: str) -> Path | None:
-    """The folder with the last certificate that was given out under this name: node-3.2 rather than node-3.1 and node-3."""
+    """The folder with the latest certificate of this name: node-3.2 before node-3.1 and node-3."""
     names = [base, *(f"{base}.{generation}" for generation in range(1, 10))]
     found = [source / name for name in names if (source / name / "node.pem").is_file()]
     return found[-1] if found else None
 
 
 def _revocations(source: Path, holders: Sequence[_Holder]) -> tuple[frozenset[str], bytes]:
-    """The names that count no more, by the newest list that is here, and the file of that list. All files of the keys must be there."""
+    """The revoked names by the newest list here, and that list's file. All files of the keys must be there."""
     for holder in holders:
         for name in HELD:
             if not (holder.keys / name).is_file():
@@ -168,7 +171,7 @@ def _revocations(source: Path, holders: Sequence[_Holder]) -> tuple[frozenset[st
 
 
 def _good(source: Path, holders: Sequence[_Holder], revoked: frozenset[str], say: Say) -> list[_Holder]:
-    """Those whose certificates count; who was revoked is left out. Raises BadInput where one has expired."""
+    """The owners with valid certificates, without revoked ones. Raises BadInput if one has expired."""
     found = []
     for holder in holders:
         option = holder.name if holder.node_id is None else f"node {holder.node_id}"
@@ -187,7 +190,7 @@ def _good(source: Path, holders: Sequence[_Holder], revoked: frozenset[str], say
 
 
 def _experiment_of(holder: _Holder, settings: Sequence[str]) -> Experiment:
-    """The next experiment of one node, which keeps what is its own: where its data lies, how it computes."""
+    """The next experiment of one node, which keeps its own settings: where its data is, how it computes."""
     check_not_running(holder.settings, load(holder.settings / "experiment.toml"))
     experiment = load(holder.settings / "experiment.toml", list(settings))
     check_deployable(experiment)
@@ -210,7 +213,7 @@ def _check_same(found: dict[str, Experiment]) -> None:
 
 
 def _next_start(holders: Sequence[_Holder], weights: Path | None, experiment: Experiment, say: Say) -> Start:
-    """What the next run starts from: one more than the last number, and weights that fit the model as far as that can be seen here."""
+    """The start of the next run: the next number, and weights that fit the model as far as this can be checked here."""
     numbers = []
     for holder in holders:
         if holder.node_id is not None:
@@ -236,7 +239,7 @@ def _next_start(holders: Sequence[_Holder], weights: Path | None, experiment: Ex
 
 
 def _put(folder: Path, experiment: Experiment, before: Path) -> None:
-    """The experiment, and modules of the user's own: those of the run before, and those that are new in this one."""
+    """Write the experiment and the user's own modules, old and new."""
     files = {path: content for module in own_modules(experiment.table()) for path, content in module.files.items()}
     files |= {**python_files(before), "experiment.toml": to_toml(experiment).encode()}
     for name, content in files.items():
@@ -252,7 +255,7 @@ def _put_start(folder: Path, start: Start, weights: Path | None) -> None:
 
 
 def _put_addresses(folder: Path, holder: _Holder, experiment: Experiment, say: Say) -> None:
-    """Addresses as they are; a relay's largest message is that of the next model, if that can be told here."""
+    """Write the addresses; a relay's largest message follows the next model, if its size can be computed here."""
     path = holder.settings / "node.toml"
     if not path.is_file():
         raise BadInput(f"{holder.settings} has no node.toml, which says where others are; copy it from the run before")

@@ -1,4 +1,4 @@
-"""Running deployed nodes: from their folders to their results. One process may host several of them."""
+"""Running deployed nodes, from their folders to their results. One process may host several of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from epidemic.callbacks import Callback, Callbacks
-from epidemic.callbacks.named import listeners
+from epidemic.callbacks.base import listeners
 from epidemic.core.config import look_beside
-from epidemic.core.errors import BadInput, EpidemicError, Interrupted, plain
+from epidemic.core.errors import BadInput, EpidemicError, Interrupted
 from epidemic.core.formatting import score
 from epidemic.core.workers import Workers, available_threads
 from epidemic.deploy.addresses import Addresses, read_addresses
-from epidemic.deploy.agreement import Agreement, agreement_of, check_deployable, check_hosting
+from epidemic.deploy.agreement import Agreement, check_deployable, check_hosting
 from epidemic.deploy.assembly import assembly_of
 from epidemic.deploy.extending import check_rounds, write_rounds
 from epidemic.deploy.hosted import HostedNode
@@ -24,15 +24,16 @@ from epidemic.deploy.keys import Identity
 from epidemic.deploy.opening import Unreachable
 from epidemic.deploy.peer_exchange import meeting_of
 from epidemic.deploy.process import Process
+from epidemic.deploy.training import LearnersTraining, Training
 from epidemic.deploy.transport import Transport
 from epidemic.experiment import Experiment, check_node_setting, load, python_files, same_experiment
-from epidemic.models import unused_methods
 from epidemic.record import Record, Summary
+from epidemic.runtime.exported import columns_of
 from epidemic.runtime.interrupt import Stop, gentle_stop
 from epidemic.runtime.population import Population
 from epidemic.runtime.recorder import Host, RunListener, RunRecorder
 from epidemic.runtime.run_directory import RunDirectory
-from epidemic.runtime.setup import Setup, make_learner, prepare
+from epidemic.runtime.setup import Setup
 from epidemic.runtime.start import Start, StartWeights, read_start
 
 Say = Callable[[str], None]
@@ -46,28 +47,35 @@ def run_node(
     threads: int = 0,
     here: int = 1,
     say: Say = lambda _: None,
+    training: Training | None = None,
 ) -> list[Summary | None]:
-    """Run the nodes of these folders to their end, in this process; what came out of each, None of those that had finished before.
+    """Run the nodes of these folders in this process until they finish.
 
     Args:
         folders: A node's folder, or several.
-        settings: What is different here, as KEY=VALUE.
+        settings: Changed settings, as KEY=VALUE.
         insecure: Whether connections are not encrypted; loopback addresses only.
-        threads: How many to compute with, unless the experiment says so; 0: one per core.
+        threads: Threads for computing, unless the experiment sets them; 0: one per core.
         here: How many processes of this network share the machine.
-        say: Who is told what happens.
+        say: Called with lines about the progress.
+        training: Who trains; our learner if not given.
+
+    Returns:
+        The result of each node; None for those that had finished before.
     """
+    training = LearnersTraining() if training is None else training
     folders = [folders] if isinstance(folders, Path) else list(folders)
     identities = [Identity.load(folder) for folder in folders]
-    experiment = _experiment(folders, settings or [])
+    experiment = experiment_of(folders, settings or [])
     _check_node_ids(folders, identities, experiment)
     experiment.check_names()
+    training.check(experiment)
     seed = experiment.seeds[0]
     start, weights = _start_of(folders)
     threads = experiment.runtime.threads or threads or available_threads()
     run_directories = [RunDirectory(folder / "run", experiment, seed) for folder in folders]
     given = [word for setting in settings or [] for word in ("--set", setting)]
-    how = f"go on with: {shlex.join(['epidemic', 'node', *map(str, folders), *(['--insecure'] if insecure else []), *given])}"
+    how = f"resume with: {shlex.join(['epidemic', 'node', *map(str, folders), *(['--insecure'] if insecure else []), *given])}"
     workers = Workers(1, inside=threads) if len(folders) == 1 else Workers(threads)
     try:
         for run_directory in run_directories:
@@ -79,27 +87,19 @@ def run_node(
         before = [run_directory.finished for run_directory in run_directories]
         for folder, run_directory in zip(folders, run_directories, strict=True):
             if run_directory.finished:
-                more = f"; if the others have more rounds, go on with: epidemic node {shlex.quote(str(folder))} --set rounds=N"
+                more = f"; if the others have more rounds, resume with: epidemic node {shlex.quote(str(folder))} --set rounds=N"
                 say(f"finished already: {run_directory.path}{more if experiment.free is None else ''}")
-        data = None
         while left := [i for i, run_directory in enumerate(run_directories) if not run_directory.finished]:
-            if data is None:
-                say("loading the data")
-                data = experiment.load_data()
-                if data.note:
-                    say(f"data: {plain(data.note, 500)}")
-            say("preparing the model")
             node_ids, begun_on = [identities[i].node_id for i in left], run_directories[left[0]].known_device()
-            setup = prepare(experiment, seed, data, node_ids, begun_on=begun_on, weights=weights)
-            if (unused := unused_methods(setup.task.module)) is not None:
-                say(unused)
-            with gentle_stop() as stop:
-                host = _hosting(setup, [run_directories[i] for i in left], workers, stop)
+            setup = training.setup(experiment, node_ids, begun_on, weights, say)
+            with gentle_stop(training.stop) as stop:
+                host = _hosting(setup, [run_directories[i] for i in left], workers, stop, training)
                 if start is not None:
                     for i in left:
                         run_directories[i].amend({"start": msgspec.to_builtins(start)})
                 some = [(identities[i], run_directories[i]) for i in left]
-                _run(host, agreement_of(setup, start), some, how, insecure=insecure, here=here, say=say)
+                agreement = training.agreement(setup, start, run_directories[left[0]])
+                _run(host, agreement, some, how, training, insecure=insecure, here=here, say=say)
         return [
             None if was else run_directory.summary() for was, run_directory in zip(before, run_directories, strict=True)
         ]
@@ -111,8 +111,10 @@ def run_node(
         workers.close()
 
 
-def _hosting(setup: Setup, run_directories: Sequence[RunDirectory], workers: Workers, stop: Stop) -> Host:
-    """Everything that computes for these nodes; what is about to run is written down."""
+def _hosting(
+    setup: Setup, run_directories: Sequence[RunDirectory], workers: Workers, stop: Stop, training: Training
+) -> Host:
+    """Everything that computes for these nodes; writes what is about to run."""
     _check_samples(setup, run_directories)
     fresh = [run_directory for run_directory in run_directories if run_directory.run_info() is None]
     for run_directory in fresh:
@@ -120,7 +122,7 @@ def _hosting(setup: Setup, run_directories: Sequence[RunDirectory], workers: Wor
     known = next(
         (found for run_directory in run_directories if (found := run_directory.known_choice()) is not None), None
     )
-    learner, choice = make_learner(setup, workers, known)
+    learner, choice = training.learner(setup, workers, known)
     for run_directory, node_id, own in zip(run_directories, setup.hosted.tolist(), setup.samples.tolist(), strict=True):
         told = own if setup.experiment.mixing_rule == "samples" else None
         if run_directory in fresh:
@@ -128,11 +130,12 @@ def _hosting(setup: Setup, run_directories: Sequence[RunDirectory], workers: Wor
             run_directory.begin(
                 choice, setup.data.note, classes=classes, samples=samples, node=node_id, told=told, device=device
             )
+            run_directory.amend(columns_of(setup.data))
     return Host(Population(setup, learner, workers), learner, workers, stop)
 
 
 def _check_samples(setup: Setup, run_directories: Sequence[RunDirectory]) -> None:
-    """Where voices count by their samples: that a number is one which the others take, now and when it goes on."""
+    """If aggregation weights depend on sample counts: check that the peers will accept these."""
     if setup.experiment.mixing_rule != "samples":
         return
     most = setup.experiment.network.most_samples
@@ -145,18 +148,18 @@ def _check_samples(setup: Setup, run_directories: Sequence[RunDirectory]) -> Non
         before = (run_directory.run_info() or {}).get("samples", own)
         if before != own:
             raise BadInput(
-                f"{own} training samples here, but this node began with {before} and told the others so, who go by the first"
-                f' number (mixing = "samples"); put the data back, or begin anew without {run_directory.root}'
+                f"{own} training samples here, but this node started with {before} and told its peers, which use the first"
+                f' number (mixing = "samples"); restore the data, or start again without {run_directory.root}'
             )
 
 
-def _experiment(folders: Sequence[Path], settings: list[str]) -> Experiment:
-    """The experiment that all folders have in common. Modules that were put into them come before others of the same name."""
+def experiment_of(folders: Sequence[Path], settings: list[str]) -> Experiment:
+    """The common experiment of all folders. Modules in the folders take precedence over others of the same name."""
     look_beside(folders[0] / "experiment.toml", first=True)
     modules = python_files(folders[0])
     first = load(folders[0] / "experiment.toml")
     for setting in settings:
-        check_node_setting(setting, own_data=first.network.data == "own")
+        check_node_setting(setting, own_data=first.own_data)
     experiment = load(folders[0] / "experiment.toml", settings)
     for folder in folders:
         check_rounds(folder, load(folder / "experiment.toml"), experiment)
@@ -176,17 +179,17 @@ def _check_node_ids(folders: Sequence[Path], identities: Sequence[Identity], exp
     for folder, node_id in zip(folders, node_ids, strict=True):
         if node_id >= experiment.nodes:
             raise BadInput(
-                f"{folder / 'node.pem'} is for place {node_id}, but the experiment has nodes 0 to {experiment.nodes - 1}"
+                f"{folder / 'node.pem'} is for node {node_id}, but the experiment has nodes 0 to {experiment.nodes - 1}"
             )
     check_hosting(experiment, len(node_ids))
     if len(set(node_ids)) < len(node_ids):
-        raise BadInput(f"two of these folders are of the same place: {', '.join(map(str, folders))}")
+        raise BadInput(f"two of these folders are of the same node: {', '.join(map(str, folders))}")
     if len({identity.cluster for identity in identities}) > 1:
         raise BadInput(f"these folders are of different authorities: {', '.join(map(str, folders))}")
 
 
 def _start_of(folders: Sequence[Path]) -> tuple[Start | None, StartWeights | None]:
-    """What the runs of these folders start from, which is the same for all of them."""
+    """The common initial weights of the runs in these folders."""
     first, weights = read_start(folders[0])
     for folder in folders[1:]:
         if read_start(folder)[0] != first:
@@ -201,14 +204,15 @@ def _run(
     agreement: Agreement,
     nodes: Sequence[tuple[Identity, RunDirectory]],
     how: str,
+    training: Training,
     *,
     insecure: bool,
     here: int,
     say: Say,
 ) -> None:
-    """Run these nodes to their end. Where some were stopped in their final evaluation, only that is done; the others come next."""
+    """Run these nodes until they finish. If some were stopped in their final evaluation, only that is done; the others run next."""
     experiment = host.population.setup.experiment
-    assembly = assembly_of(host, agreement, [identity.node_id for identity, _ in nodes])
+    assembly = assembly_of(host, agreement, [identity.node_id for identity, _ in nodes], training.make_node)
     hosted: list[HostedNode] = []
     told = []
     for position, (identity, run_directory) in enumerate(nodes):
@@ -251,7 +255,7 @@ def _run(
             assembly.join(node, extra, addresses, transport.token, meeting)
             node.recorder.extra = node.extra
             if extra is not None:
-                say(f"going on after {node.stands}")
+                say(f"resuming after {node.stands}")
         process = Process(host, hosted, transport, agreement, assembly, say, meeting)
         process.run()
     except KeyboardInterrupt:
@@ -261,7 +265,7 @@ def _run(
             if not (node.over or run_directory.finished)
         ]
         stopped = [_interrupted(node, process) for node in unfinished]
-        if stopped:  # those who had finished were only waiting for the others
+        if stopped:  # those that had finished were only waiting for their peers
             raise stopped[0] from None
     except BaseException as problem:
         known = isinstance(problem, EpidemicError)
@@ -288,7 +292,7 @@ def _interrupted(node: HostedNode, process: Process | None) -> Interrupted:
 
 
 class _Teller(Callback):
-    """Says what a node has found."""
+    """A callback that logs a node's evaluations."""
 
     def __init__(self, say: Say, node_id: int, hosted: int) -> None:
         self._say = say
@@ -314,7 +318,7 @@ def _open_transport(
     knows_all: bool,
     say: Say,
 ) -> Transport:
-    """Open the network; a relay that is not there yet is tried again."""
+    """Open the network; retry while a relay is not there yet."""
     end = time.monotonic() + experiment.network.patience
     said = False
     while True:

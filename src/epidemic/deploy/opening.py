@@ -1,4 +1,4 @@
-"""Opening the network: what can be in the way, said in one line."""
+"""Opening the network: problems reported in one line."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from epidemic.deploy.addresses import Addresses, split_address
 
 
 class Unreachable(BadInput):
-    """Nobody to connect to, so far: the caller may try again."""
+    """No peer or relay to connect to yet; the caller may retry."""
 
 
 def check_free(address: str) -> None:
-    """A port in use, said in one line."""
+    """Raise BadInput if a port is in use."""
     host, port = split_address(address)
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -30,12 +30,10 @@ def check_free(address: str) -> None:
 
 
 def worded(problem: zenoh.ZError, addresses: Addresses) -> BadInput | RunFailed:
-    """What Zenoh says, in words for people."""
+    """A Zenoh error as one line for the user."""
     text = " ".join(str(problem).split()).split(" at /")[0]
     if "connect to any" in text:
-        return Unreachable(
-            f"nobody answers at {', '.join(addresses.connect)}, or not with a certificate of this authority"
-        )
+        return Unreachable(f"no answer at {', '.join(addresses.connect)}, or not with a certificate of this authority")
     if "already in use" in text:
         return BadInput(f"cannot listen on {addresses.listen}: the port is in use; choose another one in node.toml")
     return RunFailed(f"the network could not be opened: {text}")

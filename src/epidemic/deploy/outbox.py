@@ -1,4 +1,4 @@
-"""Outgoing messages, and the outbox that gets them on their way, in threads of its own. One for several nodes of a process leaves once."""
+"""Outgoing messages, and the outbox that sends them in threads of its own. A message for several nodes of a process is sent once."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from epidemic.deploy.hosted import HostedNode
 
 MOST_QUEUED = 3
-"""Messages of one sender that may wait for a process's link; of further ones it gets none, unless it asks."""
+"""Messages of one sender that may wait for a link; further ones are not sent over it unless the peer asks."""
 MOST_THREADS = 16
 
 
 @dataclass
 class Outgoing:
-    """A message of a hosted node: what it says, and its frame once it is sealed."""
+    """A message of a hosted node, and its frame once it is sealed."""
 
     counter: int  # the round, or the number of the message
     targets: tuple[int, ...]
-    columns: dict[str, Tensor]  # its numbers by column; their bytes where messages are compressed
+    columns: dict[str, Tensor]  # its numbers by column; bytes if messages are compressed
     graph: bytes = b""
     kind: str = ""
     numbers: tuple[int, ...] = ()
     part: int | None = None
     frame: bytearray | None = None
-    payload: Any = None  # the frame as the transport wants it
+    payload: Any = None  # the frame in the transport's form
 
     def sealed(self, node: HostedNode) -> bytearray:
-        """The signed frame; made once."""
+        """The signed frame, made on the first call."""
         if self.frame is None:
             raw = {name: raw_bytes(numbers) for name, numbers in self.columns.items()}
             self.frame = node.format.seal(
@@ -48,7 +48,7 @@ class Outgoing:
 
 
 def raw_bytes(row: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """A row's numbers as bytes, sharing its memory where it is on the CPU."""
+    """A row's numbers as bytes, sharing its memory if it is on the CPU."""
     return row.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
@@ -56,12 +56,12 @@ def raw_bytes(row: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
 class _Parcel:
     payload: Any
     node_ids: tuple[int, ...]
-    sent: Callable[[int, bool], None]  # told to how many places it went, and whether it left
-    owner: int  # whose it is, for who takes its messages back
+    sent: Callable[[int, bool], None]  # called with the number of receivers, and whether it left
+    owner: int  # the sender, for withdrawals
 
 
 class Outbox:
-    """The messages that leave a process."""
+    """Sends the messages of a process."""
 
     def __init__(self, transport: Transport, *, nodes: int, senders: int) -> None:
         self._transport = transport
@@ -74,7 +74,7 @@ class Outbox:
     def send(
         self, carrier: int, node_ids: tuple[int, ...], payload: Any, sent: Callable[[int, bool], None], owner: int = -1
     ) -> None:
-        """Send a message to some of a process's places; a link that is stuck holds up nobody else, and fills no memory."""
+        """Send a message to nodes of another process; a stuck link delays no other and fills no memory."""
         parcel = _Parcel(payload, node_ids, sent, owner)
         with self._lock:
             queue = self._queues.get(carrier)
@@ -103,7 +103,7 @@ class Outbox:
             parcel.sent(len(parcel.node_ids), self._transport.send(carrier, parcel.payload, parcel.node_ids))
 
     def withdraw(self, owner: int) -> None:
-        """Take back the messages of one node that have not begun to leave."""
+        """Discard the messages of one node that have not begun to leave."""
         with self._lock:
             for queue in self._queues.values():
                 left = [parcel for parcel in queue if parcel.owner != owner]
@@ -111,9 +111,9 @@ class Outbox:
                 queue.extend(left)
 
     def flush(self, timeout: float) -> None:
-        """Wait until everything is on its way."""
+        """Wait until everything is sent, at most `timeout` seconds."""
         wait(list(self._pending), timeout)
 
     def close(self) -> None:
-        """Give up what is not on its way."""
+        """Discard what has not been sent."""
         self._threads.shutdown(wait=False, cancel_futures=True)

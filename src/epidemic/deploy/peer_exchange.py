@@ -1,4 +1,4 @@
-"""Acquaintances: connections to some of the others, and exchanges of whom one knows (topology.view). Decides nothing; see `protocol/partial_view.py`."""
+"""Connections to some of the peers, and exchanges of views (topology.view). Decides nothing; see `protocol/partial_view.py`."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from epidemic.topology import peer_sampling
 
 TOPIC = "exchange"
 FIRST = "first "
-"""How the names of lines begin that lead to addresses of node.toml; those to places in the view are called as these are."""
+"""Prefix of the names of lines to addresses of node.toml; lines to peers in the view have their names."""
 
 
 @dataclass(frozen=True)
 class PeerMeeting:
-    """How a node meets others that it does not know: where they are, and the addresses of those whom it was told of at first."""
+    """How a node meets peers: their contacts, and the addresses of its initial peers."""
 
     book: Book
     first: tuple[str, ...]
 
 
 def meeting_of(experiment: Experiment, identity: Identity, addresses: Addresses) -> PeerMeeting | None:
-    """That of a node; None where everybody knows everybody."""
+    """The meeting of a node; None if all nodes know each other."""
     service = peer_sampling(experiment.topology)
     if service is None:
         return None
@@ -45,7 +45,7 @@ def meeting_of(experiment: Experiment, identity: Identity, addresses: Addresses)
 
 
 class PeerExchange:
-    """Whom the one node of a process knows."""
+    """The peers that the one node of a process knows."""
 
     def __init__(
         self, node: SynchronousNode, meeting: PeerMeeting, keyring: Keyring, loop: EventLoop, transport: Transport
@@ -59,11 +59,11 @@ class PeerExchange:
         transport.answer(TOPIC, self._approached)
 
     def carry_out(self, action: e.Action) -> bool:
-        """Do what is about acquaintances; False if it is not."""
+        """Carry out an action about views; False if it is not one."""
         match action:
             case e.Connect():
                 contact = self._book.get(action.node_id)
-                if contact is not None:  # a line of its own, whoever else says to be at that address
+                if contact is not None:  # a separate line, whoever else claims that address
                     self._transport.connect(f"node-{action.node_id}", contact.address, self._found)
             case e.Disconnect():
                 self._disconnect(action.node_id)
@@ -79,7 +79,7 @@ class PeerExchange:
         return True
 
     def _found(self, address: str) -> str:
-        """Where a contact leads, on another machine; raises BadInput, and counts it, if it leads to this one or nowhere."""
+        """The address of a contact on another machine; raises BadInput and counts it if it leads to this machine or nowhere."""
         if self._book.local:
             return address
         try:
@@ -94,7 +94,7 @@ class PeerExchange:
         self._transport.disconnect(f"node-{node_id}", *first)
 
     def housekeeping(self) -> None:
-        """About once a second: those whom it was told of and who are not there are not waited for."""
+        """Called about once a second: stop waiting for initial peers that are not there."""
         self._transport.let_go(FIRST)
 
     def _sealed(self, to: int, entries: tuple[tuple[int, int], ...]) -> bytes:

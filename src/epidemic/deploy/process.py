@@ -1,8 +1,8 @@
-"""Process: drives the protocols of the nodes that it hosts. It decides nothing: events go in, actions are carried out.
+"""The process: drives the protocols of the nodes that it hosts. It decides nothing: events go in, actions are carried out.
 
-Three kinds of threads. The network's own hand over what came in; messages are looked at by the reader. One thread, the event loop, gives all events to
-the protocols in turn and does what is quick. The main thread computes: training, mixing, evaluating, saving; interrupts reach it there.
-Messages between nodes of the process never leave it.
+There are three kinds of threads. The network's threads deliver what arrives; the reader checks messages. One thread, the event loop, passes all events to
+the protocols and carries out quick actions. The main thread computes: training, aggregation, evaluation, saving; interrupts reach it there. Messages
+between nodes of the process never leave it.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ from epidemic.deploy.reader import Reader
 from epidemic.deploy.status import seal_statuses
 from epidemic.deploy.transport import Transport
 from epidemic.deploy.wire import STATE_TRANSFER, OpenedMessage, Refused
+from epidemic.learner.callers import CallersLearner
 from epidemic.protocol import events as e
 from epidemic.runtime.recorder import Host
 
 GREETING = 3.0
-"""Seconds that a hello is waited for."""
+"""Seconds to wait for a handshake."""
 
 ASK_REVOKED = 3 * e.SECOND
-"""Pause between questions whether this node was revoked, while links are there on which nothing comes."""
+"""Pause between questions whether this node was revoked, while links are silent."""
 MOST_ASKED = 4
 LARGEST_LIST = 2**20
-"""Bytes of a list of revoked certificates."""
+"""Most bytes of a list of revoked certificates."""
 
 _WORDS = (e.ACCEPTED, e.BUSY, e.NOTHING, e.NOT_YET, "sent")
 
@@ -57,7 +58,7 @@ Say = Callable[[str], None]
 
 
 class Process:
-    """The nodes of one process, while they run."""
+    """The running nodes of one process."""
 
     def __init__(
         self,
@@ -77,8 +78,8 @@ class Process:
             transport: The network.
             agreement: What the nodes agree on.
             assembly: What has made these nodes.
-            say: Told what happens.
-            meeting: How the one node of this process meets others that it does not know.
+            say: Called with lines about the progress.
+            meeting: How the one node of this process meets peers, if nodes know only some of them.
         """
         self._host = host
         self._nodes = {node.node_id: node for node in nodes}
@@ -96,9 +97,12 @@ class Process:
         self._outbox = Outbox(transport, nodes=experiment.nodes, senders=len(nodes) * self._format.parts)
         self._link_monitor = LinkMonitor(carrier.node_id)
         self._warned = ""
-        self._asked_revoked = 0  # when it was asked last whether this node was revoked, or when all was well
-        self._greeting: set[int] = set()  # whose answer is waited for
+        self._asked_revoked = 0  # when it last asked whether this node was revoked, or when all was well
+        self._greeting: set[int] = set()  # peers whose answer is awaited
         self._work: queue.SimpleQueue[list[tuple[HostedNode, e.Action]] | EpidemicError] = queue.SimpleQueue()
+        self._put_off: list[list[tuple[HostedNode, e.Action]] | EpidemicError] = []  # until a script has trained
+        if isinstance(host.learner, CallersLearner):
+            host.learner.meanwhile = self._give_meanwhile
         self._loop = EventLoop(
             {node.node_id: node.member for node in nodes},
             self._carry_out,
@@ -147,21 +151,21 @@ class Process:
         self.learning = Computation(host, self._nodes, assembly.lazy, calls)
 
     def _refusals(self) -> dict[str, int]:
-        """What came and was not in order, by reason."""
+        """Refused input, by reason."""
         known = Counter[str]() if self._book is None else self._book.refused
         return dict(self._reader.refused + self._keyring.refused + known + Counter(flood=self._gate.dropped))
 
     # -- from start to end --------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Everything that the nodes have to learn, until nobody needs them any more; raises what ended one before."""
+        """Run the nodes until no peer needs them; raises the error of a node that failed."""
         try:
-            with self._host.stop.held():  # an interrupt in the middle of Zenoh's code would get lost
+            with self._host.stop.held():  # an interrupt inside Zenoh's code would be lost
                 self._open()
             while not all(node.over for node in self._nodes.values()):
                 self._host.stop.heed()
                 try:
-                    found = self._work.get(timeout=0.5)
+                    found = self._put_off.pop(0) if self._put_off else self._work.get(timeout=0.5)
                 except queue.Empty:
                     continue
                 if isinstance(found, EpidemicError):
@@ -202,7 +206,7 @@ class Process:
         loop.start()
 
     def _loop_failed(self, problem: Exception) -> None:
-        """An error of our own: the process ends with it, saved."""
+        """End the process, saved, after an internal error."""
         if "EPIDEMIC_DEBUG" in os.environ:
             traceback.print_exception(problem)
         text = f"unexpected {type(problem).__name__}: {' '.join(str(problem).split())}"
@@ -235,7 +239,7 @@ class Process:
         return bool(heard)
 
     def _handshakes(self) -> bytes:
-        """How the nodes of this process introduce themselves now."""
+        """The current handshakes of the nodes of this process."""
         return seal_handshakes(
             ((self._handshake(node), node.identity) for node in self._nodes.values()), self._agreement
         )
@@ -249,7 +253,7 @@ class Process:
         )
 
     def _introduce_inside(self) -> None:
-        """Tell the nodes of this process of each other."""
+        """Introduce the nodes of this process to each other."""
         for node in self._nodes.values():
             known = self._handshake(node).introduced()
             self._loop.put_many((node_id, known) for node_id in self._nodes if node_id != node.node_id)
@@ -275,7 +279,7 @@ class Process:
     # -- the event loop --------------------------------------------------------------------------------------------------
 
     def _carry_out(self, node_id: int, action: e.Action) -> None:
-        """Do what is quick; what computes is left to the main thread."""
+        """Carry out a quick action; computations are left to the main thread."""
         node = self._nodes[node_id]
         match action:
             case e.Ask():
@@ -292,14 +296,26 @@ class Process:
                     self._found.append((node, action))
 
     def _say_of(self, node: HostedNode, text: str) -> None:
-        """Tell people of one of the nodes."""
+        """Log a line about one of the nodes."""
         self._say(f"node {node.node_id}: {text}" if len(self._nodes) > 1 else text)
 
     def _work_found(self) -> None:
-        """Everything that the last events led to has been carried out: what is to be computed goes to the main thread at once."""
+        """Pass the computations that the last events led to on to the main thread."""
         if self._found:
             found, self._found = self._found, []
             self._work.put(found)
+
+    def _give_meanwhile(self) -> None:
+        """While a script trains, which may take hours: give models to nodes that return, and put off everything else."""
+        with suppress(queue.Empty):
+            while True:
+                found = self._work.get_nowait()
+                if not isinstance(found, EpidemicError):
+                    given = [one for one in found if isinstance(one[1], e.Give)]
+                    self.learning.compute(given)
+                    found = [one for one in found if one not in given]
+                if found:
+                    self._put_off.append(found)
 
     def _ask(self, node: HostedNode, action: e.Ask) -> None:
         topic, to, round = action.topic, action.to, action.round
@@ -328,11 +344,11 @@ class Process:
 
     @staticmethod
     def _given(message: OpenedMessage | None, by: int) -> OpenedMessage | None:
-        """A model that was asked for, if it is one, of the node that was asked."""
+        """A received model, if it came from the node that was asked."""
         return message if message is not None and message.sender == by and message.kind == STATE_TRANSFER else None
 
     def _greet(self, node: HostedNode, node_id: int | None) -> None:
-        """Introduce the nodes of this process to another process, or to all; several nodes that want the same are one."""
+        """Send handshakes to another process, or to all; requests of several nodes are combined."""
         if node_id is None:
             self._introduce_inside()
         for carrier in self._keyring.present() if node_id is None else [node_id]:
@@ -352,14 +368,14 @@ class Process:
         return answered
 
     def _housekeeping(self) -> None:
-        """About once a second: certificates, and links that carry nothing."""
+        """Called about once a second: check certificates and silent links."""
         found = self._identity.refresh()
         if found.problem and found.problem != self._warned:
             self._say(f"{found.problem}; the list read before counts")
         self._warned = found.problem
         if found.changed:
             self._say(f"the list of revoked certificates has changed: {', '.join(self._identity.revoked.names)}")
-            self._renew()  # who may connect is read when the network is opened
+            self._renew()  # access rules are read when the network is opened
         for node in self._nodes.values():
             node.identity.revoked = self._identity.revoked
             try:
@@ -375,11 +391,11 @@ class Process:
         unseen = self._transport.unseen()
         self._ask_whether_revoked(unseen)
         if self._link_monitor.lost(unseen, time.monotonic()):
-            self._say("a connection is there on which nothing comes: opening the network again")
+            self._say("a connection exists but carries nothing: reopening the network")
             self._renew()
 
     def _ask_whether_revoked(self, unseen: frozenset[int]) -> None:
-        """Who says nothing on its link has perhaps revoked this node: ask for the list that would say so, now and then."""
+        """Ask for the list of revocations now and then: silent peers may have revoked this node."""
         if not unseen:
             self._asked_revoked = now()
         elif now() - self._asked_revoked > ASK_REVOKED:
@@ -389,7 +405,7 @@ class Process:
 
     def _told_revoked(self, raw: bytes | None) -> None:
         if raw is not None:
-            with suppress(EpidemicError):  # where it cannot be written, nothing is lost
+            with suppress(EpidemicError):  # if it cannot be written, nothing is lost
                 self._identity.told(raw)
 
     def _renew(self) -> None:

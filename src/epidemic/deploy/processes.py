@@ -1,13 +1,10 @@
-"""Processes: all nodes of a run on this machine, in one process each or several to a process."""
+"""All nodes of a run on this machine, in one process each or several to a process."""
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.connection
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,8 +15,10 @@ from typing import Any
 
 import msgspec
 
+from epidemic.core import children
+from epidemic.core.children import process_context
 from epidemic.core.errors import BadInput, EpidemicError, Interrupted, RunFailed, plain, require_int
-from epidemic.core.workers import available_threads, process_context
+from epidemic.core.workers import available_threads
 from epidemic.deploy.extending import finished_folders
 from epidemic.deploy.isolation import delivery_in
 from epidemic.deploy.node import run_node
@@ -27,44 +26,44 @@ from epidemic.deploy.runtime import compute_in_stretches, enough_threads
 from epidemic.deploy.status import Status
 
 LONGEST_LINE = 2000
-"""Characters of a line in node.log; words of other nodes may be in it."""
+"""Most characters of a line in node.log, which may quote other nodes."""
 _TIME = 11
-"""Characters in front of it: the seconds since the start."""
+"""Characters before it: the seconds since the start."""
 
 
 @dataclass
 class Child:
-    """A process, and the nodes that it hosts; the first is its carrier, in whose folder it writes node.log."""
+    """A process with its nodes; the first is its carrier, whose folder has node.log."""
 
     node_ids: range
     folders: tuple[Path, ...]
     process: Any
     said_before: int = 0
-    """Bytes that were in node.log when it was started."""
+    """Bytes in node.log when the process was started."""
 
     @property
     def node_id(self) -> int:
-        """Its carrier's."""
+        """The node id of its carrier."""
         return self.node_ids[0]
 
     @property
     def folder(self) -> Path:
-        """Its carrier's."""
+        """The folder of its carrier."""
         return self.folders[0]
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process is still running."""
         return bool(self.process.is_alive())
 
     @property
     def log(self) -> Path:
-        """What it says."""
+        """The path of its log."""
         return self.folder / "node.log"
 
     @property
     def last_words(self) -> str:
-        """The last line that it said since it was started, without the time."""
+        """The last line of its log since it was started, without the time."""
         try:
             with self.log.open("rb") as log:
                 log.seek(max(self.said_before, log.seek(0, os.SEEK_END) - 2 * LONGEST_LINE))
@@ -75,13 +74,13 @@ class Child:
 
     @property
     def named(self) -> str:
-        """Its nodes, for people."""
+        """Its nodes in words."""
         first, last = self.node_ids[0], self.node_ids[-1]
         return f"node {first}" if first == last else f"the process of nodes {first} to {last}"
 
 
 def blocks(count: int, processes: int) -> list[range]:
-    """So many places in so many contiguous blocks, whose sizes differ by one at most."""
+    """Split `count` nodes into contiguous blocks whose sizes differ by at most one."""
     require_int("--processes", processes, 1)
     if processes > count:
         raise BadInput(f"--processes = {processes} must be at most nodes = {count}: a process hosts at least one")
@@ -90,11 +89,9 @@ def blocks(count: int, processes: int) -> list[range]:
 
 
 def _child(folders: list[str], insecure: bool, threads: int, here: int) -> None:
-    """The life of a process: its words go to node.log, the reason of its end to the exit code."""
-    with suppress(AttributeError, PermissionError):
-        os.setsid()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node itself attends to it
+    """The main function of a process: output goes to node.log, the outcome to the exit code."""
+    children.on_its_own(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node itself handles it
     enough_threads(here, here)
     compute_in_stretches()
     paths = [Path(folder) for folder in folders]
@@ -123,22 +120,14 @@ def _child(folders: list[str], insecure: bool, threads: int, here: int) -> None:
             say(f"error: unexpected {type(problem).__name__}: {problem}")
             code = 1
     sys.stdout.flush()
-    os._exit(code)  # Zenoh's threads need no farewell
-
-
-def _end_with_parent() -> None:
-    """Save and end when nobody is left to stop this process."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
+    os._exit(code)  # does not wait for Zenoh's threads
 
 
 class LocalCluster:
-    """All nodes of a run in processes of this machine."""
+    """All nodes of a run in processes on this machine."""
 
     def __init__(self, folders: Sequence[Path], processes: int | None = None, *, insecure: bool = False) -> None:
-        """One process for each folder, or so many `processes`, each with a contiguous block of them."""
+        """Prepare one process per folder, or `processes` of them, each with a contiguous block of folders."""
         parts = blocks(len(folders), len(folders) if processes is None else processes)
         self._insecure = insecure
         self._context = process_context("epidemic.deploy.node")
@@ -157,11 +146,7 @@ class LocalCluster:
         child = Child(node_ids, tuple(folders), process)
         with suppress(OSError):
             child.said_before = child.log.stat().st_size
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            process.start()
-        finally:
-            signal.signal(signal.SIGINT, before)
+        children.start(process)
         return child
 
     def _process(self, node_ids: range, folders: Sequence[Path]) -> Any:
@@ -169,45 +154,40 @@ class LocalCluster:
         return self._context.Process(target=_child, args=arguments, daemon=False)
 
     def hosting(self, node_id: int) -> Child:
-        """The process of a place."""
+        """The process that hosts a node."""
         return next(child for child in self.children if node_id in child.node_ids)
 
     def add(self, node_id: int, folder: Path) -> None:
-        """Start one more node, in a process of its own: a spare place, or a place again with another folder."""
+        """Start one more node in a process of its own: a spare one, or a node again with another folder."""
         self.children = [child for child in self.children if node_id not in child.node_ids]
         self.children.append(self._start(range(node_id, node_id + 1), [folder]))
         self.children.sort(key=lambda child: child.node_id)
 
     def restart(self, node_id: int) -> None:
-        """Start the process of a place again."""
+        """Start the process of a node again."""
         child = self.hosting(node_id)
         self.children[self.children.index(child)] = self._start(child.node_ids, child.folders)
 
     def kill(self, node_id: int) -> None:
-        """End the process of a place as a crash does it."""
+        """Kill the process of a node, like a crash."""
         process = self.hosting(node_id).process
         process.kill()
         process.join()
 
     def wait(self, timeout: float | None = None, each: Callable[[], None] = lambda: None) -> bool:
-        """Until all have ended; False if time is up before."""
+        """Wait until all have ended; False if the time is up before."""
         end = None if timeout is None else time.monotonic() + timeout
-        while any(child.running for child in self.children):
+        processes = [child.process for child in self.children]
+        while any(process.is_alive() for process in processes):
             each()
-            multiprocessing.connection.wait([c.process.sentinel for c in self.children if c.running], 0.2)
+            children.wait_for_any(processes, 0.2)
             if end is not None and time.monotonic() > end:
                 return False
         return True
 
     def stop(self, patience: float = 60.0) -> None:
-        """Ask all to save and end; kill who does not."""
-        for child in self.children:
-            if child.running:
-                child.process.terminate()
-        if not self.wait(patience):
-            for child in self.children:
-                child.process.kill()
-                child.process.join()
+        """Ask all to save and end; kill those that do not."""
+        children.stop([child.process for child in self.children], patience)
 
     def final(self, status: Status) -> Status | None:
         """The status of a node that has finished since; None if it has not."""
@@ -229,11 +209,11 @@ class LocalCluster:
         return None
 
     def finished(self) -> list[Path]:
-        """The folders of the nodes that have come to their end, by place."""
+        """The folders of the nodes that have finished, by node id."""
         return finished_folders([folder for child in self.children for folder in child.folders])
 
     def problems(self) -> dict[int, str]:
-        """Why processes did not come to their end, by their carriers' places."""
+        """Why processes failed, by the node id of their carriers."""
         found = {}
         for child in self.children:
             code = child.process.exitcode
@@ -244,7 +224,7 @@ class LocalCluster:
         return found
 
     def failure(self, problems: dict[int, str]) -> RunFailed:
-        """One line about those that failed."""
+        """One error for all that failed."""
         node_id, reason = next(iter(problems.items()))
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         child = self.hosting(node_id)

@@ -1,7 +1,7 @@
-"""Reader: looks at what comes in, beside the training. What is in order goes on as an event; everything else is counted.
+"""The reader: checks what arrives, beside the training. Valid messages go on as events; everything else is counted.
 
-What is cheap comes first, where a frame arrives: its form, whose link it came by, whether it was verified before. Signatures and digests take a
-hundred times as long, and are the business of a thread of its own.
+Cheap checks come first, where a frame arrives: its format, its link, and whether it was verified before. Signatures and digests take a hundred times as
+long and are checked in a separate thread.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from epidemic.deploy.replays import Replays
 from epidemic.deploy.wire import STATE_TRANSFER, Header, MessageFormat, OpenedMessage, Refused
 
 MOST_WAITING = 32
-"""Messages of one link that may wait to be looked at, as long as they are not too many bytes; who sends more harms only itself."""
+"""Messages of one link that may wait to be checked, if they are not too large; a peer that sends more harms only itself."""
 WAITING_BYTES = 2**26
 MOST_UNKNOWN = 16
-"""Messages kept of senders who may still introduce themselves."""
+"""Messages kept of senders that may still introduce themselves."""
 
 
 def most_of_one(format: MessageFormat) -> int:
-    """How many messages of one sender may wait, by their size."""
+    """How many messages of one sender may wait, given their size."""
     return max(4 * format.parts, min(MOST_WAITING * format.parts, WAITING_BYTES // format.usual_bytes))
 
 
 @dataclass(frozen=True)
 class _Frame:
-    link: int  # whose connection it came by
+    link: int  # the node at the other end of its connection
     raw: bytes
-    node_ids: tuple[int, ...]  # whom it is for
-    then: Callable[[OpenedMessage | None], None] | None  # for a model that was asked for; not a message of a round
-    new: Header | None = None  # its header, where it is remembered once it is verified
+    node_ids: tuple[int, ...]  # its receivers
+    then: Callable[[OpenedMessage | None], None] | None  # for a requested model, which is not a message of a round
+    new: Header | None = None  # its header, if it is to be remembered once verified
 
 
 class Reader:
-    """The frames that come to a process."""
+    """Checks the frames that a process receives."""
 
     def __init__(
         self,
@@ -55,10 +55,19 @@ class Reader:
         repeated: Callable[[tuple[int, ...], str], None] = lambda node_ids, outcome: None,
         forged: Callable[[int], None] = lambda link: None,
     ) -> None:
-        """`take` is given every message that is in order, and whom it is for.
+        """Prepare the reader.
 
-        `samples`: how many training samples places are known to have. Of the others the first number that they tell is believed.
-        `replays`: which messages are worth a signature; `repeated` is told of the others. `forged` is told of links with wrong signatures.
+        Args:
+            format: The messages of the run.
+            keyring: The keys of the peers.
+            take: Called with every valid message and its receivers.
+            say: Called with lines for the log.
+            nodes: Number of nodes in the deployment.
+            hosted: Number of nodes of this process.
+            samples: Known numbers of training samples by node; of other nodes the first number that they state is believed.
+            replays: The filter for repeated messages.
+            repeated: Called about repeated messages, which are not read.
+            forged: Called with links that carried a wrong signature.
         """
         self._format = format
         self._keyring = keyring
@@ -68,7 +77,7 @@ class Reader:
         self._replays, self._repeated, self._forged = replays, repeated, forged
         self._most = hosted * most_of_one(format)
         self._queue: queue.SimpleQueue[_Frame | None] = queue.SimpleQueue()
-        self._waiting: Counter[int] = Counter()  # how many frames in it are from whose link
+        self._waiting: Counter[int] = Counter()  # frames waiting, by link
         self._unknown: deque[_Frame] = deque(maxlen=MOST_UNKNOWN)
         self._samples = dict(samples or {})
         self._refused: Counter[str] = Counter()
@@ -85,7 +94,7 @@ class Reader:
         *,
         asked_for: bool = False,
     ) -> None:
-        """A frame came over somebody's connection; one that was `asked_for` again may have come before."""
+        """Take a frame that arrived over a connection; one that was `asked_for` may have come before."""
         header = None
         if then is None and not asked_for:
             try:
@@ -107,7 +116,7 @@ class Reader:
             self._queue.put(_Frame(link, raw, node_ids, then, header))
 
     def _new(self, link: int, raw: bytes, node_ids: tuple[int, ...]) -> Header | None:
-        """The header of a message that is worth a signature: cheap checks only, nothing is remembered. Raises Refused."""
+        """The header of a message that is worth checking further: cheap checks only, nothing is remembered. Raises Refused."""
         header = self._format.peek(raw)
         if not self._keyring.knows(header.sender):
             return header
@@ -123,16 +132,16 @@ class Reader:
         return header
 
     def refuse(self, reason: str) -> None:
-        """Count what is not in order."""
+        """Count an invalid message."""
         with self._lock:
             first = reason not in self._refused
             self._refused[reason] += 1
         if first:
-            self._say(f"refused a message: {reason} (further ones are counted only)")
+            self._say(f"refused a message: {reason} (further ones are only counted)")
 
     @property
     def refused(self) -> Counter[str]:
-        """What was not in order, by reason."""
+        """Invalid messages by reason."""
         with self._lock:
             return +self._refused
 
@@ -179,20 +188,20 @@ class Reader:
             self._take(message, frame.node_ids)
 
     def _known_now(self) -> None:
-        """A frame that was counted as of an unknown sender is counted otherwise."""
+        """Uncount a frame of a formerly unknown sender."""
         with self._lock:
             self._refused["unknown-sender"] -= 1
 
     def look_again(self) -> None:
-        """Somebody was introduced: look once more at the messages of senders who were not known."""
+        """Check the messages of unknown senders again, after an introduction."""
         for _ in range(len(self._unknown)):
             try:
                 frame = self._unknown.popleft()
-            except IndexError:  # another thread has it
+            except IndexError:  # another thread took it
                 return
             self._look(frame, again=True)
 
     def close(self) -> None:
-        """Look at nothing any more."""
+        """Stop reading."""
         self._queue.put(None)
         self._thread.join(5)

@@ -1,4 +1,4 @@
-"""Relay: passes messages on between nodes that cannot reach each other. It holds no model and decides nothing."""
+"""The relay: forwards messages between nodes that cannot reach each other. It holds no model and decides nothing."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from epidemic.runtime.message_coding import message_bytes as numbers_in
 from epidemic.runtime.setup import initial_module
 
 PAUSE = 0.5
-"""Seconds between looks at the list of revoked certificates."""
+"""Seconds between checks of the list of revocations."""
 
 
 def message_bytes(experiment: Experiment) -> int:
-    """The size of a message: the header and the algorithm's columns, compressed or not, for a model built as the nodes build it.
+    """The size of a message in bytes: header and columns, compressed or not, of a model built as the nodes build it.
 
-    Needs the data, whose shape the model follows.
+    Needs the data, which determines the model's shape.
     """
     return _sizes(experiment)[0]
 
 
 def most_bytes(experiment: Experiment) -> int:
-    """The size of the largest frame: a message, or a model for a node that returns, which is not compressed."""
+    """The size of the largest frame in bytes: a message, or an uncompressed model for a returning node."""
     return max(_sizes(experiment))
 
 
@@ -44,7 +44,7 @@ def _sizes(experiment: Experiment) -> tuple[int, int]:
 
 
 def largest_message(folder: Path, addresses: Addresses, experiment: Experiment) -> int:
-    """The size that a relay takes at most: what node.toml says, or what follows from the experiment."""
+    """The largest message that a relay accepts, in bytes: from node.toml, or from the experiment."""
     if addresses.largest is not None:
         return addresses.largest
     try:
@@ -57,7 +57,7 @@ def largest_message(folder: Path, addresses: Addresses, experiment: Experiment) 
 
 
 def run_relay(folder: Path, *, insecure: bool = False, say: Callable[[str], None] = lambda _: None) -> None:
-    """Pass messages on until interrupted (KeyboardInterrupt), or until its own certificate counts no more (BadInput)."""
+    """Forward messages until interrupted (KeyboardInterrupt), or until its own certificate is no longer valid (BadInput)."""
     identity = Identity.load(folder)
     if not identity.name.startswith("relay"):
         raise BadInput(
@@ -78,7 +78,9 @@ def run_relay(folder: Path, *, insecure: bool = False, say: Callable[[str], None
             if found.problem and found.problem != warned:
                 say(f"{found.problem}; the list read before counts")
             warned = found.problem
-            if found.changed:  # who was revoked is not served any more: the rules are read when the network is opened
+            if (
+                found.changed
+            ):  # access rules are read when the network is opened, so reopen it to lock out revoked nodes
                 say("the list of revoked certificates has changed; opening the network again")
                 transport.renew()
             now = transport.links()

@@ -1,9 +1,8 @@
-"""Replays: which messages are worth a signature. Verifying one takes longer than all other checks together, so that repeated ones come first.
+"""Replays: which messages are worth checking a signature. This takes longer than all other checks together, so repeated messages are found first.
 
-What was verified before is recognised by its sender and its number (the round, or the number of the message), and dropped. What is far from the
-rounds that matter here, or more than a node counts of one sender, is looked at now and then only. Nothing that was not verified is
-remembered: nobody can have the true message taken for a repeated one by sending a forged one first. Asked by all threads; the time (in
-microseconds) is an input.
+Verified messages are recognised by sender and number (the round, or the number of the message), and dropped. Messages far from the current rounds, or
+more than a node counts of one sender, are verified only now and then. Only verified messages are remembered, so a forged message cannot make the true
+one count as repeated. Thread-safe; the time (in microseconds) is an input.
 """
 
 from __future__ import annotations
@@ -16,24 +15,26 @@ from epidemic.protocol.events import SECOND
 from epidemic.protocol.replay_filter import MOST_A_SECOND, WINDOW
 
 FAR = 20
-"""Messages a second of one sender from rounds far away that are verified: they tell where their sender is."""
+"""Messages per second of one sender from distant rounds that are verified: they show its round."""
 
 
 @dataclass(slots=True)
 class _Verified:
-    room: int  # how many messages may be verified now, in microseconds of the usual pause between them
-    at: int  # when that was
-    highest: int = -1  # number that was verified
-    seen: dict[int, set[int]] = field(default_factory=dict)  # by number: for which of the nodes here
+    room: int  # time credit in microseconds; each message costs one pause
+    at: int  # when it was updated
+    highest: int = -1  # highest verified number
+    seen: dict[int, set[int]] = field(default_factory=dict)  # by number: receivers here
 
 
 class Replays:
     """What was verified of each sender, as far as it must be remembered."""
 
     def __init__(self, near: Callable[[], tuple[int, int]] | None, parts: int = 1) -> None:
-        """`near`: the first and the last round of interest now; None: messages are numbered, and there are no rounds.
+        """Start empty.
 
-        `parts`: how many messages make a model.
+        Args:
+            near: Returns the first and the last round of interest now; None for asynchronous methods, whose messages are numbered.
+            parts: Messages that make a model.
         """
         self._near = near
         self._pause = SECOND // (FAR if near is not None else 2 * MOST_A_SECOND * parts) or 1
@@ -41,7 +42,7 @@ class Replays:
         self._lock = threading.Lock()
 
     def sort(self, sender: int, number: int, nodes: tuple[int, ...], now: int) -> str:
-        """What becomes of a message for these nodes that is not verified yet: "new", or why it is not looked at, as mailboxes call it.
+        """The outcome of a message for these nodes that is not verified yet: "new", or why it is not read, in the words of mailboxes.
 
         The sender must be a certified node, and the message must have come over its link.
         """
@@ -64,13 +65,13 @@ class Replays:
             return "new"
 
     def known(self, sender: int, number: int, nodes: tuple[int, ...]) -> bool:
-        """Whether a message was verified, for all of these nodes."""
+        """Whether a message was verified for all of these nodes."""
         with self._lock:
             state = self._senders.get(sender)
             return state is not None and number in state.seen and state.seen[number].issuperset(nodes)
 
     def verified(self, sender: int, number: int, nodes: tuple[int, ...]) -> None:
-        """A message was found in order."""
+        """Remember a message as verified."""
         first, last = (0, -1) if self._near is None else self._near()
         with self._lock:
             known = self._senders.get(sender)

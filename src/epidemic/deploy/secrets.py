@@ -1,4 +1,4 @@
-"""Randomness of a deployed node that nobody else can know."""
+"""Secret randomness of a deployed node."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from epidemic.core.files import full_disk
 from epidemic.core.rng import Streams
 
 KEPT_IN = "coin.secret"
-"""What a node's hash chains are made from, in its folder (`network.coin = "committed"`)."""
+"""File in a node's folder with the secret of its hash chains (`network.coin = "committed"`)."""
 SECRET_BYTES = 32
 
 
 def secret_streams() -> Streams:
-    """Randomness that nobody else can know."""
+    """Streams from a secret random seed."""
     return Streams(int.from_bytes(secrets.token_bytes(7), "little"))
 
 
 def drawing(streams: Streams) -> Callable[[int], int]:
-    """Random whole numbers, one after the other."""
+    """A source of random integers: each call draws one below its argument."""
     stream = streams("choice")
     return lambda below: int(stream.integers(below, 1)[0])
 
 
 def kept_secret(folder: Path) -> bytes:
-    """32 bytes that nobody else can know, made once and kept in the node's folder, readable by its owner only."""
+    """A secret of 32 bytes, made once and kept in the node's folder, readable by its owner only."""
     path = folder / KEPT_IN
     if not path.exists():
         part = path.with_name(path.name + ".part")

@@ -1,4 +1,4 @@
-"""Status: how a node is, for whoever asks; and reading what a node says of itself, which need not be true or even meant well."""
+"""The status of a node, for observers. A received status need not be true, or even well-intended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from epidemic.record import HeardCounts
 _DOMAIN = b"epidemic status\0"
 
 LARGEST_STATUS = 2**14
-"""Bytes of a status; a node's own is about five hundred."""
+"""Most bytes of a status; about five hundred are usual."""
 
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
@@ -27,31 +27,34 @@ Tally = Annotated[dict[str, Count], Meta(max_length=64)]
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How a node is."""
+    """A node's report about itself."""
 
     node_id: Count
     state: str
-    round: Annotated[int, Meta(ge=-1, le=2**53)]  # -1: before the first
+    round: Annotated[int, Meta(ge=-1, le=2**53)]  # -1: before the first round
     rounds: Count
     accuracy: Annotated[float, Meta(ge=0, le=1)] | None
     loss: Number | None
     bytes: Count  # sent so far
-    alive: Count  # nodes, itself included
+    alive: Count  # live nodes, itself included
     nodes: Count
     late: Count
     lost: Count
     refused: Count
-    jumped: Count  # rounds that it left out
-    undelivered: Count  # messages that nobody was there to take, or whose link was stuck
-    limit: Seconds  # that it would wait for messages now
-    longest_wait: Seconds  # that it has waited for messages at most
+    jumped: Count  # rounds skipped
+    undelivered: Count  # messages whose receiver was gone or whose link was stuck
+    limit: Seconds  # current limit of the wait for messages
+    longest_wait: Seconds  # longest wait for messages so far
     messages: Tally
     refusals: Tally
     local: Count = 0  # messages sent to nodes of the same process
-    trained: Count | None = None  # trainings, where there are no rounds; `round` is then the second of the run
-    known: Count | None = None  # others in its view, where it does not know everybody
-    left: Seconds | None = None  # seconds until its end, where there are no rounds
-    delivery: HeardCounts | None = None  # messages that counted of those expected, where there are rounds
+    trained: Count | None = None  # trainings, for asynchronous methods; `round` is then the second of the run
+    known: Count | None = None  # peers in its view, if it knows only some of them
+    left: Seconds | None = None  # seconds until the end, for asynchronous methods
+    delivery: HeardCounts | None = None  # messages counted and expected, for methods with rounds
+    clock: Annotated[float, Meta(ge=0, le=1e12)] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )  # the node's clock when it sent this, in seconds since 1970
 
 
 class _SignedStatus(msgspec.Struct, frozen=True, array_like=True):
@@ -60,12 +63,12 @@ class _SignedStatus(msgspec.Struct, frozen=True, array_like=True):
     signature: bytes
 
 
-# made once, in one thread: see `handshake`
+# created once, in one thread: see `handshake`
 _BUNDLES, _STATUSES = msgspec.msgpack.Decoder(list[_SignedStatus]), msgspec.json.Decoder(Status)
 
 
 def seal_statuses(statuses: Iterable[tuple[Status, Identity]]) -> bytes:
-    """How the nodes of a process are, each signed by its own node."""
+    """The statuses of the nodes of a process, each signed by its own node."""
     signed = []
     for status, identity in statuses:
         content = msgspec.json.encode(status)
@@ -74,7 +77,7 @@ def seal_statuses(statuses: Iterable[tuple[Status, Identity]]) -> bytes:
 
 
 def open_statuses(raw: bytes, identity: Identity, nodes: int) -> list[Status]:
-    """What the nodes of a process say of themselves; what is not signed by the node that it is about is left out."""
+    """The statuses in an answer; those not signed by the node that they are about are left out."""
     try:
         bundle = _BUNDLES.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -91,7 +94,7 @@ def open_statuses(raw: bytes, identity: Identity, nodes: int) -> list[Status]:
 
 
 def read_status(raw: bytes, node_id: int | None) -> Status | None:
-    """What the node at `node_id` says of itself, fit to be shown; None if that is not a status, or of somebody else."""
+    """The status of the node `node_id`, safe to be shown; None if it is invalid or about another node."""
     try:
         status = _STATUSES.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -1,17 +1,16 @@
-"""Transport: Zenoh, and nothing that decides. Messages to places, questions to places, and who is there.
+"""The transport: Zenoh, without any decisions. Messages to nodes, questions to nodes, and liveness.
 
-A process has one transport, whatever number of places it hosts; it has the certificate of the first of them, the carrier, and
-"place" means a carrier's place here.
+A process has one transport, whatever number of nodes it hosts; it has the certificate of the first of them, the carrier. Node ids here are those of
+carriers.
 
 Keys, below epidemic/AUTHORITY/:
     to/J/I            messages from carrier I to carrier J
     ask/TOPIC/J/I     questions of carrier I (or an "observer") that carrier J answers
-    alive/J/TOKEN     carrier J is there; the token is another one for each start
+    alive/J/TOKEN     carrier J is alive; each start has its own token
     done/J/TOKEN      carrier J has finished
 
-What others send is looked at in Zenoh's own threads, where it arrives, so that nothing piles up unseen: whatever is too long is
-let go before it is copied. Who is called back must therefore return at once, and never wait for a lock that is held while
-something is sent.
+Received data is checked in Zenoh's own threads, where it arrives, so that nothing piles up unseen; what is too long is dropped before it is copied.
+Callbacks must therefore return at once, and never wait for a lock that is held while something is sent.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from epidemic.deploy.runtime import enough_threads, no_lingering, shut
 MOST_QUESTIONS = 64
 """Questions of one topic that may wait for an answer; further ones get none."""
 OBSERVER, ANYBODY = -1, -2
-"""Who asks with the certificate of an observer, or for the list of revoked certificates, where others are places."""
+"""In place of a node id: an observer, or somebody who asks for the list of revocations."""
 LARGEST_QUESTION = 2**18
-"""Bytes of a question; longer ones get no answer."""
+"""Most bytes of a question; longer ones get no answer."""
 
 
 class Transport:
-    """A carrier's, an observer's or a relay's place in the network."""
+    """The network connection of a carrier, an observer or a relay."""
 
     def __init__(
         self,
@@ -56,11 +55,17 @@ class Transport:
         here: int = 1,
         knows_all: bool = True,
     ) -> None:
-        """Open it; a relay routes.
+        """Open the connection. Raises Unreachable if a node behind a relay cannot reach it now.
 
-        `nodes` is the number of places, `largest` the size of the largest message in bytes, `here` how many processes of this network
-        share the machine. Unless it `knows_all`, it connects to nobody before `connect` says so, and nobody is told of others.
-        Raises Unreachable if a node behind a relay does not reach it now.
+        Args:
+            identity: The certificate and its key.
+            addresses: Where to listen and connect.
+            nodes: Number of nodes in the deployment.
+            largest: Size of the largest message in bytes.
+            insecure: Whether links are not encrypted.
+            routes: Whether it forwards messages, as a relay.
+            here: How many processes of this network share the machine.
+            knows_all: Whether it connects to all peers; otherwise only as `connect` says, and peers are not told of others.
         """
         self._identity = identity
         self._nodes, self._largest, self._insecure = nodes, largest, insecure
@@ -70,9 +75,9 @@ class Transport:
         self._knows_all = knows_all
         self._asker = "observer" if self._node_id is None else str(self._node_id)
         self.admit: Callable[[int, str], bool] = lambda link, what: True
-        """Whether something ("message", "alive", or the topic of a question) is taken that came over somebody's link. Called at once, by Zenoh's threads."""
+        """Whether to accept a "message", "alive", or the topic of a question received over a link. Called by Zenoh's threads."""
         self.unwelcome: Callable[[int], bool] = lambda node_id: False
-        """Whether links to a place are closed as soon as they are there."""
+        """Whether to close links to a node as soon as they open."""
         self._answering = ThreadPoolExecutor(4, "answer")
         enough_threads(nodes, here)
         zenoh.init_log_from_env_or("off")
@@ -110,9 +115,9 @@ class Transport:
                 shut(event.link.dst.partition("/")[2])
 
     def shut(self, node_id: int) -> None:
-        """Close the direct links to a place, as its certificate names it; one behind a relay has none, nor has one that is `insecure`.
+        """Close the direct links to a node, found by its certificate; there are none behind a relay, or if links are `insecure`.
 
-        Zenoh has no call for it: the socket is shut down, and Zenoh takes the link for closed.
+        Zenoh has no call for this: the socket is shut down, and Zenoh closes the link.
         """
         for line in self._lines.all():
             for link in line.session.info.links():
@@ -122,19 +127,19 @@ class Transport:
     # -- lines to some of the others ----------------------------------------------------------------------------------
 
     def connect(self, name: str, address: str, find: Find | None = None) -> None:
-        """Have a line of this name to an address, or to where `find` says that it leads, soon; nothing happens if there is one, or if there are too many."""
+        """Open a line of this name soon, to an address or to what `find` resolves it to; does nothing if it exists, or if there are too many."""
         self._lines.connect(name, address, find)
 
     def disconnect(self, *names: str) -> None:
-        """Close the lines of these names."""
+        """Close the lines with these names."""
         self._lines.disconnect(*names)
 
     def ends(self) -> dict[str, set[int]]:
-        """Who else is in sight at the end of each line, by the names of the lines."""
+        """The peers visible over each line, by its name."""
         return {name: there - {self._node_id} for name, there in self._lines.ends().items()}
 
     def let_go(self, prefix: str) -> None:
-        """Close lines with names that begin so at whose end nobody else has been in sight for long; call it about once a second."""
+        """Close lines with this prefix over which no peer has been visible for long; call it about once a second."""
         self._lines.let_go(prefix, self._node_id)
 
     # -- messages ------------------------------------------------------------------------------------------------------
@@ -142,9 +147,9 @@ class Transport:
     def receive(
         self, take: Callable[[int, bytes, tuple[int, ...]], None], drop: Callable[[int], None], limit: int
     ) -> None:
-        """Hand every message for this place to `take`, with whose link it came by and for which places of this process it is.
+        """Pass every received message to `take`, with the id of its link and its receivers in this process.
 
-        One larger than `limit` is told to `drop`, uncopied.
+        A message larger than `limit` is reported to `drop`, uncopied.
         """
 
         def arrived(sample: zenoh.Sample) -> None:
@@ -160,12 +165,12 @@ class Transport:
         self._lines.declare(lambda _, session: session.declare_subscriber(key, _direct(arrived)))
 
     def _node_id_in(self, text: str) -> int | None:
-        """The place that a part of a key names, if it names one."""
+        """The node id in a part of a key, if it is one."""
         digits = text.isascii() and text.isdigit() and len(text) < 10
         return int(text) if digits and int(text) < self._nodes else None
 
     def _node_ids_in(self, attachment: zenoh.ZBytes | None) -> tuple[int, ...]:
-        """Whom a message is for: this place, unless it says more."""
+        """The receivers of a message: this node, unless the attachment names others."""
         if attachment is None or len(attachment) > 10 * self._nodes:
             return () if self._node_id is None else (self._node_id,)
         named = (self._node_id_in(text) for text in attachment.to_bytes().decode("ascii", "replace").split(","))
@@ -173,11 +178,11 @@ class Transport:
 
     @staticmethod
     def payload(frame: bytes | bytearray) -> zenoh.ZBytes:
-        """A frame, ready to be sent to several places without being copied for each."""
+        """A frame in Zenoh's form, which can be sent several times without copying."""
         return zenoh.ZBytes(frame)
 
     def send(self, node_id: int, payload: zenoh.ZBytes, node_ids: tuple[int, ...] = ()) -> bool:
-        """Send a message, for these places of the process at `node_id`; False if nobody is there to take it. Blocks while the link is busy."""
+        """Send a message to these nodes of the process at `node_id`; False if nobody receives it. Blocks while the link is busy."""
         key = f"{self._prefix}/to/{node_id}/{self._node_id}"
         attachment = None if node_ids in ((), (node_id,)) else ",".join(map(str, node_ids))
         return self._lines.to(node_id).put(key, payload, attachment)
@@ -185,9 +190,9 @@ class Transport:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def answer(self, topic: str, reply: Callable[[bytes, Callable[[bytes], None]], None]) -> None:
-        """Answer questions to this place: `reply` is given the question and what to call with the answer, now or later.
+        """Answer questions to this node: `reply` gets the question and a function to call with the answer, now or later.
 
-        The questions that may wait are bounded by topic.
+        The number of waiting questions is bounded per topic.
         """
         prefix = f"{self._prefix}/ask/{topic}/{self._node_id}"
         room = threading.Semaphore(MOST_QUESTIONS)
@@ -195,7 +200,7 @@ class Transport:
         def asked(query: zenoh.Query) -> None:
             asker = str(query.key_expr).rpartition("/")[2]
             link = OBSERVER if asker == "observer" else self._node_id_in(asker)
-            if topic == REVOKED:  # who was revoked must not use up what its successor at the same place may send
+            if topic == REVOKED:  # a revoked node must not use up the share of its successor
                 link = ANYBODY
             content = query.payload
             length = 0 if content is None else len(content)
@@ -213,7 +218,7 @@ class Transport:
                 try:
                     query.reply(f"{prefix}/{asker}", answer)
                 except zenoh.ZError:
-                    pass  # who asked has gone
+                    pass  # the asker has left
                 finally:
                     query.drop()  # type: ignore[no-untyped-call]
 
@@ -240,9 +245,9 @@ class Transport:
         answered: Callable[[bytes | None], None],
         largest: int,
     ) -> None:
-        """Ask a place, without waiting: `answered` is called once, with the first answer of at most `largest` bytes.
+        """Ask a node without waiting; `answered` is called once, with the first answer of at most `largest` bytes.
 
-        It is called with None when there is none within `timeout` seconds, or nobody who could answer; then perhaps before this returns.
+        It is called with None if there is no answer within `timeout` seconds or nobody to answer, then perhaps before this returns.
         """
         once = Once(answered)
 
@@ -255,7 +260,7 @@ class Transport:
         self._get(self._lines.to(node_id), key, question, timeout, replied, once.give_up)
 
     def ask_all(self, topic: str, question: bytes, timeout: float, largest: int) -> dict[int, bytes]:
-        """What every place answers within so many seconds: at most one answer of each, of at most `largest` bytes, by its own link."""
+        """The answers of all nodes within `timeout` seconds: at most one each, of at most `largest` bytes, over its own link."""
         found: dict[int, bytes] = {}
         ended = threading.Event()
         prefix = f"{self._prefix}/ask/{topic}/"
@@ -300,22 +305,20 @@ class Transport:
     # -- who is there -------------------------------------------------------------------------------------------------
 
     def appear(self, what: str, node_id: int) -> None:
-        """Show the others that this place is taken (`alive`), or has finished (`done`)."""
+        """Announce that this node is `alive` or `done`."""
         self._lines.declare(
             lambda _, session: session.liveliness().declare_token(f"{self._prefix}/{what}/{node_id}/{self.token}")
         )
 
     def watch(self, what: str, changed: Presence) -> None:
-        """Tell of every place that appears or disappears, those there already included."""
+        """Report every node that appears or disappears, including those already there."""
         watch = self._lines.watches[what] = Watch(changed)
 
         def noticed(line: int, sample: zenoh.Sample) -> None:
             _, text, token = str(sample.key_expr).rsplit("/", 2)
             node_id = self._node_id_in(text)
             if node_id is not None:
-                self.admit(
-                    node_id, "alive"
-                )  # whatever it says: who comes and goes without end is closed, and never unseen
+                self.admit(node_id, "alive")  # a node that keeps coming and going is disconnected, but never unseen
                 watch.noticed(line, node_id, token, sample.kind == zenoh.SampleKind.PUT)
 
         def declare(line: int, session: zenoh.Session) -> Any:
@@ -325,38 +328,38 @@ class Transport:
         self._lines.declare(declare)
 
     def links(self) -> int:
-        """How many links there are to others; one to the same place from each side counts twice."""
+        """The number of links; two between the same nodes, one from each side, count twice."""
         return sum(len(line.session.info.transports()) for line in self._lines.all())
 
     def unseen(self) -> frozenset[int]:
-        """The places with a direct link, by their certificates, that are not `alive` as far as this one sees; none if `insecure`.
+        """The nodes with a direct link, by their certificates, that are not visible as `alive`; none if `insecure`.
 
-        For a moment that is usual: a link is there before its other end shows itself. For long, it is a reason to renew; see Sight.
+        Briefly this is normal: a link opens before its other end is announced. If it lasts, the network must be reopened; see `LinkMonitor`.
         """
         ends = {_node_id_at_end(link) for line in self._lines.all() for link in line.session.info.links()}
         linked = {node_id for node_id in ends if node_id is not None}
         return frozenset(linked - self._lines.watches["alive"].node_ids - {self._node_id})
 
     def renew(self) -> None:
-        """Leave and come back with a new token, with everything declared that was declared before.
+        """Leave and return with a new token and all declarations.
 
-        Call it when Sight says so, and when the list of revoked certificates has changed: access rules are read when the network is
-        opened. Watchers are told that everyone is gone, then who is there. Raises Unreachable like the first time; call it again then.
+        Call it when `LinkMonitor` says so, and when the list of revocations has changed: access rules are read when the network is opened. Watchers are told
+        that all peers are gone, then which are there. Raises Unreachable like the constructor; call it again then.
         """
         self._lines.renew(self._new_token)
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         self._answering.shutdown(wait=False, cancel_futures=True)
         self._lines.close()
 
 
 def _node_id_at_end(link: zenoh.Link) -> int | None:
-    """Whose certificate the other end of a link has; None if it is not a node's, or there is none."""
+    """The node id in the certificate at the other end of a link; None if there is none."""
     name = link.auth_identifier
     return None if name is None else node_id_of(name)
 
 
 def _direct(call: Callable[[Any], None]) -> Any:
-    """A handler in Zenoh's own thread; the usual one keeps 256 messages of any size in a queue before it."""
+    """A handler that runs in Zenoh's own thread; the default one queues 256 messages of any size."""
     return Callback(call, indirect=False)

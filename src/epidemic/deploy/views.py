@@ -1,4 +1,4 @@
-"""Views: the rounds as the nodes of a process see them; each graph is drawn once for all of them, if there is one."""
+"""Rounds as the nodes of a process see them; a graph is drawn once for all of them, if there is one."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ if TYPE_CHECKING:
     from epidemic.deploy.hosted import SynchronousNode
 
 REMEMBERED = 40
-"""Rounds whose graphs are remembered."""
+"""Rounds for which graphs are remembered."""
 
 
 class RoundViews(Protocol):
-    """What rounds have in store for each place."""
+    """The view of each round for each node."""
 
     def __call__(self, node_id: int, round: int) -> NodeView:
-        """What the protocol goes by."""
+        """A node's view of a round, for the protocol."""
         ...
 
     def whole(self, node_id: int, round: int) -> Whole:
-        """What weights follow from."""
+        """The graph, or the part of it, that the mixing weights follow from."""
         ...
 
     def targets(self, node_id: int, round: int) -> tuple[int, ...]:
-        """Whom a place sends to."""
+        """The node ids that a node sends to."""
         ...
 
 
 class ByPartialView:
-    """Where not everybody knows everybody, each place draws its targets from those it knows, when the round begins."""
+    """Rounds where nodes know only some of the peers: each draws its targets from its view when the round begins."""
 
     def __init__(self, nodes: Mapping[int, SynchronousNode]) -> None:
         self._nodes = nodes
 
     def __call__(self, node_id: int, round: int) -> NodeView:
-        """What the protocol goes by."""
+        """A node's view of a round, for the protocol."""
         return self._nodes[node_id].member.view(round)
 
     def whole(self, node_id: int, round: int) -> Whole:
-        """What weights follow from."""
+        """The graph, or the part of it, that the mixing weights follow from."""
         view = self(node_id, round)
         return Whole(round, None, view.graph, view.targets, None)
 
     def targets(self, node_id: int, round: int) -> tuple[int, ...]:
-        """Whom a place sends to."""
+        """The node ids that a node sends to."""
         return self(node_id, round).targets
 
 
 class ByChain:
-    """With a committed coin, each node's targets follow from its own hash chain."""
+    """Rounds with a committed coin: each node's targets follow from its hash chain."""
 
     def __init__(self, experiment: Experiment, chains: Mapping[int, Chain]) -> None:
         self._experiment = experiment
@@ -72,24 +72,24 @@ class ByChain:
         return Whole(round, None, link, committed_targets(self._experiment, node, round, link), None)
 
     def __call__(self, node_id: int, round: int) -> NodeView:
-        """What the protocol goes by."""
+        """A node's view of a round, for the protocol."""
         found = self._found(node_id, round)
         return NodeView(found.targets, None, found.digest)
 
     def whole(self, node_id: int, round: int) -> Whole:
-        """What weights follow from."""
+        """The graph, or the part of it, that the mixing weights follow from."""
         return self._found(node_id, round)
 
     def targets(self, node_id: int, round: int) -> tuple[int, ...]:
-        """Whom a place sends to."""
+        """The node ids that a node sends to."""
         return self._found(node_id, round).targets
 
 
 class ByGraph:
-    """Where rounds have graphs that all nodes, or each for itself, can draw."""
+    """Rounds whose graphs all nodes can draw, or, with a private coin, each node its own part of."""
 
     def __init__(self, experiment: Experiment, streams: Streams, secrets: dict[int, Streams]) -> None:
-        """`secrets`: with a private coin, the randomness of each place, which nobody else can know."""
+        """Start; `secrets`: with a private coin, the secret streams of each node."""
         self._experiment = experiment
         self._streams = streams
         self._secrets = secrets
@@ -98,15 +98,15 @@ class ByGraph:
         self._lock = threading.RLock()
 
     def __call__(self, node_id: int, round: int) -> NodeView:
-        """What the protocol goes by."""
+        """A node's view of a round, for the protocol."""
         return self._both(node_id, round)[1]
 
     def whole(self, node_id: int, round: int) -> Whole:
-        """What weights follow from."""
+        """The graph, or the part of it, that the mixing weights follow from."""
         return self._both(node_id, round)[0]
 
     def targets(self, node_id: int, round: int) -> tuple[int, ...]:
-        """Whom a place sends to."""
+        """The node ids that a node sends to."""
         return self._both(node_id, round)[1].targets
 
     def _both(self, node_id: int, round: int) -> tuple[Whole, NodeView]:

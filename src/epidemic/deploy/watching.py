@@ -1,4 +1,4 @@
-"""Watching: asking running nodes how they are."""
+"""Observers: asking running nodes for their status."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from epidemic.deploy.transport import Transport
 from epidemic.experiment import Experiment, read_toml
 
 MOST_NODES = 2**16
-"""Nodes of a deployment that are asked; a file with more is a slip, or somebody's trick."""
+"""Most nodes of a deployment that are asked; a file that says more is wrong or malicious."""
 LARGEST_ANSWER = 2**26
-"""Bytes that one process may say of all its nodes."""
+"""Most bytes in which one process may describe its nodes."""
 
 
 class StatusWatcher:
-    """Somebody who asks nodes how they are, with a certificate of its own."""
+    """An observer with a certificate of its own."""
 
     def __init__(self, folder: Path, *, insecure: bool = False) -> None:
         self._identity = Identity.load(folder)
@@ -32,14 +32,14 @@ class StatusWatcher:
         self._transport = Transport(self._identity, addresses, nodes=self._nodes, insecure=insecure)
 
     def ask(self, timeout: float = 2.0) -> list[Status]:
-        """Every node that answers for itself, by place."""
+        """The status of every node that answers, in ascending order of ids."""
         largest = min(LARGEST_STATUS * self._nodes, LARGEST_ANSWER)
         answers = self._transport.ask_all("status", b"", timeout, largest)
         found = {s.node_id: s for raw in answers.values() for s in open_statuses(raw, self._identity, self._nodes)}
         return [found[node_id] for node_id in sorted(found)]
 
     def wait(self, patience: float) -> list[Status]:
-        """The same, but give those asked time to be found."""
+        """The same, after giving nodes `patience` seconds to be found."""
         end = time.monotonic() + patience
         best: list[Status] = []
         while True:
@@ -51,12 +51,12 @@ class StatusWatcher:
             time.sleep(0.3)
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         self._transport.close()
 
 
 def _nodes_of(path: Path) -> int:
-    """How many nodes an experiment has. The rest of its file is none of a watcher's business, least of all modules that it names."""
+    """The number of nodes of an experiment; the rest of the file, and modules that it names, are not read."""
     nodes = read_toml(path).get("nodes", Experiment().nodes)
     require_int(f"{path}: nodes", nodes, 1, MOST_NODES)
     return int(nodes)

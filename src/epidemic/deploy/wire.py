@@ -1,22 +1,22 @@
-"""What travels between nodes, byte by byte.
+"""The bytes of messages between nodes.
 
-Every message is a frame: 256 bytes in front, then the raw little-endian numbers of its columns; where messages are compressed, the bytes that the
-run's codec makes of them, whose number follows from the run as well.
+Every message is a frame: 256 bytes of header and signature, then the raw little-endian numbers of its columns. Compressed messages have the bytes of the
+run's codec instead, whose number is also fixed for the run.
 
     0    4    magic and version
     4    2    length of the header, little-endian
     6   ...   header: msgpack of `Header`, then zeros up to byte 192
     192  64   Ed25519 signature of bytes 0..192 by the sender's certified key; the header holds a BLAKE3 digest of the numbers
 
-A header says which kind of message it is, its counter (the round, or, without rounds, a number that grows with each message of its sender), its
-columns, and perhaps whole numbers and which part of a model it carries. `WireKind` says what messages of a kind have. A method with rounds
-sends one kind, whose name is empty; a method without rounds lists its own; every run has one more, a model that a returning node asked for, which
-is never compressed, and which nobody can pass on as a message of a round because its signed header says what it is.
+A header has the kind of message, its counter (the round, or for asynchronous methods a number that grows with each message of its sender), its columns,
+and optionally integers and the part of the model that it carries. `WireKind` describes the messages of a kind. A method with rounds sends one kind,
+whose name is empty; an asynchronous method lists its own. Every run has one more kind, a model for a returning node, which is never compressed; its
+signed header prevents it from being forwarded as a message of a round.
 
-An offer, where receivers have a cap, is 128 bytes: the same with 64 bytes in front of the signature and no numbers.
+An offer, used if receivers have a cap, is 128 bytes: 64 bytes of header, 64 of signature, and no numbers.
 
-Everything from the network is untrusted: `MessageFormat.open` checks size, form, run, kind, columns, numbers, signature, digest and magnitude in
-this order and raises `Refused` with one of REASONS, which is counted. Nothing is ever unpickled, and the numbers are not copied.
+Everything from the network is untrusted: `MessageFormat.open` checks size, format, run, kind, columns, numbers, signature, digest and magnitude in this
+order and raises `Refused` with one of REASONS, which is counted. Nothing is ever unpickled, and the numbers are not copied.
 """
 
 from __future__ import annotations
@@ -41,38 +41,38 @@ from epidemic.runtime.message_coding import Coder, message_bytes
 MAGIC = b"EPL\x02"
 SIGNATURE_BYTES = 64
 STATE_TRANSFER = "state-transfer"
-"""The kind of a model that a returning node asked for; no method may have a kind of this name."""
+"""The kind of a model for a returning node; no method may use this name."""
 LONGEST_KIND, MOST_NUMBERS = 16, 4
 LARGEST_NUMBER = 2**53
-"""Beyond any age or count; what is plausible at a time is less, and looked at by the protocol."""
+"""Above any age or count; the protocol checks what is plausible at a time."""
 
 REASONS = (
     "malformed",  # not a frame of this protocol, or not in its one canonical form
     "oversized",  # larger than any frame of this run
     "wrong-run",  # of another experiment, seed, initial model or library
-    "wrong-kind",  # of a kind that the method does not send, or nobody asked for: an unknown kind or part, or other numbers
-    "wrong-shape",  # other columns than this run's
+    "wrong-kind",  # a kind that the method does not send or nobody asked for; an unknown part; other numbers
+    "wrong-shape",  # columns other than those of this run
     "wrong-dtype",
-    "unknown-sender",  # nobody whose certificate was seen
-    "revoked",  # a certificate that the authority took back, or that has expired
+    "unknown-sender",  # its certificate has not been seen
+    "revoked",  # its certificate is revoked or expired
     "wrong-signature",  # signed by another key than the sender's, or changed on the way
     "wrong-graph",  # the sender drew another graph for this round
-    "wrong-link",  # came over the connection of somebody else than its sender
-    "implausible",  # of a round that there is not, or with numbers that no honest node sends
-    "insane",  # numbers that are infinite, or larger than any sane model's
-    "wrong-samples",  # no number of samples that the run allows, or another one than its sender has told before
-    "overflow",  # more than could be looked at
-    "flood",  # over a link that carries more than any honest node sends: not looked at
+    "wrong-link",  # came over another connection than its sender's
+    "implausible",  # of a round that does not exist, or with numbers that no honest node sends
+    "insane",  # infinite numbers, or larger than in any valid model
+    "wrong-samples",  # a number of samples that the run does not allow, or that differs from an earlier one
+    "overflow",  # more than could be checked
+    "flood",  # over a link that carries more than any honest node sends: not read
 )
 
 KeyOf = Callable[[int], Ed25519PublicKey | None]
-"""The certified key of a node; None: not known. It raises Refused("revoked") for one that counts no more."""
+"""The certified key of a node; None: unknown. Raises Refused("revoked") for one that is no longer valid."""
 ColumnTold = tuple[str, tuple[int, ...], str]
-"""A column as headers describe it: its name, its shape, its type of numbers (or the codec)."""
+"""A column in a header: its name, its shape, and its number type or codec."""
 
 
 class Refused(Exception):
-    """A frame that does not count, and why."""
+    """A frame that does not count, with the reason."""
 
     def __init__(self, reason: str) -> None:
         assert reason in REASONS
@@ -81,21 +81,21 @@ class Refused(Exception):
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What stands in front of the numbers of a message."""
+    """The header of a message."""
 
     run: bytes  # 16 bytes
     kind: str
     counter: int  # the round, or the number of the message
     sender: int
-    graph: bytes  # in rounds 8 bytes, the digest of the intended graph (zeros with a private coin), or 32, the round's link; else none
+    graph: bytes  # with rounds: 8 bytes, the digest of the intended graph (zeros with a private coin), or 32, the round's link
     digest: bytes  # 32 bytes: BLAKE3 of the numbers
     columns: tuple[ColumnTold, ...]
-    numbers: tuple[int, ...]  # whole numbers: ages, counts, how many samples the sender has
-    part: int  # which part of a model it carries; -1: no part
+    numbers: tuple[int, ...]  # integers: ages, counts, the sender's number of samples
+    part: int  # the part of the model that it carries; -1: the whole
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A model for a receiver that may have enough of them."""
+    """The offer of a message to a receiver with a cap."""
 
     run: bytes
     round: int
@@ -105,36 +105,36 @@ class Offer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 @dataclass(frozen=True)
 class OpenedMessage:
-    """A frame that was found in order."""
+    """A valid frame."""
 
     kind: str
     counter: int
     sender: int
     graph: bytes
-    columns: Mapping[str, memoryview]  # the raw bytes of each, within the frame
+    columns: Mapping[str, memoryview]  # the raw bytes of each column, within the frame
     numbers: tuple[int, ...] = ()
     part: int | None = None
 
 
 @dataclass(frozen=True)
 class WireKind:
-    """What the messages of one kind have."""
+    """The properties of messages of one kind."""
 
-    model: bool = True  # whether they carry a model, or a part of one; else words only
-    parts: tuple[int, ...] = ()  # how many numbers each part has; empty: the model is whole
-    numbers: int = 0  # how many whole numbers go with them
-    graph_bytes: int = 0  # of what they say of the round's graph
-    coder: Coder | None = None  # how they are compressed
-    most_samples: int = 0  # their number is how many training samples the sender has, at most this many; 0: it is not
+    model: bool = True  # whether they carry a model or a part of one
+    parts: tuple[int, ...] = ()  # how many numbers each part has; empty: whole models
+    numbers: int = 0  # how many integers they carry
+    graph_bytes: int = 0  # bytes that describe the round's graph
+    coder: Coder | None = None  # how they are compressed; None: not at all
+    most_samples: int = 0  # they state the sender's number of training samples, at most this many; 0: they do not
 
     def fits(self, model: bool, numbers: Sequence[int], part: int | None) -> bool:
-        """Whether a message with these belongs to this kind."""
+        """Whether a message with these properties is of this kind."""
         known = part is None if not self.parts else part is not None and 0 <= part < len(self.parts)
         return known and self.model == model and self.numbers == len(numbers)
 
 
 class MessageFormat:
-    """The messages of one run: which kinds, which columns, how many bytes."""
+    """The messages of one run: kinds, columns and sizes in bytes."""
 
     def __init__(
         self, run: bytes, columns: tuple[Column, ...], kinds: Mapping[str, WireKind], largest: float = float("inf")
@@ -142,8 +142,8 @@ class MessageFormat:
         """Prepare the format of a run.
 
         Args:
-            run: 16 bytes that name what is learnt.
-            columns: What a model consists of.
+            run: 16 bytes that identify the run.
+            columns: The columns of a model.
             kinds: The messages that the method sends, by the name of their kind.
             largest: Numbers of a greater magnitude are refused.
         """
@@ -154,11 +154,11 @@ class MessageFormat:
         self.coder = next((kind.coder for kind in kinds.values() if kind.coder is not None), None)
         self.most_samples = max(kind.most_samples for kind in kinds.values())
         self.parts = max(1, *(len(kind.parts) for kind in kinds.values()))  # messages that make a model
-        self.model_bytes = sum(column.bytes for column in columns)  # of a model that was asked for
+        self.model_bytes = sum(column.bytes for column in columns)  # of a model for a returning node
         self.body_bytes = message_bytes(columns, self.coder)  # of a whole model in a message
         self.usual_bytes = HEADER_BYTES + self.body_bytes // self.parts
-        self.most_bytes = HEADER_BYTES + self.body_bytes  # of a message; only models that were asked for may be larger
-        self.frame_bytes = HEADER_BYTES + max(self.body_bytes, self.model_bytes)  # no frame is larger
+        self.most_bytes = HEADER_BYTES + self.body_bytes  # of a message; only models for returning nodes may be larger
+        self.frame_bytes = HEADER_BYTES + max(self.body_bytes, self.model_bytes)  # of the largest frame
         for name, kind in self.kinds.items():
             self._check_room(name, kind)
 
@@ -175,12 +175,12 @@ class MessageFormat:
         """The format of a method with rounds, which sends one kind of message.
 
         Args:
-            run: 16 bytes that name what is learnt.
-            columns: What a model consists of.
+            run: 16 bytes that identify the run.
+            columns: The columns of a model.
             largest: Numbers of a greater magnitude are refused.
-            most_samples: Messages tell how many training samples their sender has, at most this many; 0: they do not.
-            coder: How messages are compressed; None: they are not.
-            graph_bytes: Of what a message says of the round's graph.
+            most_samples: Messages state the sender's number of training samples, at most this many; 0: they do not.
+            coder: How messages are compressed; None: not at all.
+            graph_bytes: Bytes that describe the round's graph.
         """
         kind = WireKind(
             graph_bytes=graph_bytes, coder=coder, most_samples=most_samples, numbers=1 if most_samples else 0
@@ -196,7 +196,7 @@ class MessageFormat:
         sizes: Sequence[int],
         largest: float = float("inf"),
     ) -> Self:
-        """The format of a method without rounds, which lists its kinds; `sizes`: how many numbers each part of a model has."""
+        """The format of an asynchronous method, which lists its kinds; `sizes`: how many numbers each part of a model has."""
         for kind in kinds:
             if not kind.tag.isascii() or len(kind.tag) > LONGEST_KIND or not 0 <= kind.notes <= MOST_NUMBERS:
                 raise BadInput(
@@ -214,7 +214,7 @@ class MessageFormat:
         return cls(run, (column,), found, largest)
 
     def _check_room(self, name: str, kind: WireKind) -> None:
-        """Raise BadInput unless the fullest header of a kind has room."""
+        """Raise BadInput if the largest header of a kind does not fit."""
         part = len(kind.parts) - 1 if kind.parts else None
         told = self._told(kind, part) if kind.model else ()
         numbers = (max(kind.most_samples, LARGEST_NUMBER),) * kind.numbers
@@ -229,7 +229,7 @@ class MessageFormat:
             )
 
     def _told(self, kind: WireKind, part: int | None) -> tuple[ColumnTold, ...]:
-        """What a header says of the columns."""
+        """The columns as a header describes them."""
         if not kind.model:
             return ()
         if kind.coder is not None:
@@ -251,11 +251,11 @@ class MessageFormat:
         return {column.name: column.bytes for column in self.columns}
 
     def bytes_of(self, kind: str, part: int | None = None) -> int:
-        """How many bytes the columns of such a message take."""
+        """The size of the columns of such a message in bytes."""
         return sum(self._lengths(self.kinds[kind], part).values())
 
     def check_own(self, sender: int, kind: str, model: bool, numbers: tuple[int, ...], part: int | None) -> None:
-        """Raise RunFailed if this node's method sends a message that nobody would take."""
+        """Raise RunFailed if this node's method sends a message that peers would refuse."""
         known = self.kinds.get(kind)
         if known is None or kind == STATE_TRANSFER or not known.fits(model, numbers, part) or not _plausible(numbers):
             what = f"tag = {kind!r}, {'a row' if model else 'no row'}, note = {numbers}, part = {part}"
@@ -275,17 +275,17 @@ class MessageFormat:
         numbers: tuple[int, ...] = (),
         part: int | None = None,
     ) -> bytearray:
-        """A signed frame.
+        """Make a signed frame.
 
         Args:
             counter: The round, or the number of the message.
-            sender: Which node sends it.
+            sender: The id of its sender.
             columns: The raw bytes of each column, as NumPy arrays of bytes.
-            key: The sender's.
-            kind: Which of the run's kinds it is.
-            graph: What it says of the round's graph.
-            numbers: The whole numbers that go with it.
-            part: Which part of a model it carries, if its kind carries parts.
+            key: The sender's key.
+            kind: The kind of the message.
+            graph: The bytes that describe the round's graph.
+            numbers: The integers that it carries.
+            part: The part of a model that it carries, if its kind has parts.
         """
         known = self.kinds[kind]
         lengths = self._lengths(known, part)
@@ -301,11 +301,11 @@ class MessageFormat:
         return frame
 
     def peek(self, frame: bytes) -> Header:
-        """The header of a frame, of which nothing is certain yet but that it is one of this run; raises Refused."""
+        """The header of a frame of this run, not verified yet; raises Refused."""
         return self._parsed(frame)[0]
 
     def _parsed(self, frame: bytes) -> tuple[Header, bytes, bytes]:
-        """The header of a frame of this run, the signed bytes, the signature; raises Refused."""
+        """The header of a frame of this run, the signed bytes and the signature; raises Refused."""
         if len(frame) > self.frame_bytes:
             raise Refused("oversized")
         header, signed, signature = parsed(frame, HEADER_BYTES, Header)
@@ -314,7 +314,7 @@ class MessageFormat:
         return header, signed, signature
 
     def open(self, frame: bytes, key_of: KeyOf) -> OpenedMessage:
-        """The message in a frame; raises Refused."""
+        """Check a frame and return its message; raises Refused."""
         header, signed, signature = self._parsed(frame)
         kind, part = self.kinds.get(header.kind), None if header.part == -1 else header.part
         if kind is None or not kind.fits(bool(header.columns), header.numbers, part):
@@ -342,10 +342,10 @@ class MessageFormat:
         return OpenedMessage(header.kind, header.counter, header.sender, header.graph, columns, header.numbers, part)
 
     def _check_magnitude(self, columns: Mapping[str, memoryview], coder: Coder | None) -> None:
-        """Raise Refused unless these are bytes of the codec, or numbers, of a sane model."""
+        """Raise Refused unless these are valid bytes of the codec, or numbers of plausible magnitude."""
         for column in self.columns:
             raw = columns.get(column.name)
-            if raw is None:  # words only
+            if raw is None:  # a message without a model
                 continue
             if coder is not None:
                 problem = coder.problem(raw, self.largest)
@@ -355,15 +355,15 @@ class MessageFormat:
                 raise Refused(problem)
 
     def samples_of(self, message: OpenedMessage) -> int:
-        """How many training samples a message says its sender has; 0: it does not."""
+        """The sender's number of training samples in a message; 0: not stated."""
         return message.numbers[0] if self.kinds[message.kind].most_samples else 0
 
     def seal_offer(self, round: int, sender: int, receiver: int, key: Ed25519PrivateKey) -> bytes:
-        """An offer, signed."""
+        """Make a signed offer."""
         return sealed(Offer(self.run, round, sender, receiver), CONTROL_BYTES, key)
 
     def open_offer(self, raw: bytes, key_of: KeyOf) -> Offer:
-        """The offer in these bytes; raises Refused."""
+        """Check an offer and return it; raises Refused."""
         if len(raw) > CONTROL_BYTES:
             raise Refused("oversized")
         offer: Offer
@@ -379,7 +379,7 @@ def _plausible(numbers: Sequence[int]) -> bool:
 
 
 def sealed(header: Header | Offer, size: int, key: Ed25519PrivateKey) -> bytes:
-    """The signed bytes in front of the numbers."""
+    """The signed header, padded to `size`."""
     packed = msgspec.msgpack.encode(header)
     front = (MAGIC + len(packed).to_bytes(2, "little") + packed).ljust(size - SIGNATURE_BYTES, b"\0")
     assert len(front) == size - SIGNATURE_BYTES
@@ -388,11 +388,11 @@ def sealed(header: Header | Offer, size: int, key: Ed25519PrivateKey) -> bytes:
 
 DECODERS: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(kind) for kind in (Header, Offer)
-}  # made once, in one thread: see `handshake`
+}  # created once, in one thread: see `handshake`
 
 
 def parsed(raw: bytes, size: int, kind: type[Any]) -> tuple[Any, bytes, bytes]:
-    """Header, the signed bytes, the signature."""
+    """Split raw bytes into header, signed bytes and signature."""
     front = raw[: size - SIGNATURE_BYTES]
     if len(raw) < size or front[:4] != MAGIC:
         raise Refused("malformed")

@@ -1,7 +1,7 @@
 """The whole specification of a run.
 
-`spec.py` is the value, `files.py` its TOML file, `differences.py` what may differ between two of them, `fingerprint.py` how a
-user's own objects are told apart, `modules.py` which modules of a user's own it names, `locations.py` where a run has found what it names.
+`spec.py` is the value, `files.py` its TOML file, `differences.py` what may differ between two of them, `fingerprint.py` identifies a user's own objects,
+`modules.py` finds the user's own modules that it names.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from epidemic.experiment.files import (
     as_experiment,
     experiment_from,
     first_seeds,
+    found_in,
     load,
     merged,
+    note_places,
     numbered_seeds,
     read_table,
     read_toml,
@@ -31,7 +33,6 @@ from epidemic.experiment.files import (
     with_settings,
 )
 from epidemic.experiment.fingerprint import fingerprint
-from epidemic.experiment.locations import found_in, note_places
 from epidemic.experiment.modules import OwnModule, installed, own_modules, python_files, references
 from epidemic.experiment.spec import FORMAT, CallbackName, Checkpoint, Eval, Experiment, Network, Runtime, network_from
 

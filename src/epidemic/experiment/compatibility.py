@@ -1,14 +1,15 @@
-"""What goes with what: one table of rules. Every refusal of "this does not go with that" comes from here, before anything runs, for every host.
+"""What goes with what: one table of rules. Every refusal of a combination comes from here, before anything runs, for every host.
 
-A rule is two traits that exclude each other, why, and what to use instead. A trait is a name and a question to an experiment; most are answered
-by what a component declares of itself as class attributes (`exact_exchange`, `balanced`, `static`, `exchange`, `symmetric`, ...), so that a new topology,
-algorithm or codec is judged without a word here. Limits of single values (s against nodes, shares between 0 and 1) stay with their components.
+A rule is two traits that exclude each other, the reason, and what to use instead. A trait is a name and a predicate on an experiment; most read class
+attributes that components declare (`exact_exchange`, `balanced`, `static`, `exchange`, `symmetric`, ...), so a new topology, algorithm or codec is judged
+without a change here. Limits of single values (s against nodes, shares between 0 and 1) stay with their components.
 
-    refusals(experiment, "deployment")     everything that stands in the way, a line each
+    refusals(experiment, "deployment")     all reasons against it, a line each
     require_compatible(experiment)         raises the first
 
-Hosts: "simulation" (rounds, or the simulated clock if there is a [clock]), "ranks" (a simulation on several processes), "deployment".
-A host's own rules are asked only where it is the host; all others always.
+Hosts: "simulation" (rounds, or the simulated clock if there is a [clock]), "ranks" (a simulation on several processes), "deployment". Rules of a host
+apply on that host only; all others always. An experiment that is made is
+judged for the host "any": by the rules of no host.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from epidemic.aggregation import Aggregator, made
@@ -51,12 +53,12 @@ if TYPE_CHECKING:
 HOSTS = ("simulation", "ranks", "deployment")
 
 LOOKED_AT = 4
-"""Rounds of each seed that are looked at for balance, where a topology does not say by itself whether its links go both ways."""
+"""Rounds of each seed checked for balance, if a topology does not declare whether its links go both ways."""
 
 CLOSE = 1e-9
 
 ROUND_FAULTS = ("crashes", "random_crashes", "blocked", "partitions", "loss")
-"""What a simulation draws and a network does by itself."""
+"""Faults that a simulation draws and a real network has by itself."""
 
 
 def said_of(experiment: Experiment) -> str:
@@ -66,17 +68,17 @@ def said_of(experiment: Experiment) -> str:
 
 
 def _as_in_a_file(value: Any) -> str:
-    from epidemic.experiment.files import toml_value  # it builds experiments, which are judged here
+    from epidemic.experiment.files import toml_value  # `files` imports this module
 
     return toml_value(to_table(value))
 
 
 class Incompatible(BadInput):
-    """Two things that do not go together, whatever their values."""
+    """Two settings that exclude each other, whatever their values."""
 
 
 class Facts:
-    """An experiment and its host, as traits and messages see them; `codec`, `close`, ... are names that messages fill in."""
+    """An experiment and its host, as traits and messages see them; messages refer to properties such as `codec` and `close`."""
 
     def __init__(self, experiment: Experiment, host: str = "simulation", ranks: int = 2, hosted: int = 1) -> None:
         self.experiment, self.host, self.ranks, self.hosted = experiment, host, ranks, hosted
@@ -90,12 +92,12 @@ class Facts:
         )
 
     def has(self, name: str) -> bool:
-        """What the algorithm declares of itself."""
+        """Whether the algorithm declares this attribute."""
         return bool(getattr(self.algorithm, name, False))
 
     @property
     def method(self) -> str:
-        """The kind of the algorithm, as a file or a class calls it."""
+        """The kind of the algorithm, or its class."""
         named = getattr(getattr(self.algorithm, "__struct_config__", None), "tag", None)
         return self.free.called if self.free is not None else str(named or type(self.algorithm).__name__)
 
@@ -111,7 +113,7 @@ class Facts:
 
     @property
     def wants(self) -> str | None:
-        """The only mixing rule that the algorithm can do with."""
+        """The only mixing rule that the algorithm works with; None: any."""
         found: str | None = getattr(self.algorithm, "natural_mixing", None)
         return found
 
@@ -122,7 +124,7 @@ class Facts:
 
     @property
     def codec(self) -> str:
-        """How a message names it."""
+        """The codec, as a message names it."""
         assert self.compression is not None
         return f'compression.kind = "{self.compression.__struct_config__.tag}"'
 
@@ -133,7 +135,7 @@ class Facts:
 
     @property
     def said_codec(self) -> str:
-        """Where it is said."""
+        """The setting that selects the codec."""
         return "[compression]" if self.used_codec is self.compression else "algorithm.compressor"
 
     @property
@@ -143,29 +145,42 @@ class Facts:
 
     @property
     def close(self) -> str:
-        """Its kind."""
+        """The kind of the clock's closing rule."""
         return str(self.closing.kind)
 
     @property
     def aging(self) -> str:
-        """Whose closing rule lets late messages count less; nothing if none does."""
+        """The section whose closing rule reduces the weight of late messages; empty if none does."""
         tables = {"network": self.network.close, "clock": self.closing}
         found = [name for name, close in tables.items() if isinstance(close, LateMessages) and close.weight == "age"]
         return found[0] if found else ""
 
     @property
     def simulated(self) -> str:
-        """The closing rule of the clock, as a file has it."""
+        """The closing rule of the clock, as a file states it."""
         return _as_in_a_file(self.closing)
 
     @property
     def deployed(self) -> str:
-        """That of the network."""
+        """The closing rule of the network, as a file states it."""
         return _as_in_a_file(self.network.close)
+
+    @cached_property
+    def training_settings(self) -> list[str]:
+        """Settings of what is trained that are not the defaults."""
+        defaults = {field.name: field for field in msgspec.structs.fields(type(self.experiment))}
+        usual = {name: defaults[name].default for name in ("loss",)}
+        usual |= {name: defaults[name].default_factory() for name in ("partition", "model", "data", "metrics")}
+        return [name for name, value in usual.items() if getattr(self.experiment, name) != value]
+
+    @property
+    def training_setting(self) -> str:
+        """The first of them."""
+        return self.training_settings[0]
 
     @property
     def cap_hint(self) -> str:
-        """Where a cap can be had under a clock, if it is asked for where it cannot."""
+        """How to get a cap under a clock, if it is used where it cannot be."""
         return "" if DEPLOYED_PROTOCOL(self) else ' (a cap needs clock.protocol = "deployed")'
 
     @property
@@ -175,24 +190,24 @@ class Facts:
 
     @cached_property
     def unlike(self) -> list[str]:
-        """Settings of the faults that are not the defaults, but for those that only say how others work."""
+        """Fault settings that are not the defaults, except those that only modify others."""
         rest = ("max_retries", "on_return")
         names = [name for name in Faults.__struct_fields__ if name not in rest]
         return [name for name in names if getattr(self.faults, name) != getattr(Faults(), name)]
 
     @property
     def fault(self) -> str:
-        """The first of them."""
+        """The first fault setting in use."""
         return self.unlike[0]
 
     @property
     def drawn_fault(self) -> str:
-        """The first that only a simulation draws."""
+        """The first fault that only a simulation draws."""
         return next(name for name in ROUND_FAULTS if name in self.unlike)
 
     @cached_property
     def single_faults(self) -> list[str]:
-        """Faults that take single messages away."""
+        """Faults that remove single messages."""
         asked = {
             "loss": self.faults.loss,
             "blocked": self.faults.blocked,
@@ -203,12 +218,12 @@ class Facts:
 
     @property
     def single_fault(self) -> str:
-        """The first of them."""
+        """The first fault that removes single messages."""
         return self.single_faults[0]
 
     @cached_property
     def averages_models(self) -> bool:
-        """Whether the algorithm's messages are one model each, of which it can do without some digits or coordinates."""
+        """Whether each message of the algorithm is one model that may lose digits or coordinates."""
         if self.free is not None:
             return False
         columns = self.algorithm.columns(8, "float32")
@@ -216,7 +231,7 @@ class Facts:
 
     @cached_property
     def inner(self) -> list[Any]:
-        """The topologies inside of wrappers."""
+        """The topologies wrapped by this one."""
         found, inner = [], getattr(self.topology, "inner", None)
         while inner is not None:
             found.append(inner)
@@ -230,7 +245,7 @@ class Facts:
 
     @cached_property
     def one_way(self) -> bool:
-        """Whether some links may go one way only."""
+        """Whether some links may go in one direction only."""
         symmetric = is_symmetric(self.topology)
         if symmetric or self.first_graph.clique is not None:
             return False
@@ -251,18 +266,40 @@ class Facts:
         return False
 
     @cached_property
+    def asymmetric(self) -> bool:
+        """Whether two nodes may count each other differently, or do in the first rounds."""
+        if is_symmetric(self.topology) is False and not is_static(self.topology) and self.first_graph.clique is None:
+            return True
+        for seed in self.experiment.seeds:
+            for round in range(1 if is_static(self.topology) else min(LOOKED_AT, self.rounds)):
+                matrix = weights(self.rule, self.topology.graph(self.nodes, round, Streams(seed))).matrix
+                if matrix is not None and abs(matrix - matrix.T).max() > CLOSE:
+                    return True
+        return False
+
+    @cached_property
+    def silent(self) -> bool:
+        """Whether nobody sends anything in any round."""
+        return is_static(self.topology) and self.first_graph.messages == 0
+
+    @property
+    def silence(self) -> str:
+        """Why nothing arrives."""
+        return f'topology.kind = "{self.kind}" has no links' if self.silent else f"faults.loss = {self.faults.loss:g}"
+
+    @cached_property
     def aggregator(self) -> Aggregator:
-        """What models become one by."""
+        """The experiment's aggregator."""
         return made(self.experiment.aggregation)
 
     @property
     def robust(self) -> str:
-        """How a message names it."""
+        """The aggregator, as a message names it."""
         return said_of(self.experiment)
 
     @cached_property
     def asked(self) -> frozenset[str]:
-        """What an algorithm of a user's own asks its inbox for, by name; built-in ones say what they need."""
+        """What a user's own algorithm asks its inbox for, by name; built-in ones declare their needs."""
         return asked_for(self.algorithm)
 
     @property
@@ -272,20 +309,20 @@ class Facts:
 
     @property
     def weighing(self) -> str:
-        """What gives each input a weight of its own."""
+        """The setting that gives each input its own weight."""
         if self.mixing == "auto":
             return f'topology.kind = "{self.kind}" has weights of its own, {self.rule}'
-        return f'mixing = "{self.rule}" gives each a weight of its own'
+        return f'mixing = "{self.rule}" gives each its own weight'
 
     @property
     def clock_end(self) -> str:
-        """What ends a run under the clock."""
+        """The setting that ends a run under the clock."""
         assert self.clock is not None
         return "stop" if self.clock.stop else "megabytes"
 
     @property
     def most_entries(self) -> int:
-        """Entries of one exchange of views."""
+        """Entries in one exchange of views."""
         service = peer_sampling(self.topology)
         assert service is not None
         return service.sampler(self.nodes, 0, lambda _: 0).most
@@ -293,19 +330,19 @@ class Facts:
 
 @dataclass(frozen=True)
 class Trait:
-    """Something that an experiment may have: a name, and how to see it."""
+    """A property that an experiment may have: a name and a predicate."""
 
     name: str
     seen: Callable[[Facts], Any]
 
     def __call__(self, facts: Facts) -> bool:
-        """Whether this experiment has it."""
+        """Whether this experiment has the trait."""
         return bool(self.seen(facts))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Two traits that exclude each other. `why` and `instead` name facts in braces: {f.method} is the kind of the algorithm."""
+    """Two traits that exclude each other. `why` and `instead` refer to facts in braces: {f.method} is the kind of the algorithm."""
 
     one: Trait
     other: Trait
@@ -313,7 +350,7 @@ class Rule:
     instead: str
 
     def line(self, facts: Facts) -> str:
-        """What to say of this experiment."""
+        """The message for this experiment."""
         text = f"{self.why}; {self.instead}" if self.instead else self.why
         return text.format(f=facts, limit={"rounds": MOST_ROUNDS, "entries": MOST_ENTRIES})
 
@@ -330,7 +367,7 @@ NO_AVERAGE = Trait("an algorithm without an average", lambda f: not f.has("aggre
 PAIRS = Trait("an asynchronous method of pairs", lambda f: f.free is not None and f.free.merges_pairs)
 BY_AGE = Trait('weight = "age"', lambda f: f.aging)
 SOME_NUMBERS = Trait("messages of some numbers", lambda f: f.compression is not None and f.compression.partial)
-# -- what algorithms of a user's own ask for
+# -- what a user's own algorithms ask for
 ASKS_WHOLE = Trait("an algorithm that asks for whole messages", lambda f: f.asked & {"each", "sum"})
 ASKS_SUMS = Trait("an algorithm that asks for sums", lambda f: "sum" in f.asked)
 LEAVES_WEIGHTS = Trait(
@@ -340,6 +377,7 @@ LEAVES_WEIGHTS = Trait(
 UNEVEN_MIXING = Trait("a mixing rule that is not uniform", lambda f: f.mixing not in ("auto", "uniform"))
 # -- hosts
 RANKS = Trait("ranks", lambda f: f.host == "ranks")
+SIMULATED = Trait("a simulation", lambda f: f.host in ("simulation", "ranks"))
 DEPLOYED = Trait("deployment", lambda f: f.host == "deployment")
 PROCESS = Trait("several nodes in a process", lambda f: f.host == "deployment" and f.hosted > 1)
 CLOCK = Trait("the simulated clock", lambda f: f.clock is not None)
@@ -352,12 +390,17 @@ ASYNCHRONOUS = Trait("an asynchronous method", lambda f: f.free is not None)
 SYNCHRONOUS = Trait("a method with rounds", lambda f: f.free is None)
 EXACT = Trait("an algorithm that needs every message", lambda f: f.has("exact_exchange"))
 BALANCED = Trait("an algorithm that needs doubly stochastic weights", lambda f: f.has("balanced"))
+NEEDS_SYMMETRY = Trait("an algorithm that needs symmetric weights", lambda f: f.has("symmetric_weights"))
 OWN_WEIGHTS = Trait("an algorithm with weights of its own", lambda f: f.wants is not None)
 STRICT_WEIGHTS = Trait("an algorithm that ignores mixing", lambda f: f.free is not None or f.has("own_weights"))
 DIFFERENCES = Trait("an algorithm of compressed differences", lambda f: f.has("compressor"))
 NOT_MODELS = Trait("messages that are not just a model", lambda f: not f.averages_models)
+OWN_LOOP = Trait("a script of the user's own", lambda f: f.experiment.own_training)
 SAME_NEIGHBOURS = Trait("an algorithm that needs the same neighbours", lambda f: f.has("same_neighbours"))
+TRAINS_ON_RECEIPT = Trait("an algorithm that trains what it receives", lambda f: f.has("trains_on_receipt"))
 # -- topologies
+NOBODY_SENDS = Trait("no links", lambda f: f.silent)
+NOTHING_ARRIVES = Trait("no links, or messages that are all lost", lambda f: f.silent or f.faults.loss >= 1)
 REQUESTS = Trait("requests for models", lambda f: exchange_of(f.topology) == "requests")
 ALL_REDUCE = Trait("an all-reduce", lambda f: exchange_of(f.topology) == "all-reduce")
 NOT_MESSAGES = Trait("requests or an all-reduce", lambda f: exchange_of(f.topology) != "messages")
@@ -366,12 +409,13 @@ ROUND_GRAPHS = Trait(
     "a graph for each round", lambda f: not isinstance(f.topology, ELLocal) and not is_static(f.topology)
 )
 NOT_EL_LOCAL = Trait("a topology that is not el-local", lambda f: not isinstance(f.topology, ELLocal))
-ONE_WAY = Trait("links that go one way", lambda f: f.one_way)
+ONE_WAY = Trait("directed links", lambda f: f.one_way)
 NO_NATIVE = Trait(
     "no weights of the topology's own",
     lambda f: natural_mixing(f.topology) != "native" and f.first_graph.native is None and f.first_graph.clique is None,
 )
-UNBALANCED = Trait("graphs in which some are heard more", lambda f: f.unbalanced)
+UNBALANCED = Trait("graphs in which some nodes count more", lambda f: f.unbalanced)
+ASYMMETRIC = Trait("weights that are not symmetric", lambda f: f.asymmetric)
 FRAGMENTS = Trait("fragments", lambda f: fragments_of(f.topology) > 1)
 INNER_FRAGMENTS = Trait("fragments inside", lambda f: any(isinstance(one, Fragments) for one in f.inner))
 WRAPPED = Trait("a wrapper", lambda f: bool(f.inner))
@@ -382,6 +426,8 @@ COMPRESSION = Trait("[compression]", lambda f: f.compression is not None)
 LOSSY = Trait("[compression] that loses digits", lambda f: f.compression is not None and not f.compression.exact)
 ANY_LOSSY = Trait("compressed messages", lambda f: f.used_codec is not None and not f.used_codec.exact)
 COUNTED_FILL = Trait('fill = "count"', lambda f: isinstance(f.compression, Partial) and f.compression.fill == "count")
+# -- what is trained
+TRAINED_HERE = Trait("settings of training", lambda f: f.training_settings)
 # -- weights
 MIXING = Trait("a mixing rule", lambda f: f.mixing != "auto")
 SAMPLES = Trait('mixing = "samples"', lambda f: f.mixing == "samples")
@@ -419,7 +465,7 @@ PLAIN_ADAPTIVE = Trait(
 CLOCK_UNDEPLOYED = Trait("a closing rule that cannot be deployed", lambda f: f.clock is not None and f.closing.deployed)
 CATCH_UP = Trait("catch_up", lambda f: isinstance(f.closing, LateMessages) and f.closing.catch_up)
 BLIND_BARRIER = Trait(
-    "a barrier of nodes that do not know whom to wait for",
+    "a barrier of nodes that do not know their in-neighbours",
     lambda f: f.clock is not None and f.closing.waits_for_all and (f.network.blind or f.capped),
 )
 CHURN = Trait("churn", lambda f: f.clock is not None and f.clock.churn is not None)
@@ -434,6 +480,9 @@ OTHER_CLOSE = Trait("another closing rule", lambda f: CLOSING(f) and f.closing !
 UNDEPLOYED_CLOSE = Trait("a closing rule of simulations", lambda f: OTHER_CLOSE(f) and f.closing.deployed)
 ENDS = Trait("clock.stop or clock.megabytes", lambda f: f.clock is not None and (f.clock.stop or f.clock.megabytes))
 NO_STOP = Trait("no clock.stop", lambda f: f.clock is not None and not f.clock.stop)
+ENDS_BY_TRAFFIC = Trait(
+    "clock.megabytes alone", lambda f: f.clock is not None and f.clock.megabytes and not f.clock.stop
+)
 MEGABYTES = Trait("clock.megabytes", lambda f: f.clock is not None and f.clock.megabytes)
 # -- the network
 OWN_DATA = Trait("data of each node's own", lambda f: f.network.data == "own")
@@ -456,17 +505,17 @@ MANY_ROUNDS = Trait("more rounds than a chain has links", lambda f: f.rounds > M
 
 
 def deployed(trait: Trait) -> Trait:
-    """The same, where it is deployed."""
+    """The same trait, only for deployments."""
     return Trait(f"{trait.name}, deployed", lambda f: DEPLOYED(f) and trait(f))
 
 
 def rounds(trait: Trait) -> Trait:
-    """The same, of a method with rounds."""
+    """The same trait, only for methods with rounds."""
     return Trait(f"{trait.name}, with rounds", lambda f: f.free is None and trait(f))
 
 
 def asynchronous(trait: Trait) -> Trait:
-    """The same, of a method without rounds."""
+    """The same trait, only for asynchronous methods."""
     return Trait(f"{trait.name}, without rounds", lambda f: f.free is not None and trait(f))
 
 
@@ -477,7 +526,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ASYNCHRONOUS,
         VIEWS,
-        'topology.view goes on round by round, but a node of algorithm.kind = "{f.method}" has no rounds',
+        'topology.view advances by rounds, but a node of algorithm.kind = "{f.method}" has no rounds',
         "leave out the view, and every node draws from all others, or use local-sgd",
     ),
     Rule(
@@ -486,6 +535,18 @@ RULES: tuple[Rule, ...] = (
         'topology.kind = "{f.kind}" has a graph for each round, but a node of algorithm.kind = "{f.method}" has no rounds and draws its targets'
         " itself",
         "use el-local or a static one (complete, ring, torus, regular)",
+    ),
+    Rule(
+        TRAINS_ON_RECEIPT,
+        NOTHING_ARRIVES,
+        'algorithm.kind = "{f.method}" trains when a message arrives, and none ever does ({f.silence}): nobody would train',
+        'use another topology and less loss, or algorithm.kind = "async-el"',
+    ),
+    Rule(
+        asynchronous(ENDS_BY_TRAFFIC),
+        NOBODY_SENDS,
+        'clock.megabytes = {f.clock.megabytes:g} is never reached where nobody sends (topology.kind = "{f.kind}"): the run would never end',
+        "use clock.stop or rounds",
     ),
     Rule(
         SAME_NEIGHBOURS,
@@ -499,6 +560,37 @@ RULES: tuple[Rule, ...] = (
         'mixing = "{f.mixing}" has no meaning for algorithm.kind = "{f.method}", which has weights of its own',
         "leave it out",
     ),
+    # scripts of the users' own
+    Rule(
+        OWN_LOOP,
+        SIMULATED,
+        'algorithm.kind = "own-loop" is trained by a script of your own, which a simulation has not',
+        'start it with: epidemic cluster up FILE --script train.py; or use algorithm.kind = "local-sgd"',
+    ),
+    Rule(
+        OWN_LOOP,
+        CLOCK,
+        '[clock]: nobody knows how long a script of your own (algorithm.kind = "own-loop") computes',
+        "leave it out; network.close says how long deployed nodes wait",
+    ),
+    Rule(
+        OWN_LOOP,
+        TRAINED_HERE,
+        '{f.training_setting} has no meaning for algorithm.kind = "own-loop", whose data and model are in your script',
+        "leave it out",
+    ),
+    Rule(
+        OWN_LOOP,
+        BY_SAMPLES,
+        'mixing = "samples": nobody counts the samples of a script of your own (algorithm.kind = "own-loop")',
+        'use mixing = "uniform"',
+    ),
+    Rule(
+        PROCESS,
+        OWN_LOOP,
+        'algorithm.kind = "own-loop": a script is one node, so that {f.hosted} nodes cannot share a process',
+        "give each its own",
+    ),
     # how models travel, and what can happen to them
     Rule(ALL_REDUCE, SINGLE_FAULTS, WHOLE_SUM[0].replace("{fault}", "{f.single_fault}"), WHOLE_SUM[1]),
     Rule(REQUESTS, CAP, CAP_OF_REQUESTS[0].replace("{cap}", "{f.faults.cap}"), CAP_OF_REQUESTS[1]),
@@ -511,7 +603,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         BLIND,
         NOT_MESSAGES,
-        'participation.links = "blind" sends messages to nodes that take no part, and this topology asks for models or adds them up on their way',
+        'participation.links = "blind" sends messages to nodes that take no part, but in this topology models are requested or summed on their way',
         'use links = "aware"',
     ),
     Rule(
@@ -556,8 +648,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         CLOCK,
         PARTIAL,
-        "participation speaks of rounds that begin for all at once, and cannot be had under a [clock]",
-        "say who is there when by clock.churn",
+        "participation needs rounds that begin for all nodes at once, which a [clock] does not have",
+        "use clock.churn to say when nodes are online",
     ),
     Rule(
         CLOSING,
@@ -568,7 +660,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         CHURN,
         rounds(VIEWS),
-        "topology.view goes on round by round and does not learn who is away by clock.churn",
+        "topology.view advances by rounds and ignores absences by clock.churn",
         "leave out the view or the churn, or use rounds without a [clock] and faults.random_crashes",
     ),
     Rule(
@@ -604,7 +696,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         DEPLOYED_PROTOCOL,
         rounds(BLIND_BARRIER),
-        'clock.close.kind = "barrier" needs to know whom to wait for',
+        'clock.close.kind = "barrier" needs known in-neighbours',
         'leave out faults.cap and use network.coin = "shared", or use "adaptive"',
     ),
     Rule(
@@ -635,7 +727,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         LATE,
         EXACT,
-        'clock.close.kind = "{f.close}" loses messages that come too late, which this algorithm cannot bear',
+        'clock.close.kind = "{f.close}" loses late messages, but this algorithm needs every message',
         'use "barrier" or "global"',
     ),
     # weights that must balance
@@ -659,25 +751,32 @@ RULES: tuple[Rule, ...] = (
         UNBALANCED,
         'topology.kind = "{f.kind}" with mixing = "{f.rule}": algorithm.kind = "{f.method}" needs weights that add up to 1 for every sender, too,'
         " and on graphs like these all would agree on a wrong point",
-        'use algorithm.kind = "push-pull", or el-oracle, ring, regular or another topology whose nodes are heard as much as they hear',
+        'use algorithm.kind = "push-pull", or el-oracle, ring, regular or another topology whose nodes send as many models as they receive',
+    ),
+    Rule(
+        NEEDS_SYMMETRY,
+        ASYMMETRIC,
+        'topology.kind = "{f.kind}" with mixing = "{f.rule}": algorithm.kind = "{f.method}" needs symmetric weights (two nodes count each other'
+        " alike), and diverges without them",
+        'use algorithm.kind = "gradient-tracking", or el-oracle, ring, regular or another topology whose links go both ways',
     ),
     # smaller messages
     Rule(
         ALL_REDUCE,
         ANY_LOSSY,
-        'topology.cost = "all-reduce" adds models up on their way, which compressed messages do not allow',
+        'topology.cost = "all-reduce" sums models on their way, which is impossible with compressed messages',
         'use cost = "all-to-all", or do not compress',
     ),
     Rule(
         DIFFERENCES,
         PARTIAL,
-        "participation: this algorithm's messages are differences, and whoever misses one is wrong for ever",
+        "participation: this algorithm's messages are differences, and a node that misses one stays out of sync",
         'leave it out, or use algorithm.kind = "local-sgd" with [compression]',
     ),
     Rule(
         DIFFERENCES,
         FAULTS,
-        "faults: this algorithm's messages are differences, and whoever misses one is wrong for ever",
+        "faults: this algorithm's messages are differences, and a node that misses one stays out of sync",
         'leave loss, crashes, blocked, partitions and cap out, or use algorithm.kind = "local-sgd" with [compression]',
     ),
     Rule(
@@ -746,7 +845,7 @@ RULES: tuple[Rule, ...] = (
         'mixing = "samples" does not fit this algorithm, which needs "{f.wants}" weights',
         "leave it out",
     ),
-    # algorithms of a user's own
+    # a user's own algorithms
     Rule(
         FRAGMENTS,
         ASKS_WHOLE,
@@ -799,7 +898,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         NOT_AVERAGE,
         ALL_REDUCE,
-        '{f.robust} needs the models themselves, and topology.cost = "all-reduce" adds them up on their way',
+        '{f.robust} needs single models, but topology.cost = "all-reduce" sums them on their way',
         'use cost = "all-to-all"',
     ),
     Rule(
@@ -873,7 +972,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         DEPLOYED,
         REQUESTS,
-        'topology.kind = "pull" asks for models, and nobody answers in a deployment',
+        'topology.kind = "pull" asks for models, which is not implemented in deployments',
         'use topology.kind = "el-local"',
     ),
     Rule(
@@ -891,7 +990,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         DEPLOYED,
         PARTIAL,
-        "participation is drawn by the simulator only; on a network nodes come and go by themselves: leave it out",
+        "participation is drawn by the simulator only; on a real network nodes leave and return by themselves: remove it",
         "",
     ),
     Rule(
@@ -921,7 +1020,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         DEPLOYED,
         CHURN,
-        "clock.churn is drawn by the simulator only; on a network nodes come and go by themselves: leave it out",
+        "clock.churn is drawn by the simulator only; on a real network nodes leave and return by themselves: remove it",
         "",
     ),
     Rule(
@@ -970,7 +1069,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         deployed(COIN),
         NOT_EL_LOCAL,
-        'network.coin = "{f.network.coin}" needs topology.kind = "el-local", where each node draws its targets by itself',
+        'network.coin = "{f.network.coin}" needs topology.kind = "el-local", where each node draws its own targets',
         'this one is "{f.kind}"',
     ),
     Rule(
@@ -1009,19 +1108,19 @@ RULES: tuple[Rule, ...] = (
 def refusals(
     experiment: Experiment, host: str = "simulation", *, ranks: int = 2, hosted: int = 1
 ) -> Iterator[tuple[Rule, str]]:
-    """Every rule that an experiment breaks on a host, with what to say of it.
+    """All rules that an experiment breaks on a host, with their messages.
 
     Args:
-        experiment: Whose values are valid one by one.
+        experiment: An experiment whose single values are valid.
         host: One of `HOSTS`.
-        ranks: Of how many processes that share a simulation.
-        hosted: How many nodes a deployed process has.
+        ranks: The number of processes that share a simulation.
+        hosted: The number of nodes of a deployed process.
     """
     facts = Facts(experiment, host, ranks, hosted)
     return ((rule, rule.line(facts)) for rule in RULES if rule.one(facts) and rule.other(facts))
 
 
 def require_compatible(experiment: Experiment, host: str = "simulation", *, ranks: int = 2, hosted: int = 1) -> None:
-    """Raise Incompatible, a BadInput, with the first thing that does not go together."""
+    """Raise Incompatible, a BadInput, with the first combination that does not work."""
     for _, line in refusals(experiment, host, ranks=ranks, hosted=hosted):
         raise Incompatible(line)

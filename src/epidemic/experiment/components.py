@@ -1,7 +1,7 @@
-"""Who goes with whom: every kind that the registries list as a component, and an answer for each two, from an experiment that has both.
+"""Compatibility of kinds: every kind in the registries as a component, and a verdict for each pair, from an experiment that has both.
 
-Nothing here knows a rule. An experiment is made with both kinds and with what each of them needs (a method without rounds needs a [clock]); whether it can be
-is asked of the same checks that refuse a user's. A kind has two forms, since settings can make the difference; one that is possible is enough.
+This file knows no rule. It makes an experiment with both kinds and what each of them needs (an asynchronous method needs a [clock]), and asks the checks
+that refuse a user's experiment. A kind is tried with two sets of settings, since they can make the difference; one that works is enough.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from epidemic.topology import TOPOLOGIES
 Tables = dict[str, Any]
 
 NODES = 16
-"""Of the experiments that are made: a square, a power of two, and even."""
+"""Nodes of the experiments that are made: a square, a power of two, and even."""
 
 BASE: Tables = {"nodes": NODES, "rounds": 4, "topology": {"kind": "el-local", "s": 4}, "data": {"kind": "synthetic"}}
 
 OPTIONAL = ("weights", "a")
-"""Settings that need not be said, but are: without them shares of no size are asked for, or views of very few."""
+"""Optional settings that are set: without them shares of no size or very small views would be tried."""
 
 FORMS: tuple[Tables, Tables] = (
     {
@@ -45,10 +45,11 @@ FORMS: tuple[Tables, Tables] = (
     },
     {"s": 1, "deadline": 1.0, "fill": "own", "links": "blind", "size": 8, "inner": {"kind": "el-local", "s": 4}},
 )
-"""Values of settings by name: those that must be said, and others that may make the difference."""
+"""Values of settings by name: those that must be said, and others that may make the difference. A kind whose settings have other names, or mean something
+else, has a class attribute `example` with values of its own."""
 
 SEATS = (9, 8, 12)
-"""How many take part: a square, a power of two, and an even number that is large enough for two halves."""
+"""Numbers of participants: a square, a power of two, and an even number large enough for two halves."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +59,19 @@ class Component:
     axis: str
     kind: str
     summary: str
-    forms: tuple[Tables, ...]  # of an experiment that has it
-    needs: Tables = field(default_factory=dict)  # what else such an experiment needs
-    host: str = ""  # where alone it matters, or which it is
+    forms: tuple[Tables, ...]  # settings that it is tried with
+    needs: Tables = field(default_factory=dict)  # further settings that such an experiment needs
+    host: str = ""  # the host that it is relevant for, or that it is
 
     @property
     def name(self) -> str:
-        """As commands call it."""
+        """The name used by commands."""
         return f"{self.axis}.{self.kind}"
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether two kinds go together: yes, no (and why not), or None where the question makes no sense."""
+    """Whether two kinds go together: yes, no (and why not), or None if the question is meaningless."""
 
     goes: bool | None
     why: str = ""
@@ -100,7 +101,7 @@ _FAULTS: dict[str, tuple[str, Any]] = {
 
 @cache
 def components() -> dict[str, Component]:
-    """All of them by name."""
+    """All components by name."""
     found = [*HOSTS.values()]
     found += [_of("topology", kind, cls, lambda t: {"topology": t}) for kind, cls in _named(TOPOLOGIES)]
     found += [_algorithm(kind, cls) for kind, cls in _named(ALGORITHMS)]
@@ -132,7 +133,7 @@ def components() -> dict[str, Component]:
 
 
 def _named(registry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The kinds that come with the package."""
+    """The kinds in the package."""
     return ((kind, cls) for kind, cls in registry.items() if kind != "python")
 
 
@@ -140,7 +141,12 @@ def _of(axis: str, kind: str, cls: Any, place: Any, needs: Tables | None = None)
     summary = (cls.__doc__ or "").strip().partition("\n")[0]
     forms = []
     for i, seats in enumerate(SEATS if axis == "participation" else SEATS[:2]):
-        values = {**FORMS[0], **(FORMS[1] if i else {}), **({"m": seats} if axis == "participation" else {})}
+        values = {
+            **FORMS[0],
+            **(FORMS[1] if i else {}),
+            **({"m": seats} if axis == "participation" else {}),
+            **getattr(cls, "example", {}),
+        }
         wanted = [
             f.encode_name
             for f in msgspec.structs.fields(cls)
@@ -153,13 +159,13 @@ def _of(axis: str, kind: str, cls: Any, place: Any, needs: Tables | None = None)
 
 
 def _aggregator(kind: str, cls: Any) -> Component:
-    """One that takes all inputs alike goes with any topology if the weights are uniform."""
+    """An aggregator; with uniform weights those that treat all inputs alike work with any topology."""
     found = _of("aggregation", kind, cls, lambda t: {"aggregation": t})
     return found if cls.weighted else replace(found, forms=(found.forms[0], {**found.forms[0], "mixing": "uniform"}))
 
 
 def _algorithm(kind: str, cls: Any) -> Component:
-    """What the class declares says what else an experiment needs."""
+    """An algorithm; what its class declares tells what else an experiment needs."""
     needs: Tables = {}
     if issubclass(cls, AsynchronousMethod):
         needs = {"clock": {"stop": 10.0}, "topology": {"kind": "ring"}}
@@ -167,11 +173,12 @@ def _algorithm(kind: str, cls: Any) -> Component:
         needs = {"topology": {"kind": "ring"}}
     if cls.exact_exchange:
         needs["network"] = {"close": {"kind": "barrier"}}
-    return _of("algorithm", kind, cls, lambda t: {"algorithm": t}, needs)
+    found = _of("algorithm", kind, cls, lambda t: {"algorithm": t}, needs)
+    return replace(found, host="deployment") if cls.own_training else found
 
 
 def find(word: str) -> Component:
-    """The component that a word names: its kind, or axis.kind where several axes have that kind."""
+    """The component of a name: its kind, or axis.kind if several axes have that kind."""
     every = components()
     if word in every:
         return every[word]
@@ -188,8 +195,12 @@ def find(word: str) -> Component:
 def verdict(one: Component, other: Component) -> Judgement:
     """Whether two kinds go together.
 
+    Args:
+        one: A kind.
+        other: A kind of another axis.
+
     Returns:
-        For hosts: whether that host can run the kind.
+        The judgement; for hosts: whether that host can run the kind.
     """
     if one.axis == other.axis and one.axis != "faults":
         return Judgement(None, f"an experiment has one {one.axis} at a time")
@@ -198,7 +209,7 @@ def verdict(one: Component, other: Component) -> Judgement:
     if one.axis == "view" and other.axis == "topology":
         only = 'views are had by topology.kind = "el-local" alone, whose nodes draw their targets by themselves'
         return Judgement(other.kind == "el-local", "" if other.kind == "el-local" else only)
-    if one.axis == "host" and other.host and one.host != other.host:
+    if one.axis == "host" and other.host and one.host != other.host and other.axis != "algorithm":
         return Judgement(None, f"{other.name} is asked by deployed nodes alone")
     if one.name == "host.rounds" and any("clock" in form for form in other.forms):
         return Judgement(False, f"{other.name} is a part of [clock], and rounds without a clock have none")
@@ -219,6 +230,8 @@ def _refusal(one: Component, host: str, layers: list[Tables]) -> BadInput | None
         table = merged(table, layer)
     if one.name == "host.rounds":
         table.pop("clock", None)
+    if getattr(ALGORITHMS.get(table.get("algorithm", {}).get("kind", "")), "own_training", False):
+        del table["data"]
     if host == "deployment":
         table = merged({**table}, {"seeds": [1]})
         close = table.get("clock", {}).get("close")
@@ -232,7 +245,7 @@ def _refusal(one: Component, host: str, layers: list[Tables]) -> BadInput | None
 
 
 def pairs() -> Iterator[tuple[Component, Component, Judgement]]:
-    """All two of different axes, with their verdicts, but for those that make no sense."""
+    """All pairs of kinds of different axes with their verdicts, without meaningless ones."""
     for one, other in combinations(components().values(), 2):
         found = verdict(one, other)
         if found.goes is not None:

@@ -1,7 +1,6 @@
-"""What may differ: between runs of one experiment in a directory, and between the nodes of a deployment.
+"""What may differ between runs of one experiment in a directory, and between the nodes of a deployment.
 
-Everything that has to decide whether two experiments are the same asks here. A key stands for itself and all below it; `*` stands
-for anything.
+Everything that has to decide whether two experiments are the same asks here. A key stands for itself and all below it; `*` stands for anything.
 """
 
 from __future__ import annotations
@@ -22,32 +21,32 @@ BETWEEN_RUNS = {
     "checkpoint": "When the state is saved has no influence on it.",
     "runtime": "How it is computed has none either, but for strategy and device, which have one on the last digits; a directory has one.",
     "network": "The simulator has no network.",
-    "callbacks": "Who is told how it goes on has no influence on it.",
+    "callbacks": "Callbacks have no influence on results.",
     "data.path": "Where the data lies says nothing about what it is.",
     "data.*.path": "The same, handed to a function of a user's own as one of its options.",
 }
-"""What may differ between runs of the same experiment in one directory."""
+"""Settings that may differ between runs of the same experiment in one directory, and why."""
 
-GROWING = {"rounds": "A run may go on with more of them; what was done stays as it is."}
-"""What may become more when going on with a run."""
+GROWING = {"rounds": "A run may continue to more rounds; what was done stays as it is."}
+"""Settings that may grow when a run continues."""
 
 BETWEEN_NODES = {
     "name": "What the experiment is called here.",
     "checkpoint": "When this node saves its state.",
     "runtime": "How this node computes.",
-    "callbacks": "Who is told how this node goes on.",
+    "callbacks": "Callbacks of this node.",
     "network.patience": "How long this node looks for the others.",
     "data.path": "Where the data lies on this machine.",
     "data.*.path": "The same, handed to a function of a user's own as one of its options.",
 }
-"""What may differ between the nodes of a deployment, and be set for a single one."""
+"""Settings that may differ between the nodes of a deployment and be set for one node."""
 
 BETWEEN_NODES_WITH_OWN_DATA = {
     **BETWEEN_NODES,
     "data": "Each node has data of its own.",
     "partition": "Nothing is divided.",
 }
-"""The same where network.data = "own"."""
+"""The same if network.data = "own"."""
 
 MEANT = {
     "algorithm.kind": UNSAID_KIND,
@@ -58,11 +57,11 @@ MEANT = {
     "network.most_samples": 1_000_000,
     "network.witnesses": 0,
 }
-"""What a file means that was written before a key existed."""
+"""The meaning of a file that was written before a key existed."""
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Tables within tables as one, with dotted keys."""
+    """Nested tables as one, with dotted keys."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         found.update(flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
@@ -70,39 +69,39 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def among(key: str, free: Iterable[str]) -> bool:
-    """Whether a dotted key is one of those that may differ."""
+    """Whether a dotted key is covered by these keys."""
     return any(key == other or key.startswith(other + ".") or fnmatchcase(key, other) for other in free)
 
 
 def decisive(table: Mapping[str, Any], free: Iterable[str] = BETWEEN_RUNS) -> dict[str, Any]:
-    """An experiment's tables as one, without what may differ. A value that its absence means too is left out."""
+    """An experiment's tables with dotted keys, without those that may differ. Values equal to what their absence means are left out."""
     return {k: v for k, v in flat(table).items() if not among(k, free) and (k not in MEANT or MEANT[k] != v)}
 
 
 def same_experiment(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """The dotted keys in which two experiments' tables differ, leaving out what may differ between runs."""
+    """The dotted keys in which two experiments' tables differ, without those that may differ between runs."""
     left, right = decisive(a), decisive(b)
     return sorted(key for key in {*left, *right} if left.get(key) != right.get(key))
 
 
 def node_agreement(experiment: Experiment) -> dict[str, Any]:
-    """What the nodes of a deployment must have in common, by dotted keys. A deployed run has one seed, which nodes compare by itself."""
-    whole, own_data = experiment.table(), experiment.network.data == "own"
+    """What the nodes of a deployment must have in common, by dotted keys. A deployed run has one seed, which nodes compare separately."""
+    whole, own_data = experiment.table(), experiment.own_data
     table = decisive(whole, _free_of_nodes(own_data=own_data))
-    if own_data and isinstance(experiment.data, Source):
+    if own_data and "data" in whole and isinstance(experiment.data, Source):
         shared = {key: whole["data"].get(key) for key in experiment.data.common}
         table |= flat({"data": {key: value for key, value in shared.items() if value}})
     return {key: value for key, value in table.items() if key != "seeds"}
 
 
 def different_for_nodes(a: Experiment, b: Experiment) -> list[str]:
-    """The dotted keys in which the experiments of two nodes differ that must have them in common; seeds are compared as well."""
+    """The dotted keys in which the experiments of two nodes differ but must agree; includes seeds."""
     left, right = ({**node_agreement(one), "seeds": list(one.seeds)} for one in (a, b))
     return sorted(key for key in {*left, *right} if left.get(key) != right.get(key))
 
 
 def check_node_setting(setting: str, *, own_data: bool) -> None:
-    """Refuse `key=value` for a single node unless it may differ between nodes, or become more on all of them."""
+    """Refuse `key=value` for a single node unless it may differ between nodes or grow on all of them."""
     for key in _keys(setting):
         if not among(key, {**_free_of_nodes(own_data=own_data), **GROWING}):
             raise BadInput(
@@ -112,17 +111,17 @@ def check_node_setting(setting: str, *, own_data: bool) -> None:
 
 
 def check_run_setting(setting: str) -> None:
-    """Refuse `key=value` when going on with a run unless it may differ between runs of a directory."""
+    """Refuse `key=value` when resuming a run unless it may differ between runs of a directory."""
     for key in _keys(setting):
         if not among(key, {**BETWEEN_RUNS, **GROWING}) or among("runtime.strategy", [key]):
             raise BadInput(
-                f"--set {setting}: --resume goes on with the experiment as it is; only {_listed(BETWEEN_RUNS)} can be set"
+                f"--set {setting}: --resume continues the existing experiment; only {_listed(BETWEEN_RUNS)} can be set"
                 f" (but not runtime.strategy), and more {_listed(GROWING)}"
             )
 
 
 def changed_settings(before: Experiment, now: Experiment) -> list[str]:
-    """As `key=value`: what may differ between runs, is set now, and was not so before."""
+    """The settings that may differ between runs and were changed, as `key=value`."""
     old, new = flat(before.table()), flat(now.table())
     free = {**BETWEEN_RUNS, **GROWING}
     changed = [k for k, v in new.items() if among(k, free) and old.get(k) != v and k != "runtime.strategy"]
@@ -136,7 +135,7 @@ def _free_of_nodes(*, own_data: bool) -> Mapping[str, str]:
 
 
 def _keys(setting: str) -> list[str]:
-    """The dotted keys that a setting changes; those of an empty table are the table's own."""
+    """The dotted keys that a setting changes; an empty table stands for itself."""
     key, value = parse_setting(setting)
     return list(flat({key: value})) or [key]
 

@@ -1,12 +1,12 @@
 """Experiments as TOML files.
 
-The file is strict: an unknown key or kind is an error with the nearest valid one.
+Reading is strict: an unknown key or kind is an error that names the nearest valid one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,19 @@ from epidemic.aggregation import aggregator_from
 from epidemic.algorithms import UNSAID_KIND, algorithm_from
 from epidemic.clock import clock_from
 from epidemic.compression import codec_from
-from epidemic.core.config import build, build_kind, check_code, look_beside, parse_setting, parse_toml
+from epidemic.core.config import (
+    build,
+    build_kind,
+    check_code,
+    look_beside,
+    modules_found_in,
+    own_places,
+    parse_setting,
+    parse_toml,
+)
 from epidemic.core.errors import BadInput, argument, require_int, spoken, suggestion
+from epidemic.core.files import UNREADABLE, read_bounded, write_bytes
 from epidemic.data import PARTITIONS, SOURCES, Partition
-from epidemic.experiment.locations import as_remembered
 from epidemic.experiment.modules import references
 from epidemic.experiment.spec import Checkpoint, Eval, Experiment, Runtime, network_from
 from epidemic.faults import Faults
@@ -28,14 +37,72 @@ from epidemic.models import MODELS
 from epidemic.participation import participation_from
 from epidemic.topology import topology_from
 
+# -- Locations that an experiment file does not contain: the user's own modules, the base of a relative data path, files of its clock --
+# They are stored beside the file, so that the run can be resumed from any other directory.
+
+
+PLACES = "places.json"
+
+
+class Places(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The locations found when a run was started."""
+
+    modules: list[str] = []  # directories of its own modules
+    paths_from: str = ""  # base of a relative data.path
+    clock: str = ""  # directory of the files of its clock
+
+
+def note_places(directory: Path, table: Mapping[str, Any]) -> None:
+    """Write the locations that this process has found for an experiment's table; nothing if the defaults find everything."""
+    modules = modules_found_in(reference.partition(":")[0] for reference in references(table).values())
+    files = _clock_files(table)
+    places = Places(modules, str(Path.cwd()) if _relative(table) else "", str(found_in(files)) if files else "")
+    if places != Places():
+        write_bytes(directory / PLACES, msgspec.json.encode(places) + b"\n")
+    else:
+        (directory / PLACES).unlink(missing_ok=True)
+
+
+def as_remembered(table: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """The tables of a file with the locations stored in its directory: modules are found, and data paths are absolute."""
+    try:
+        places = msgspec.json.decode(read_bounded(directory / PLACES), type=Places)
+    except UNREADABLE:
+        return table
+    for place in [*places.modules, *([places.clock] if places.clock else [])]:
+        look_beside(Path(place) / "any")
+    path = _relative(table)
+    there = Path(places.paths_from) / path
+    if path and places.paths_from not in ("", str(Path.cwd())) and there.exists():
+        return {**table, "data": {**table["data"], "path": str(there)}}
+    return table
+
+
+def found_in(files: Sequence[str]) -> Path:
+    """The directory that has all these files: the current one, or that of a file that was read; the current one if none has."""
+    places = [Path.cwd(), *own_places()]
+    return next((place for place in places if all((place / file).is_file() for file in files)), Path.cwd())
+
+
+def _clock_files(table: Mapping[str, Any]) -> list[str]:
+    return clock_from(table["clock"]).files if table.get("clock") else []
+
+
+def _relative(table: Mapping[str, Any]) -> str:
+    """data.path if it depends on the current directory; otherwise empty."""
+    data = table.get("data")
+    path = data.get("path") if isinstance(data, Mapping) else None
+    return path if isinstance(path, str) and not Path(path).is_absolute() else ""
+
+
 MAX_SEEDS = 10_000
-"""More seeds than anybody has time for are a slip."""
+"""Most seeds of an experiment; more are a mistake."""
 LARGEST_TOML = 2**26
-"""Bytes of a file of settings; explicit graphs are the largest part of one."""
+"""Most bytes of a file of settings; explicit graphs are the largest part of one."""
 
 
 def experiment_from(table: Mapping[str, Any]) -> Experiment:
-    """The experiment that the tables of a file describe."""
+    """Build the experiment that the tables of a file describe."""
     known = [f.name for f in msgspec.structs.fields(Experiment)]
     for key in table:
         if key not in known:
@@ -70,7 +137,7 @@ def _partition(table: Any) -> Partition:
 
 
 def read_table(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file. Modules that they name are found beside it; what the file of a run names, where that run has found it."""
+    """Read the tables of a TOML file. Modules that it names are found beside it, or where the run of that directory found them."""
     table = read_toml(path)
     if not table:
         raise BadInput(
@@ -82,31 +149,31 @@ def read_table(path: str | Path) -> dict[str, Any]:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file that is only looked at: nothing beside it is ever imported."""
+    """Read the tables of a TOML file without importing anything."""
     try:
         with Path(path).open("rb") as file:
-            raw = file.read(LARGEST_TOML + 1)  # a device has no end
+            raw = file.read(LARGEST_TOML + 1)  # a device never ends
         if len(raw) > LARGEST_TOML:
             raise BadInput(
                 f"{path} has more than {LARGEST_TOML >> 20} MiB, more than any file of settings; give another one"
             )
-        text = raw.decode("utf-8-sig")  # some editors begin a file with a byte order mark
+        text = raw.decode("utf-8-sig")  # some editors write a byte order mark
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
         way = spoken(
             f"simulate({str(Path(path) / 'experiment.toml')!r}, {str(path)!r}, resume=True)", f"--resume {path}"
         )
-        held = f"; go on with the run in it by {way}" if (Path(path) / "experiment.toml").is_file() else ""
+        held = f"; resume the run in it with {way}" if (Path(path) / "experiment.toml").is_file() else ""
         raise BadInput(f"{path} cannot be read: {reason}{held}") from None
     return parse_toml(text, str(path))
 
 
 def load(path: str | Path, settings: list[str] | None = None) -> Experiment:
-    """An experiment from a TOML file.
+    """Read an experiment from a TOML file.
 
     Args:
         path: The file; `epidemic init FILE` writes one with every default in it.
-        settings: Changes on top, as on the command line: ["topology.s=4", "rounds=50"].
+        settings: Changes, as on the command line: ["topology.s=4", "rounds=50"].
 
     Returns:
         The experiment, checked. Modules that the file names are found beside it.
@@ -121,10 +188,10 @@ def load(path: str | Path, settings: list[str] | None = None) -> Experiment:
 
 
 def as_experiment(given: Any) -> Experiment:
-    """An experiment as it is, or from the path of its TOML file, or from such a file's tables as a dict.
+    """An experiment from any accepted form: itself, the path of its TOML file, or such a file's tables as a dict.
 
     Raises:
-        BadInput: It is something else, or the file or the tables are wrong.
+        BadInput: It is something else, or the file or the tables are invalid.
     """
     if isinstance(given, Experiment):
         return given
@@ -138,13 +205,13 @@ def as_experiment(given: Any) -> Experiment:
 
 
 def first_seeds(count: int, name: str = "seeds") -> list[int]:
-    """The seeds 1 to `count`; `name` is what the user calls that number."""
+    """The seeds 1 to `count`; `name` is the name of that number in messages."""
     require_int(name, count, 1, MAX_SEEDS)
     return list(range(1, count + 1))
 
 
 def numbered_seeds(count: int, settings: list[str]) -> list[str]:
-    """The settings with the seeds 1 to `count`, as the option --seeds asks for them."""
+    """The settings with the seeds 1 to `count` added, as for the option --seeds."""
     seeds = first_seeds(count, argument("seeds"))
     if any(parse_setting(text)[0] == "seeds" for text in settings):
         raise BadInput("--set seeds and --seeds contradict each other; leave one out")
@@ -152,7 +219,7 @@ def numbered_seeds(count: int, settings: list[str]) -> list[str]:
 
 
 def with_settings(table: Mapping[str, Any], settings: list[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """The tables with `topology.s=4` and the like applied; a new kind takes nothing over from the old one."""
+    """The tables with settings such as `topology.s=4` applied; a new kind keeps nothing of the old one."""
     pairs = settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings)
     changes: dict[str, Any] = {}
     for key, value in pairs:
@@ -167,7 +234,7 @@ def with_settings(table: Mapping[str, Any], settings: list[str] | Mapping[str, A
 
 
 def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables with changes on top; a table that changes its kind is replaced."""
+    """The tables with changes applied; a table that changes its kind is replaced."""
     result = dict(table)
     for key, value in changes.items():
         old = result.get(key)
@@ -180,7 +247,7 @@ def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def to_toml(experiment: Experiment) -> str:
-    """The file that holds this experiment, every value written out."""
+    """The TOML file of an experiment, every value written out."""
     if not experiment.portable:
         raise BadInput("an experiment with objects of your own cannot be written to a file")
     table = experiment.table()
@@ -196,7 +263,7 @@ def _key(key: str) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """A value as a TOML file writes it, on one line."""
+    """A value in TOML, on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Fingerprints: what a user's own object is, in 16 hex digits, because a table cannot hold the object itself."""
+"""Fingerprints: 16 hex digits that identify a user's own object, because a table cannot hold the object itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 
 def fingerprint(value: Any) -> str:
-    """16 hex digits that change when an object of a user's own changes, as far as can be seen from outside."""
+    """16 hex digits that change when a user's own object changes, as far as this is visible from outside."""
     digest = hashlib.blake2b(digest_size=8)
 
     def add(value: Any, depth: int = 0) -> None:
@@ -36,7 +36,7 @@ def fingerprint(value: Any) -> str:
         elif isinstance(value, list | tuple):
             for part in value:
                 add(part, depth + 1)
-        elif hasattr(value, "__code__"):  # a function: what it does and what it closes over
+        elif hasattr(value, "__code__"):  # a function: its code and closure
             digest.update(value.__code__.co_code + repr(value.__code__.co_consts[1:]).encode())
         elif isinstance(value, msgspec.Struct):
             add(msgspec.structs.asdict(value), depth + 1)

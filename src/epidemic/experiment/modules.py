@@ -1,7 +1,7 @@
-"""A user's own modules: which of them an experiment names, where they are, and what is in them.
+"""The user's own modules: which of them an experiment names, where they are, and what they contain.
 
-A module is the user's own if it is found beside the experiment file or in the current directory; everything else is installed, which is
-the business of whoever runs a node. Modules that own ones import are looked at in the same way.
+A module is the user's own if it is found beside the experiment file or in the current directory; all others are installed, which whoever runs a node has
+to do. Modules imported by own ones are treated in the same way.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "algorithm": ("factory",),
     "aggregation": ("factory",),
 }
-"""Where an experiment's table names objects as "module:name": the keys that hold them, at any depth; none: every text is looked at."""
+"""Keys of an experiment's table that hold "module:name", at any depth; empty: every string is checked."""
 
 LARGEST = 2**23
-"""Bytes of own modules that are taken along."""
+"""Most bytes of own modules that are copied."""
 MOST_FILES = 1000
 
 TAKEN = ("run", "observer", "relay", "authority", "together")
-"""Directories of a deployment, which no package may be called like."""
+"""Directories of a deployment, which no package may be named like."""
 
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def references(table: Mapping[str, Any]) -> dict[str, str]:
-    """The "module:name" of everything that an experiment's table names, by the dotted place where it stands."""
+    """Every "module:name" in an experiment's table, by its dotted path."""
     found: dict[str, str] = {}
 
     def walk(value: Any, place: str, keys: tuple[str, ...], here: bool) -> None:
@@ -51,7 +51,7 @@ def references(table: Mapping[str, Any]) -> dict[str, str]:
                 found[place] = value
         elif isinstance(value, Mapping):
             for key, part in value.items():
-                if key != "options":  # what is handed over is not ours to read
+                if key != "options":  # options are passed on unread
                     walk(part, f"{place}.{key}", keys, not keys or key in keys)
         elif isinstance(value, list | tuple):
             for i, part in enumerate(value):
@@ -67,13 +67,13 @@ class OwnModule:
     """A module of the user's own: a file, or a package with its files."""
 
     name: str
-    needed_by: str  # a place in the experiment's table, or another module
+    needed_by: str  # a path in the experiment's table, or another module
     source: Path  # the file, or the package's directory
-    files: Mapping[str, bytes]  # by their path below the directory that it is in
+    files: Mapping[str, bytes]  # by path below the directory that contains the module
 
     @property
     def digest(self) -> str:
-        """16 hex digits of what is in it."""
+        """16 hex digits that identify its content."""
         found = hashlib.blake2b(digest_size=8)
         for path, content in sorted(self.files.items()):
             found.update(f"{path}\0{len(content)}\0".encode() + content)
@@ -105,14 +105,14 @@ def own_modules(table: Mapping[str, Any]) -> list[OwnModule]:
 
 
 def installed(table: Mapping[str, Any]) -> dict[str, str]:
-    """The other modules that an experiment's table names, which every node must have by itself, each with the place that names it."""
+    """The other modules that an experiment's table names and every node must have installed, with the path that names each."""
     there = {module.name for module in own_modules(table)} | {"epidemic", "torch", "numpy"} | sys.stdlib_module_names
     named = {reference.partition(":")[0].partition(".")[0]: where for where, reference in references(table).items()}
     return {name: where for name, where in named.items() if name not in there}
 
 
 def python_files(folder: Path) -> dict[str, bytes]:
-    """The modules that were put into a node's folder, by their path in it."""
+    """The modules in a node's folder, by path."""
     found = {}
     for path in sorted(folder.rglob("*.py")):
         first, *rest = path.relative_to(folder).parts
@@ -126,7 +126,7 @@ def _size(module: OwnModule) -> int:
 
 
 def _own_source(name: str) -> Path | None:
-    """The file or directory of a module of the user's own; None if it is installed, or not here."""
+    """The file or directory of a module of the user's own; None if it is installed or missing."""
     try:
         spec = importlib.util.find_spec(name) if name != "epidemic" else None
     except (ImportError, ValueError):
@@ -141,7 +141,7 @@ def _own_source(name: str) -> Path | None:
 
 
 def _files(source: Path) -> dict[str, bytes]:
-    """The Python files of a module, by their path below the directory that it is in."""
+    """The Python files of a module, by path below the directory that contains it."""
     top = source.parent.resolve()
     if source.is_dir() and source.name in TAKEN:
         raise BadInput(
@@ -165,10 +165,10 @@ def _files(source: Path) -> dict[str, bytes]:
 
 
 def _imported(content: bytes) -> Iterator[str]:
-    """The modules that a Python file imports, by their first name."""
+    """The top-level modules that a Python file imports."""
     try:
         tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError):  # whoever imports it says so
+    except (SyntaxError, ValueError, RecursionError):  # importing it reports the error
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

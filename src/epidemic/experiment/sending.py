@@ -1,7 +1,7 @@
-"""An experiment with objects of a user's own, as bytes for another process of the same program.
+"""An experiment with objects of the user's own, as bytes for another process of the same program.
 
-Objects travel as `pickle` writes them: their classes and functions by module and name, what they hold by value. So they must be
-importable. These bytes go from a process to those that it started itself, never over a network or into a file.
+Objects are pickled: classes and functions by module and name, their content by value, so they must be importable. These bytes go from a process to those
+that it started itself, never over a network or into a file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from epidemic.experiment.spec import Experiment
 
 
 class _Importable(pickle.Unpickler):
-    """Reads the bytes back, and refuses what another process could not import."""
+    """An unpickler that refuses what another process could not import."""
 
     def find_class(self, module: str, name: str) -> Any:
         """The class or function of this name."""
@@ -34,7 +34,7 @@ class _Importable(pickle.Unpickler):
 
 
 def sent(experiment: Experiment) -> bytes:
-    """The bytes of an experiment, from which `received` makes the same again.
+    """Pickle an experiment for `received`.
 
     Raises:
         BadInput: It holds an object that another process cannot import.
@@ -45,7 +45,7 @@ def sent(experiment: Experiment) -> bytes:
             _Importable(io.BytesIO(pickle.dumps(part))).load()
         except BadInput as problem:
             reason = str(problem)
-        except Exception as problem:  # whatever an object of somebody else's says to being copied
+        except Exception as problem:  # copying a foreign object may raise anything
             reason = plain(" ".join(f"{type(problem).__name__}: {problem}".split()))
         else:
             continue
@@ -55,11 +55,11 @@ def sent(experiment: Experiment) -> bytes:
         )
     raw = pickle.dumps(experiment)
     if msgspec.json.encode(received(raw).table()) != msgspec.json.encode(experiment.table()):
-        raise BadInput("an object of your own is not the same in another process, where it is made anew; use jobs = 1")
+        raise BadInput("an object of your own is not the same in another process, which creates it again; use jobs = 1")
     return raw
 
 
 def received(raw: bytes) -> Experiment:
-    """The experiment that was sent."""
+    """Unpickle an experiment made by `sent`."""
     experiment: Experiment = pickle.loads(raw)  # noqa: S301 - from the process that started this one
     return experiment

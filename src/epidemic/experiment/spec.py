@@ -1,7 +1,7 @@
 """Experiment: everything that decides a run, as one frozen value.
 
-In Python its fields take a user's own objects: a topology or algorithm with the right methods, a torch.nn.Module or a function
-that makes one, a Dataset or a pair of torch.utils.data.Dataset.
+In Python its fields also take a user's own objects: a topology or algorithm with the right methods, a torch.nn.Module or a function that makes one, a
+Dataset or a pair of torch.utils.data.Dataset.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from epidemic.core.config import build, call_own, import_object, to_table
 from epidemic.core.errors import BadInput, plain, require_choice, require_int, require_real, suggestion
 from epidemic.core.formatting import count, html_table
 from epidemic.core.rng import Streams
+from epidemic.core.settings import Settings
 from epidemic.data import (
     PARTITIONS,
     SOURCES,
@@ -57,11 +58,14 @@ FORMAT = 1
 """The version of the file format; files of another version are refused."""
 
 
+TRAINED = ("data", "partition", "model", "loss")
+"""Settings that say what is trained and on what; an experiment whose nodes are scripts of the users' own has none of them."""
+
 OwnData = Dataset | tuple[tuple[ArrayLike, ArrayLike], tuple[ArrayLike, ArrayLike]] | tuple[SampleSet, SampleSet]
 """Data of a user's own: a Dataset, ((x, y), (test_x, test_y)), or two torch.utils.data.Dataset, (train, test)."""
 
 
-class Eval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Eval(Settings, frozen=True, forbid_unknown_fields=True):
     """When and on what the models are evaluated while training."""
 
     every: int = 10
@@ -79,7 +83,7 @@ class Eval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             require_int("eval.samples", self.samples, 1)
 
 
-class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Checkpoint(Settings, frozen=True, forbid_unknown_fields=True):
     """When the state is saved, besides on Ctrl-C: every so many rounds (0: never) or seconds (0: never)."""
 
     rounds: int = 0
@@ -90,13 +94,13 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require_real("checkpoint.seconds", self.seconds, 0)
 
 
-class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How it is computed. Strategy and device have an influence on the last digits of results; the threads have none."""
+class Runtime(Settings, frozen=True, forbid_unknown_fields=True):
+    """How a run is computed. Strategy and device affect the last digits of results; the number of threads does not."""
 
     device: str = "cpu"
-    """cpu, cuda, cuda:1, mps; auto: a GPU where there is one."""
+    """cpu, cuda, cuda:1, mps; auto: a GPU if there is one."""
     strategy: Literal["auto", "timed", "stacked", "per-node"] = "auto"
-    """auto: by a rule, the same wherever it runs. timed: both are timed once and the faster one is taken, here and now."""
+    """auto: by a rule, the same on every machine. timed: both are measured here, and the faster one is used."""
     threads: int = 0
     """0: one per core."""
 
@@ -107,25 +111,27 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require_int("runtime.threads", self.threads, 0, 4096)
 
 
-class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How deployed nodes talk to each other; the simulator has no use for it."""
+class Network(Settings, frozen=True, forbid_unknown_fields=True):
+    """How deployed nodes communicate; unused in simulations."""
 
     coin: Literal["shared", "committed", "private"] = "shared"
-    """shared: every node computes each round's graph from the seed. committed (EL-Local): a node's targets are its secret until it sends, and
-    receivers check them. private (EL-Local): they are its secret for good, and nobody can check them; use it with views only."""
+    """shared: every node computes each round's graph from the seed. committed (EL-Local): a node's targets are secret until it sends, and receivers then
+    check them. private (EL-Local): they stay secret, and nobody can check them; for use with views only.
+    """
     close: Closing = msgspec.field(default_factory=CloseAdaptive)
-    """When a node closes a round: barrier, quorum, deadline or adaptive, with the same settings as clock.close."""
+    """The rule by which a node closes a round: barrier, quorum, deadline or adaptive, with the same settings as clock.close."""
     patience: float = 60.0
-    """Seconds to look for the others at the start."""
+    """Seconds to look for peers at the start."""
     largest: float = 1e6
-    """The largest magnitude of a number that is taken from others; a message or a mixture with larger ones does not count."""
+    """The largest magnitude of a received number; messages or aggregates with larger ones do not count."""
     most_samples: int = 1_000_000
-    """With mixing = "samples", the largest number of training samples that others are believed to have."""
+    """With mixing = "samples", the largest number of training samples that peers may state."""
     witnesses: int = 0
-    """How many other processes must be in a round for a node to believe that the others are there, and to leave rounds out; 0: two, or a third
-    of those that are there if that is more."""
+    """How many other processes must report a round before a node believes that peers are there, and skips rounds; 0: two, or a third of those alive if that
+    is more.
+    """
     data: Literal["partition", "own"] = "partition"
-    """partition: a node trains on its share of the data. own: on all that is found at its own place."""
+    """partition: a node trains on its share of the data. own: on all data on its own machine."""
 
     def __post_init__(self) -> None:
         require_choice("network.coin", self.coin, ["shared", "committed", "private"])
@@ -139,12 +145,12 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require_int("network.witnesses", self.witnesses, 0, 10**6)
         if self.blind and self.close.waits_for_all:
             raise BadInput(
-                f'network.close.kind = "{self.close.kind}" needs coin = "shared": with "{self.coin}" nobody knows whom to wait for'
+                f'network.close.kind = "{self.close.kind}" needs coin = "shared": with "{self.coin}" in-neighbours are unknown'
             )
 
     @property
     def blind(self) -> bool:
-        """Whether each node draws its targets by itself, so that nobody knows whom to expect."""
+        """Whether each node draws its own targets, so that in-neighbours are unknown."""
         return self.coin != "shared"
 
     @property
@@ -154,7 +160,7 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def network_from(table: object) -> Network:
-    """The settings that a file's table describes; a table of closing without a kind is of kind "adaptive"."""
+    """Read the network settings of a file's table; a close table without a kind is "adaptive"."""
     if isinstance(table, Mapping):
         if "deadline" in table:
             raise BadInput("network.deadline is called network.close.deadline; use network.close.deadline = 30.0")
@@ -163,20 +169,20 @@ def network_from(table: object) -> Network:
     return build(table, Network, "network")
 
 
-class CallbackName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A callback that a file names, and what it is made with."""
+class CallbackName(Settings, frozen=True, forbid_unknown_fields=True):
+    """A callback named in a file, with its options."""
 
     use: str
     options: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def entry(self) -> str | dict[str, Any]:
-        """As a file has it."""
+        """The form of the entry in a file."""
         return {"use": self.use, "options": self.options} if self.options else self.use
 
 
 def _callback_names(callbacks: object) -> tuple[CallbackName, ...]:
-    """Callbacks as names, from names and tables."""
+    """Convert names and tables to callback names."""
     if not isinstance(callbacks, list | tuple):
         raise BadInput(f'callbacks = {callbacks!r} must be a list of names, for example ["my_module:MyCallback"]')
     found = []
@@ -189,34 +195,34 @@ def _callback_names(callbacks: object) -> tuple[CallbackName, ...]:
     return tuple(found)
 
 
-class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is learnt, by whom, how, and what goes wrong on the way: everything that decides a run.
+class Experiment(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is learnt, by which nodes, how, and with which faults: everything that decides a run.
 
-    A frozen value; every field has a default. `ep.load(path)` reads one from a TOML file, `msgspec.structs.replace(experiment,
-    rounds=50)` gives one that differs.
+    A frozen value; every field has a default. `ep.load(path)` reads one from a TOML file, `msgspec.structs.replace(experiment, rounds=50)` returns a changed
+    one.
 
     Args:
-        name: What it is called in tables and figures.
-        nodes: How many nodes learn.
-        rounds: Each is local training, then one exchange of models.
+        name: Its name in tables and figures.
+        nodes: Number of nodes.
+        rounds: Number of rounds; each is local training, then one exchange of models.
         seeds: One run for each.
-        topology: Who sends to whom: `ELLocal`, `ELOracle`, `Ring`, ..., or your own with a method graph(n, round, streams).
+        topology: Which node sends to which: `ELLocal`, `ELOracle`, `Ring`, ..., or your own with a method graph(n, round, streams).
         algorithm: What nodes do with models: `LocalSGD`, `PushSum`, or your own.
-        mixing: How much each voice counts; "auto" is the rule that belongs to the topology.
-        data: `Fashion`, `CIFAR10`, ..., a `Dataset`, arrays ((x, y), (test_x, test_y)), or a function that gives one of these.
+        mixing: The mixing weights; "auto" is the rule that belongs to the topology.
+        data: `Fashion`, `CIFAR10`, ..., a `Dataset`, arrays ((x, y), (test_x, test_y)), or a function that returns one of these.
         partition: Which node holds which samples: `IID`, `Dirichlet`, `Shards`, ...
         model: `MLP`, `SmallCNN`, ..., a torch.nn.Module, or a function that makes one.
-        loss: "auto", a name, or a function of (outputs, targets) that gives the mean over the batch.
-        metrics: Your own functions of (outputs, targets) by name, each giving one number per sample.   # (b,)
-        faults: What goes wrong: lost messages, crashes, partitions, a cap.
-        participation: Who takes part in a round: `UniformParticipation`, `BernoulliParticipation`, `Teleportation`; everybody by default.
+        loss: "auto", a name, or a function of (outputs, targets) that returns the mean over the batch.
+        metrics: Your own functions of (outputs, targets) by name, each returning one number per sample.   # (b,)
+        faults: Lost messages, crashes, partitions, a cap.
+        participation: Which nodes take part in a round: `UniformParticipation`, `BernoulliParticipation`, `Teleportation`; all by default.
         eval: When and on what the models are evaluated.
         checkpoint: When the state is saved.
-        runtime: How it is computed.
-        network: How deployed nodes talk to each other.
-        clock: What takes how long; then the run has a simulated time. None: rounds only.
-        aggregation: What a node makes of its own model and those that it received: `Mean` by default, `TrimmedMean`, `Median`, or your own.
-        compression: How the models in messages are made smaller: `Float16`, `Int8`, `RandomK`, `TopK`, ... None: they are sent as they are.
+        runtime: How the run is computed.
+        network: How deployed nodes communicate.
+        clock: How long everything takes; the run then has a simulated time. None: rounds only.
+        aggregation: How a node combines its own model with received ones: `Mean` by default, `TrimmedMean`, `Median`, or your own.
+        compression: How the models in messages are compressed: `Float16`, `Int8`, `RandomK`, `TopK`, ... None: not at all.
 
     Example:
         >>> ep.Experiment(nodes=16, rounds=20, topology=ep.ELLocal(s=4), data=ep.Digits(), model=ep.MLP(hidden=(32,)))
@@ -227,9 +233,9 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     nodes: int = 96
     rounds: int = 100
     seeds: Sequence[int] = (1,)
-    """One run for each; a list of whole numbers."""
+    """One run for each; a list of integers."""
     mixing: str = "auto"
-    """auto: the rule that belongs to the topology. samples: every voice by the number of its training samples."""
+    """auto: the rule that belongs to the topology. samples: weights proportional to numbers of training samples."""
     loss: str | Loss = "auto"
     """auto: cross-entropy for classes, squared error otherwise (half the squared distance, mean over samples); or "module:function"."""
     topology: GivesGraphs = msgspec.field(default_factory=lambda: ELLocal(7))
@@ -247,9 +253,9 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     aggregation: Aggregator = msgspec.field(default_factory=Mean)
     compression: Codec | None = None
     metrics: Mapping[str, str | Metric] | Sequence[str] = msgspec.field(default_factory=dict)
-    """What else is measured, by name: one of `epidemic.metrics.SHIPPED`, "module:name" or a function; a list names them by themselves."""
+    """Further metrics by name: one of `epidemic.metrics.SHIPPED`, "module:name" or a function; a list names them by themselves."""
     callbacks: Sequence[str | Mapping[str, Any] | CallbackName] = ()
-    """Who is told how a run goes on: "module:name" of a Callback, or {use = "module:name", options = {...}}. Objects go to `simulate`."""
+    """Callbacks: "module:name" of a Callback, or {use = "module:name", options = {...}}. Pass objects to `simulate`."""
 
     def __post_init__(self) -> None:
         if isinstance(self.seeds, list | range):
@@ -297,31 +303,41 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise BadInput(f"compression = {self.compression!r} must be a codec, for example Float16()")
         if not isinstance(self.aggregation, Aggregator):
             raise BadInput(f"aggregation = {self.aggregation!r} is not an aggregator: {NO_AGGREGATOR}")
-        require_compatible(self)
+        require_compatible(self, "any")
         if self.free is not None:
             for seed in self.seeds:
                 self.free.check_run(self.topology, self.nodes, Streams(seed))
 
     @property
     def mixing_rule(self) -> str:
-        """The rule in force."""
+        """The mixing rule in force."""
         if self.mixing != "auto":
             return self.mixing
         return getattr(self.algorithm, "natural_mixing", None) or natural_mixing(self.topology)
 
     @property
     def free(self) -> AsynchronousMethod | None:
-        """Its method without rounds; None if it has rounds."""
+        """The asynchronous method; None if the experiment has rounds."""
         return asynchronous_method(self.algorithm)
 
+    @property
+    def own_training(self) -> bool:
+        """Whether scripts of the users' own train, so that there is neither data nor a model here."""
+        return bool(getattr(self.algorithm, "own_training", False))
+
+    @property
+    def own_data(self) -> bool:
+        """Whether deployed nodes have data of their own."""
+        return self.network.data == "own" or self.own_training
+
     def load_data(self) -> Dataset:
-        """The data, read and checked."""
+        """Load and check the data."""
         if isinstance(self.data, Source):
             return self.data.load()
         return prepared(as_dataset(call_own(self.data, {}, "data") if callable(self.data) else self.data, "data"), 0.0)
 
     def loss_function(self, data: Dataset) -> Loss:
-        """The loss in force."""
+        """The loss function in force."""
         if callable(self.loss):
             found: Loss = self.loss
             return found
@@ -342,13 +358,13 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return imported
 
     def check_names(self) -> None:
-        """Import the loss and the metrics that are named, before anything slow begins."""
+        """Import the named loss and metrics, before anything slow begins."""
         if isinstance(self.loss, str) and self.loss not in ("auto", *LOSSES):
             self._own_loss(self.loss)
         self.own_metrics()
 
     def own_metrics(self) -> dict[str, Metric]:
-        """What is measured besides loss and accuracy."""
+        """The metrics besides loss and accuracy."""
         assert isinstance(self.metrics, Mapping)
         return {name: metric_from(name, metric) for name, metric in self.metrics.items()}
 
@@ -369,7 +385,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return named and all(map(_named_kind, parts))
 
     def table(self) -> dict[str, Any]:
-        """As tables of a TOML file; a user's own objects are given by their description."""
+        """The experiment as tables of a TOML file; a user's own objects are given by their description."""
         fields = {f.name: getattr(self, f.name) for f in msgspec.structs.fields(self)}
         metrics, callbacks = fields.pop("metrics"), fields.pop("callbacks")
         for key in ("clock", "compression"):
@@ -378,11 +394,14 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         for key, usual in (
             ("participation", Everybody()),
             ("aggregation", Mean()),
-        ):  # as it was before there was anything else
+        ):  # as before there were other values
             if fields[key] == usual:
                 del fields[key]
+        if self.own_training:
+            for key in TRAINED:
+                del fields[key]
         table = {key: _described(value) for key, value in fields.items() if key != "seeds"}
-        if not self.eval.per_node:  # the same
+        if not self.eval.per_node:  # as before there were other values
             del table["eval"]["per_node"]
         if metrics:
             table["metrics"] = {n: m if isinstance(m, str) else fingerprint(m) for n, m in metrics.items()}
@@ -422,7 +441,7 @@ _SETTINGS = (Faults, Eval, Checkpoint, Runtime, Network, Clock)
 
 
 def _named_kind(value: Any) -> bool:
-    """Whether a value is of a kind that a file can name (and not a user's own class, even one derived from ours)."""
+    """Whether a file can name the kind of a value (which excludes a user's own class, even a derived one)."""
     if isinstance(value, Wrapper) and not _named_kind(value.inner):
         return False
     kinds = (
@@ -440,7 +459,7 @@ def _named_kind(value: Any) -> bool:
 
 
 def _class_name(value: Any) -> str:
-    """What an object is, in a word: its class, or what a function or class calls itself."""
+    """A word for an object: its class, or its own name if it is a function or class."""
     return str(getattr(value, "__name__", type(value).__name__))
 
 

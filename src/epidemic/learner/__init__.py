@@ -72,6 +72,11 @@ class Learner:
         return self._does.sgd(x, memory or {}, index, step, seeds)
 
     @property
+    def has_numbers(self) -> bool:
+        """Whether models can be evaluated now; always, unless somebody else does it."""
+        return True
+
+    @property
     def at_once(self) -> int | None:
         """How many nodes to train in one go, where results of the first are wanted early; None: all, since one batch is faster."""
         return 2 * self._workers.threads if self.strategy == "per-node" else None

@@ -197,7 +197,7 @@ def parts_of_memory(memory: Memory, rows: slice, view: Callable[[Tensor], dict[K
 
 def _remembered(memory: Memory, name: str) -> Tensor:
     if name not in memory:
-        raise ValueError(f"the optimiser has no {name}: hand over what step.memory(x) gives, and keep it")
+        raise ValueError(f"the optimiser has no {name}: pass what step.memory(x) returns, and keep it")
     return memory[name]
 
 

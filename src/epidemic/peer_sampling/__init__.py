@@ -1,7 +1,7 @@
 """Peer sampling: services that give every node a partial view of the network, by kind.
 
-May be imported by `topology/` and everything above it. To add a service: a frozen Struct derived from `PeerSampling` in a file of its own (`start`, `exchange`,
-`unanswered`, and `sampler` for deployed nodes), and its row in `SERVICES`.
+May be imported by `topology/` and everything above it. To add a service: a frozen Struct derived from `PeerSampling` in a file of its own (`start`,
+`exchange`, `unanswered`, and `sampler` for deployed nodes), and its row in `SERVICES`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,17 @@ SERVICES: dict[str, type[PeerSampling]] = {
 
 
 def service_from(table: object, where: str = "topology.view") -> PeerSampling:
-    """The service that a TOML table describes, for example {kind = "cyclon", size = 20}."""
+    """Read the service of a TOML table, for example {kind = "cyclon", size = 20}.
+
+    Args:
+        table: The settings, with `kind`.
+        where: Its dotted path in the file, for messages.
+
+    Returns:
+        The service as a frozen value.
+    """
     service = build_kind(table, SERVICES, where)
-    if type(service) not in SERVICES.values():  # a file would name the class that it is derived from
+    if type(service) not in SERVICES.values():  # a file would name the derived-from class
         raise BadInput(f"{where} = {service!r} must be one of {', '.join(SERVICES)}, not a class derived from it")
     return service
 

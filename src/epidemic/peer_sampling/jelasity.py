@@ -1,6 +1,6 @@
 """The gossip-based peer sampling framework (Jelasity, Voulgaris, Guerraoui, Kermarrec, van Steen, 2007).
 
-Whom a node asks, whether it is answered, and which entries it parts with when it knows too many: three choices that span many services.
+Three choices span many services: which partner a node asks, whether it is answered, and which entries are discarded from views that are too large.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ DISCARDS = ("blind", "healer", "swapper")
 
 
 class Jelasity(FixedSize, frozen=True, tag="jelasity"):
-    """A node sends itself and half of its view; who knows too many afterwards parts with the oldest, those just sent, or any.
+    """A node sends itself and half of its view; views that become too large discard the oldest, those just sent, or random entries.
 
-    A partner that cannot be reached is dropped, whatever the choices are: otherwise a node that asks the oldest and parts with those
-    sent would ask a dead one for ever.
+    An unreachable partner is always dropped: otherwise a node that asks the oldest and discards those sent would ask a dead one for ever.
     """
 
     fewest: ClassVar[int] = 2
 
     discard: Literal["blind", "healer", "swapper"] | tuple[int, int] = "swapper"
-    """With whom to part. healer: size / 2 of the oldest first. swapper: size / 2 of those just sent first. blind: any. Or two numbers
-    [H, S]: up to H of the oldest, then up to S of those just sent, then any."""
+    """What to discard. healer: size / 2 of the oldest first. swapper: size / 2 of those just sent first. blind: random. Or two numbers [H, S]: up to H of
+    the oldest, then up to S of those just sent, then random.
+    """
     select: Literal["tail", "rand"] = "tail"
-    """Whom to ask. tail: the oldest. rand: any."""
+    """Which partner to ask. tail: the oldest. rand: a random one."""
     propagation: Literal["pushpull", "push"] = "pushpull"
     """push: without an answer."""
 
@@ -53,35 +53,34 @@ class Jelasity(FixedSize, frozen=True, tag="jelasity"):
             )
 
     def cautions(self, n: int, s: int) -> list[str]:
-        """Parting with anybody makes in-degrees a matter of luck."""
+        """Warn of random discarding, which makes in-degrees uneven."""
         if self.discard not in ("blind", (0, 0)):
             return []
         return [
-            "el-local over blind views: some nodes are known to nobody for many rounds, and their models do not spread;"
+            "el-local over blind views: some nodes are in no view for many rounds, and their models do not spread;"
             ' topology.view.discard = "swapper" keeps views even'
         ]
 
     def partners(self, views: Views, rows: IntArray, stream: Stream) -> IntArray:
-        """The oldest, or any."""
+        """The slot of each node's partner: the oldest entry, or a random one.   # (m,)"""
         return oldest(views, rows, stream) if self.select == "tail" else at_random(views, rows, stream)
 
     def exchange(
         self, views: Views, p: IntArray, q: IntArray, slot: IntArray, stream: Stream
     ) -> tuple[IntArray, IntArray | None]:
-        """Both sides, or q alone, add what they are sent and part with what is too much; all entries get older."""
+        """Both sides, or q alone, add the entries sent to them and discard what is too much; all entries age."""
         healing, swap = self._numbers(views.ids.shape[1])
-        mine, theirs = _Side(views, p, healing, stream), _Side(views, q, healing, stream)
+        push = self.propagation == "push"
+        mine, theirs = _Side(views, p, healing, stream), _Side(views, q, healing, stream, stands=push)
         theirs.take(mine, healing, swap, stream)
-        if self.propagation == "push":
-            views.ages[p] += 1
-        else:
+        if not push:
             mine.take(theirs, healing, swap, stream)
-            mine.keep(views)
+        mine.keep(views)
         theirs.keep(views)
-        return mine.sent, None if self.propagation == "push" else theirs.sent
+        return mine.sent, None if push else theirs.sent
 
     def unanswered(self, views: Views, p: IntArray, slot: IntArray, stream: Stream) -> IntArray:
-        """The one that was asked is dropped."""
+        """Drop the partner."""
         known = (views.ids[p] != FREE).sum(axis=1)
         views.ids[p, slot] = FREE
         views.ages[p] += 1
@@ -89,7 +88,7 @@ class Jelasity(FixedSize, frozen=True, tag="jelasity"):
         return sent
 
     def sampler(self, n: int, node_id: int, draw: Draw) -> PeerSampler:
-        """The same for one node that sees its own view only."""
+        """The side of one node, which sees its own view only."""
         width = self.slots(n)
         return JelasitySampler(
             node_id, draw, width, *self._numbers(width), tail=self.select == "tail", pull=self.propagation == "pushpull"
@@ -109,53 +108,60 @@ def _half(w: int) -> int:
 
 
 class JelasitySampler(PeerSampler):
-    """One node's side of it. The list of the paper is: what was sent, the rest, what came."""
+    """One node's side of the framework. The paper's list is: entries sent, the rest, entries received."""
 
     def __init__(self, node_id: int, draw: Draw, size: int, healing: int, swap: int, *, tail: bool, pull: bool) -> None:
         super().__init__(node_id, draw, _half(size), size)
         self._size, self._healing, self._swap = size, healing, swap
         self._tail, self._pull = tail, pull
-        self._sent: set[int] = set()  # whom it sent in the exchange that it began ...
-        self._partner: int | None = None  # ... and with whom
+        self._sent: set[int] = set()  # peers sent in the exchange that it started ...
+        self._partner: int | None = None  # ... and its partner
 
     def ask(self, reachable: Iterable[int]) -> tuple[int, Entries] | None:
-        """With the oldest, or any."""
+        """Start an exchange with the oldest peer, or a random one."""
         there = sorted(self.node_ids & set(reachable))
         if not there:
             self.age()
             return None
         partner = self.oldest(there) if self._tail else there[self.draw(len(there))]
         assert partner is not None
-        head = self._head()
+        order = self._order()
+        head = order[: self.most - 1]
         self._sent, self._partner = {node_id for node_id, _ in head}, partner
         if not self._pull:
+            self.entries = order  # what was sent stays at the head of the list, for the exchanges that others begin
             self.age()
         return partner, ((self.node_id, 0), *head)
 
-    def _head(self) -> list[Entry]:
-        """What it sends besides itself: random ones, the oldest `healing` of them last."""
+    def _order(self) -> list[Entry]:
+        """Its view in random order, the oldest `healing` of them last; the first are sent."""
         order = self.shuffled(self.entries)
         old = set(sorted(range(len(order)), key=lambda i: -order[i][1])[: self._healing])
-        order = [e for i, e in enumerate(order) if i not in old] + [e for i, e in enumerate(order) if i in old]
-        return order[: self.most - 1]
+        return [e for i, e in enumerate(order) if i not in old] + [e for i, e in enumerate(order) if i in old]
 
     def reply(self, by: int, got: Entries) -> Entries:
         """As much, unless nothing is asked for."""
-        head = self._head()
+        if not self._pull:
+            self._select(self.of_others(got, by, 1), set())
+            return ()
+        head = self._order()[: self.most - 1]
         self._select(self.of_others(got, by, 1), {node_id for node_id, _ in head})
-        return ((self.node_id, 0), *head) if self._pull else ()
+        return ((self.node_id, 0), *head)
 
     def take(self, partner: int, got: Entries) -> None:
-        """Take the answer, if there is one."""
+        """Take in the answer, if there is one."""
         if self._pull:
             self._select(self.of_others(got, partner, 1), self._sent)
 
     def _select(self, got: list[Entry], sent: set[int]) -> None:
-        """Add what came, then part with entries until they fit, but not with anchors: the oldest, those sent, any; all get older."""
+        """Add what came, then part with entries until they fit, but not with anchors: the oldest, those sent, any; all get older.
+
+        Without `sent` the list is as it stands, so that its head is swapped out.
+        """
         listed = [e for e in self.entries if e[0] in sent] + [e for e in self.entries if e[0] not in sent]
         youngest = dict(listed)
         for node_id, age in got:
-            if age < youngest.get(node_id, age + 1):  # the younger of two counts, where it stands
+            if age < youngest.get(node_id, age + 1):  # the younger of two entries stays, in its place
                 youngest.pop(node_id, None)
                 youngest[node_id] = age
         kept = [entry for entry in youngest.items() if entry[0] in self.anchors]
@@ -172,44 +178,53 @@ class JelasitySampler(PeerSampler):
         self.age()
 
     def refused(self, partner: int) -> None:
-        """The partner is there and wants no exchange now: its entry becomes new, the others one cycle older."""
+        """Keep the partner as a new entry, and age the others."""
         self.entries = [(node_id, 0 if node_id == partner else age) for node_id, age in self.entries]
         self._partner = None
         self.age()
 
     def drop(self, node_id: int) -> None:
-        """It is gone from the view."""
+        """Remove a peer from the view."""
         self.entries = [entry for entry in self.entries if entry[0] != node_id]
         if node_id == self._partner and self._pull:
             self._partner = None
             self.age()
 
     def meet(self, node_id: int) -> None:
-        """It is known if there is room."""
+        """Add a peer if there is room."""
         if node_id not in self.node_ids and node_id != self.node_id and len(self.entries) < self._size:
             self.entries.append((node_id, 0))
 
 
 class _Side:
-    """One of the two in each of m exchanges: its view in the order of the paper's list, and what it sends."""
+    """One of the two in each of m exchanges: its view in the order of the paper's list, and what it sends.
 
-    def __init__(self, views: Views, rows: IntArray, healing: int, stream: Stream) -> None:
+    `stands`: it sends nothing, and its list stays as it is: at the head is what it sent last, in an exchange of its own.
+    """
+
+    def __init__(self, views: Views, rows: IntArray, healing: int, stream: Stream, *, stands: bool = False) -> None:
         ids, ages = views.ids[rows], views.ages[rows]
+        self.stands = stands
+        if stands:
+            self.rows, self.width, self.ids, self.ages = rows, ids.shape[1], ids, ages
+            return
         free = ids == FREE
         order = shuffled(2 * free + (_oldest(ages, ~free, healing, stream) if healing else 0), stream)
         self.rows, self.width = rows, ids.shape[1]
-        # The list of the paper: what is sent at the head, the oldest and then free slots last.   # (m, w)
+        # The paper's list: what is sent at the head, the oldest and then free slots last.   # (m, w)
         self.ids, self.ages = picked(ids, order), picked(ages, order)
         head = _half(self.width) - 1
         own = np.zeros((len(rows), 1), dtype=ages.dtype)
-        self.out_ids = np.concatenate([rows[:, None].astype(ids.dtype), self.ids[:, :head]], axis=1)  # itself, of age 0
+        self.out_ids = np.concatenate(
+            [rows[:, None].astype(ids.dtype), self.ids[:, :head]], axis=1
+        )  # itself, with age 0
         self.out_ages = np.concatenate([own, self.ages[:, :head]], axis=1)
         self.sent: IntArray = (self.out_ids != FREE).sum(axis=1)
 
     def take(self, other: _Side, healing: int, swap: int, stream: Stream) -> None:
-        """Add what the other one sends, then part with entries until they fit."""
+        """Add what the other side sends, then discard entries until the rest fits."""
         got, got_ages = other.out_ids, other.out_ages
-        slot, at, row = np.nonzero(equal(self.ids, got))  # those whom both know, and free slots
+        slot, at, row = np.nonzero(equal(self.ids, got))  # entries known to both, and free slots
         younger = got_ages[row, at] < self.ages[row, slot]
         ids, ages = np.concatenate([self.ids, got], axis=1), np.concatenate([self.ages, got_ages], axis=1)
         ids[row, np.where(younger, slot, self.width + at)] = FREE
@@ -224,15 +239,16 @@ class _Side:
             head = here & (np.cumsum(here, axis=1) <= np.minimum(swap, excess)[:, None])
             ids[head] = FREE
         order = shuffled(ids == FREE, stream)[:, : self.width]  # any of those left, as many as fit
+        order = np.sort(order, axis=1) if self.stands else order
         self.ids, self.ages = picked(ids, order), picked(ages, order)
 
     def keep(self, views: Views) -> None:
-        """Write the new view down, a cycle older."""
+        """Store the new views, one cycle older."""
         views.ids[self.rows], views.ages[self.rows] = self.ids, self.ages + 1
 
 
 def _oldest(ages: IntArray, among: Mask, most: IntArray | int, stream: Stream) -> Mask:
-    """The `most` oldest entries of each row, at random among equals; all of them where they are fewer.   # (m, w)"""
+    """Mark the `most` oldest entries of each row, at random among equals.   # (m, w)"""
     m, w = ages.shape
     key = ((ages.astype(np.int64) + 1) << 32) | (stream.words(m * w).reshape(m, w) >> np.uint64(32)).astype(np.int64)
     key[~among] = 0

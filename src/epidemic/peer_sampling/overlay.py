@@ -1,7 +1,7 @@
-"""The views of all nodes, round after round: a function of service, nodes, seed and who could be reached, and of nothing else.
+"""The views of all nodes, round after round: a function of service, nodes, seed and reachability only.
 
-Views follow from those of the round before, so the last ones are kept and moved on. Asked for an earlier round, or in a process that
-goes on with a run, everything is worked out again from the start, to the same bits.
+Each round's views follow from the round before, so the last ones are kept and advanced. For an earlier round, or after a resume, everything is computed
+again from the start, to the same bits.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from epidemic.core.rng import Stream, Streams, distinct
 from epidemic.peer_sampling.base import FREE, Control, PeerSampling, ReachableLinks, distinct_entries
 
 Reach = Callable[[int], ReachableLinks]
-"""Who can talk to whom in a round. It can be compared and hashed, so that equal ones share their views."""
+"""Returns which nodes can reach each other in a round. Comparable and hashable, so that equal ones share their views."""
 
 
 class Overlay:
-    """The views of one run."""
+    """The sequence of views of one run."""
 
     def __init__(self, service: PeerSampling, n: int, streams: Streams, reach: Reach | None) -> None:
         self._service, self._n, self._streams, self._reach = service, n, streams, reach
@@ -34,7 +34,7 @@ class Overlay:
         self._control = Control(np.zeros(self._n, dtype=np.int64), np.zeros(self._n, dtype=np.int64))
 
     def at(self, round: int) -> tuple[IntArray, Control]:
-        """Whom every node knows in this round, -1 in free slots, and what it sent to know them.   # (n, w), (n,) each"""
+        """The views of this round, -1 in free slots, and what each node sent to get them.   # (n, w), (n,) each"""
         with self._lock:
             if round < self._round:
                 self._restart()
@@ -55,17 +55,17 @@ class Overlay:
 
 @lru_cache(maxsize=8)
 def overlay(service: PeerSampling, n: int, streams: Streams, reach: Reach | None = None) -> Overlay:
-    """The views of a run; whoever asks for the same run shares them."""
+    """The overlay of a run; callers with the same arguments share it."""
     return Overlay(service, n, streams, reach)
 
 
 def draw_targets(ids: IntArray, s: int, stream: Stream) -> Graph:
-    """Every node sends to s different ones of its view, uniformly; who knows fewer sends to all of them."""
+    """Every node sends to s different peers of its view, uniformly; one that knows fewer sends to all of them."""
     n = len(ids)
     known, sizes = distinct_entries(ids)
     least, most = int(sizes.min()), int(sizes.max())
     known = known[:, known.shape[1] - most :]
-    if s <= least == most:  # the draw of full knowledge, to the bit where views are of everybody
+    if s <= least == most:  # the draw of full knowledge, to the bit if views contain everybody
         return Graph.from_targets(np.take_along_axis(known, distinct(stream, n, most, s), axis=1))
     key = stream.uniforms(*known.shape)
     key[known == FREE] = 2.0

@@ -1,6 +1,6 @@
-"""Spray (Nedelec, Tanke, Frey, Molli, Mostefaoui, 2018): views whose size follows the size of the network by itself.
+"""Spray (Nedelec, Tanke, Frey, Molli, Mostefaoui, 2018): views whose size adapts to the size of the network.
 
-A view is a multiset. Exchanges move arcs and never make or lose one, so their number is decided by those who join: n * (a ln n + b).
+A view is a multiset. Exchanges move arcs and never create or lose one, so the joins decide their number: n * (a ln n + b).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from epidemic.protocol.rules import Draw
 EULER = 0.5772156649015329
 
 MOST_COPIES = 2
-"""Arcs from a deployed node to one peer."""
+"""Most arcs from a deployed node to one peer."""
 OFTEN = 16
-"""Among so few nodes there is a cycle of exchanges after everyone who joins."""
+"""Up to this many nodes, a cycle of exchanges follows every join."""
 
 
 class Spray(PeerSampling, frozen=True, tag="spray"):
-    """Views of about `a` ln n + `b` entries, some of them twice; both sides of an exchange part with half of theirs.
+    """Views of about `a` ln n + `b` entries, some of them twice; both sides of an exchange send half of theirs.
 
-    Nodes join one after the other: the newcomer gets `a` arcs, the first of them to its contact, and everybody in the contact's view
-    (with multiplicity) gets an arc to the newcomer. a = 1 and b = 0 is the service as published.
+    Nodes join one after the other: the newcomer gets `a` arcs, the first of them to its contact, and each peer in the contact's view (with multiplicity) gets
+    an arc to the newcomer. a = 1 and b = 0 is the service as published.
     """
 
     a: int = 1
@@ -43,7 +43,7 @@ class Spray(PeerSampling, frozen=True, tag="spray"):
         require_int("topology.view.b", self.b, 0, 1000)
 
     def mean_size(self, n: int) -> float:
-        """How many arcs a node has on average."""
+        """The average number of arcs of a node."""
         return self.a * math.log(n) + self.b
 
     def check(self, n: int, s: int) -> None:
@@ -58,17 +58,17 @@ class Spray(PeerSampling, frozen=True, tag="spray"):
         require_memory("topology.view", int(256 * n * size), "use fewer nodes")
 
     def cautions(self, n: int, s: int) -> list[str]:
-        """Views of equal size would have to be all different."""
+        """Warn of mixing rules that need views of equal size."""
         return [
             f"el-local over spray: views have about {self.mean_size(n):.1f} entries, some of them twice; a node that knows fewer than"
             f" s = {s} others sends to all of them"
         ]
 
     def start(self, n: int, stream: Stream) -> Views:
-        """Views after all have joined, each by a contact chosen at random among those who had.
+        """The views after all nodes have joined, each through a random contact among the earlier ones.
 
-        Exchanges go on meanwhile, a cycle whenever the network has doubled, at first after every newcomer: otherwise views of those
-        who joined early would be far larger than the others, and the number of arcs a matter of luck.
+        Exchanges continue meanwhile, one cycle whenever the network has doubled, at first after every join. Otherwise early nodes would have far larger views
+        than the others, and the number of arcs would be a matter of luck.
         """
         u = stream.uniforms(n, self.a)
         pair = max(1, round(self.a * (1.5 - EULER) + self.b))  # then the mean grows by a / k with the k-th node
@@ -87,7 +87,7 @@ class Spray(PeerSampling, frozen=True, tag="spray"):
     def exchange(
         self, views: Views, p: IntArray, q: IntArray, slot: IntArray, stream: Stream
     ) -> tuple[IntArray, IntArray]:
-        """Each gives half of its arcs and takes as many as the other gives; the initiator gives one to itself instead of that to q."""
+        """Each side sends half of its arcs and takes the other's; the initiator sends an arc to itself instead of the one to q."""
         mine, my_ages = views.ids[p], views.ages[p] + 1
         theirs, their_ages = views.ids[q], views.ages[q]
         halves = [((rows != FREE).sum(axis=1) + 1) // 2 for rows in (mine, theirs)]  # (m,) each
@@ -95,13 +95,13 @@ class Spray(PeerSampling, frozen=True, tag="spray"):
         ours, answer = _Cut(mine, my_ages, halves[0] - 1, stream), _Cut(theirs, their_ages, halves[1], stream)
         ours.readdress(q, p)
         answer.readdress(p, q)
-        own = p[:, None].astype(mine.dtype), np.zeros((len(p), 1), dtype=my_ages.dtype)  # itself, of age 0
+        own = p[:, None].astype(mine.dtype), np.zeros((len(p), 1), dtype=my_ages.dtype)  # itself, with age 0
         _store(views, p, [ours.kept, answer.sent])
         _store(views, q, [answer.kept, ours.sent, own])
         return halves[0], halves[1]
 
     def unanswered(self, views: Views, p: IntArray, slot: IntArray, stream: Stream) -> IntArray:
-        """All arcs to the dead one go; each is replaced by a second one to somebody else, but for one of as many as the view had."""
+        """Remove all arcs to a dead peer; replace each by a second arc to another peer, except a fraction that depends on the view's size."""
         views.ages[p] += 1
         ids, ages = views.ids[p], views.ages[p]
         before = (ids != FREE).sum(axis=1)  # (m,)
@@ -110,7 +110,7 @@ class Spray(PeerSampling, frozen=True, tag="spray"):
         u = stream.uniforms(2, *ids.shape)
         again = gone & (u[0] < 1 - 1 / before[:, None]) & (left > 0)[:, None]
         ids[gone] = FREE
-        order = np.argsort(ids == FREE, axis=1, kind="stable")  # (m, w) those left first
+        order = np.argsort(ids == FREE, axis=1, kind="stable")  # (m, w) remaining arcs first
         source = picked(order, (u[1] * left[:, None]).astype(np.int64))
         views.ids[p] = np.where(again, picked(ids, source), ids)
         views.ages[p] = np.where(again, picked(ages, source), ages)
@@ -118,12 +118,12 @@ class Spray(PeerSampling, frozen=True, tag="spray"):
         return sent
 
     def sampler(self, n: int, node_id: int, draw: Draw) -> PeerSampler:
-        """The same for one node that sees its own view only."""
+        """The side of one node, which sees its own view only."""
         usual = max(1, round(self.mean_size(n)))
         return SpraySampler(node_id, draw, usual, n - 1)
 
     def cycle(self, views: Views, stream: Stream, links: ReachableLinks | None = None) -> Control:
-        """One exchange each; afterwards no more slots than the largest view needs."""
+        """Run one exchange per node, then trim slots to the largest view."""
         done = super().cycle(views, stream, links)
         order = np.argsort(views.ids == FREE, axis=1, kind="stable")
         order = order[:, : max(int((views.ids != FREE).sum(axis=1).max()), 1)]
@@ -132,22 +132,22 @@ class Spray(PeerSampling, frozen=True, tag="spray"):
 
 
 class SpraySampler(PeerSampler):
-    """One node's side of Spray. What it has sent is no longer its own, unless the other one does not answer, or gives what cannot be taken.
+    """One node's side of Spray. Sent arcs are no longer its own, unless the partner does not answer or gives arcs that cannot be taken.
 
-    A view has at most two arcs to one peer, more only where it may be larger than the network, and instead of a second one it rather keeps an arc that it
-    sent: so one peer cannot fill it, and the number of arcs stays what the published service makes it.
+    A view has at most two arcs to one peer, more only if it may be larger than the network. It keeps a sent arc rather than take a further one, so one peer
+    cannot fill it, and the number of arcs stays that of the published service.
     """
 
     def __init__(self, node_id: int, draw: Draw, usual: int, others: int) -> None:
-        """`usual`: how many arcs a node has on average; four times as many are the most that this one keeps. `others`: how many peers there are."""
+        """Start empty; `usual`: average number of arcs, of which at most four times as many are kept; `others`: number of peers."""
         super().__init__(node_id, draw, 2 * usual, usual)
         self.copies = max(MOST_COPIES, -(-4 * usual // others))
-        self._partner: int | None = None  # with whom it began an exchange ...
-        self._sent: list[Entry] = []  # ... and what it parted with in it
-        self._extra = False  # whether the partner is an anchor, so that it has kept its arc to it
+        self._partner: int | None = None  # the partner of the exchange that it started ...
+        self._sent: list[Entry] = []  # ... and the arcs sent in it
+        self._extra = False  # whether the partner is an anchor, so that its arc was kept
 
     def ask(self, reachable: Iterable[int]) -> tuple[int, Entries] | None:
-        """With the oldest: itself instead of an arc to that one, and random others, half of the arcs together."""
+        """Start an exchange with the oldest: half of the arcs at random, with itself in place of the arc to the partner."""
         self.age()
         partner = self.oldest(reachable)
         if partner is None:
@@ -164,18 +164,18 @@ class SpraySampler(PeerSampler):
         return partner, ((self.node_id, 0), *self._readdressed(chosen, partner))
 
     def reply(self, by: int, got: Entries) -> Entries:
-        """Half of the arcs, at random."""
+        """Answer with half of the arcs, at random."""
         chosen, self.entries = self._cut((len(self.entries) + 1) // 2)
         self._add(by, got, chosen)
         return tuple(self._readdressed(chosen, by))
 
     def take(self, partner: int, got: Entries) -> None:
-        """Take what the other one gives."""
+        """Take in the partner's arcs."""
         sent, self._partner, self._sent = self._sent, None, []
         self._add(partner, got, sent, int(self._extra))
 
     def _cut(self, count: int) -> tuple[list[Entry], list[Entry]]:
-        """Return what is sent, at random, and what is kept: among it an arc to each anchor."""
+        """Split the arcs at random: (to send, to keep); an arc to each anchor is kept."""
         order = self.shuffled(self.entries)
         kept = []
         for anchor in self.anchors:
@@ -186,18 +186,18 @@ class SpraySampler(PeerSampler):
         return order[:count], order[count:] + kept
 
     def _readdressed(self, entries: list[Entry], receiver: int) -> list[Entry]:
-        """Arcs to the receiver become arcs to the sender."""
+        """Turn arcs to the receiver into arcs to the sender."""
         return [(self.node_id, 0) if entry[0] == receiver else entry for entry in entries]
 
     def _add(self, partner: int, got: Entries, sent: list[Entry], extra: int = 0) -> None:
-        """Have as many more arcs as came, but for `extra`: those that may be taken, and instead of the others some that were sent."""
+        """Add as many arcs as came, less `extra`: those that may be taken, then some that were sent."""
         most = len(self.entries) + len(got[: self.most]) - extra
-        least = min(len(self.entries) + len(sent), 2)  # who gives nothing does not empty a view
+        least = min(len(self.entries) + len(sent), 2)  # a partner that gives nothing does not empty the view
         most = min(max(most, least), 4 * self.usual)
         copies = Counter(node_id for node_id, _ in self.entries)
 
         def fill(arcs: list[Entry], bound: int) -> list[Entry]:
-            """Take arcs while there is room; returns those that were not taken."""
+            """Add arcs while there is room; returns the others."""
             left = []
             for arc in arcs:
                 if len(self.entries) < most and copies[arc[0]] < bound:
@@ -212,12 +212,12 @@ class SpraySampler(PeerSampler):
         fill(second, self.copies)
 
     def refused(self, partner: int) -> None:
-        """Everything stays as it was, and others are asked before the partner."""
+        """Leave the view unchanged, but ask others before the partner."""
         self._take_back()
         self.entries = [(node_id, 0 if node_id == partner else age) for node_id, age in self.entries]
 
     def _take_back(self) -> None:
-        """What was sent did not arrive."""
+        """Take back the sent arcs, which did not arrive."""
         sent, self._partner, self._sent = self._sent, None, []
         copies = Counter(node_id for node_id, _ in self.entries)
         for entry in sent:
@@ -227,11 +227,11 @@ class SpraySampler(PeerSampler):
 
     @property
     def saved(self) -> list[Entry]:
-        """With what is on its way."""
+        """The view, including arcs on their way."""
         return self.entries + self._sent
 
     def drop(self, node_id: int) -> None:
-        """All arcs to it go; each is replaced by a second one to somebody else, but for one of as many as there were."""
+        """Remove all arcs to a peer; replace each by a second arc to another peer, except a fraction that depends on the view's size."""
         if node_id == self._partner:
             self._take_back()
         before = len(self.entries)
@@ -245,7 +245,7 @@ class SpraySampler(PeerSampler):
         self.entries = left
 
     def meet(self, node_id: int) -> None:
-        """It is known while there are fewer arcs than usual."""
+        """Add an arc to a peer while there are fewer than usual."""
         if node_id not in self.node_ids and node_id != self.node_id and len(self.entries) < self.usual:
             self.entries.append((node_id, 0))
 
@@ -255,7 +255,7 @@ Slots = tuple[IntArray, IntArray]
 
 
 class _Cut:
-    """The entries of each row in two parts: what is sent, at random, and what is kept."""
+    """The entries of each row split at random in two parts: sent and kept."""
 
     def __init__(self, ids: IntArray, ages: IntArray, sent: IntArray, stream: Stream) -> None:
         order = shuffled(ids == FREE, stream)
@@ -266,7 +266,7 @@ class _Cut:
         self.sent: Slots = np.where(goes, ids, FREE)[:, :most], ages[:, :most]
 
     def readdress(self, receivers: IntArray, senders: IntArray) -> None:
-        """Arcs to the receiver become arcs to the sender: nobody gets one to itself."""
+        """Turn arcs to the receiver into arcs to the sender, so that no node gets one to itself."""
         ids, ages = self.sent
         own = ids == receivers[:, None]
         self.sent = np.where(own, senders[:, None].astype(ids.dtype), ids), np.where(own, 0, ages)
@@ -281,7 +281,7 @@ def _as_views(known: list[list[int]]) -> Views:
 
 
 def _store(views: Views, rows: IntArray, parts: list[Slots]) -> None:
-    """Make these entries the views of the rows, in more slots if that is necessary."""
+    """Store these entries as the views of the rows, adding slots if necessary."""
     ids, ages = (np.concatenate([part[i] for part in parts], axis=1) for i in (0, 1))
     order = np.argsort(ids == FREE, axis=1, kind="stable")
     most, w = int((ids != FREE).sum(axis=1).max()), views.ids.shape[1]

@@ -1,14 +1,13 @@
-"""Pace: how long to wait for messages, learnt from what rounds really take. It is told times, in microseconds.
+"""How long to wait for messages, estimated from how long recent rounds took. All times are given to it, in microseconds.
 
-The limit is the median of what a round took up to the wait, plus three times the median of how long messages let themselves be waited
-for, plus a little for the network; never more than the deadline. Until enough has been seen, the deadline itself counts; but where nobody
-knows whom to expect every round would last that long, so then it is a few times what the round's work took: messages that come too late
-are seen as well, and correct it.
+The limit is the median time from the opening of a round to the start of the wait, plus three times the median wait for a message, plus a small
+constant; it never exceeds the deadline. Until enough messages have been seen, the limit is the deadline. Nodes that cannot know whom to expect would
+then wait that long in every round, so they start with a few times the usual work of a round; messages that arrive late correct this value.
 
-Waiting spreads: who waits for a slow node is waited for in the next round. If a share f of the nodes is held up so in a round, at most
-f (1 - f) <= 1/4 of all messages are late for that reason, so the median does not see it, and waits do not feed on themselves. Messages
-that come too late are seen, too, so that the limit grows when more than half of them do; messages that never come are not. It takes more than half
-(the lower median): of two neighbours, one cannot make this node wait for long in every round.
+Delays spread: a node that waits for a slow peer makes others wait in the next round. If a share f of the nodes is delayed in this way, at most
+f (1 - f) <= 1/4 of all messages are late for that reason, so the median is unaffected and delays do not reinforce themselves. Late messages are counted,
+so the limit grows when more than half of the messages are late; messages that never arrive are not. The lower median is used, so one of two neighbours
+cannot delay this node in every round.
 """
 
 from __future__ import annotations
@@ -19,38 +18,43 @@ from statistics import median, median_low
 from epidemic.protocol.events import SECOND
 
 WARM_UP = 12
-"""Messages to see before trusting what was seen."""
+"""Messages needed before the measured times are used."""
 SLACK = SECOND // 4
-"""Time that is always granted."""
+"""Time that is always added."""
 AT_FIRST = 2 * SECOND
-"""Time that is granted at first where nobody knows whom to expect, or eight times as long as the work of a round takes."""
+"""Initial limit of nodes that cannot know whom to expect; or eight times the work of a round, if that is longer."""
 
 
 class AdaptiveTimeout:
-    """What the last rounds took."""
+    """The time to wait for messages, from the durations of the last rounds."""
 
     def __init__(self, deadline: int, *, blind: bool = False) -> None:
-        """`blind`: nobody knows whom to expect."""
+        """Start without measurements.
+
+        Args:
+            deadline: The longest wait, in microseconds.
+            blind: Whether the node cannot know whom to expect.
+        """
         self.deadline = deadline
         self._blind = blind
         self._work: deque[int] = deque(maxlen=15)
-        # where nobody knows whom to expect nodes do not wait for each other, and drift apart unless they notice soon
+        # Nodes that cannot know whom to expect do not wait for each other; a short memory keeps them from drifting apart.
         self._waits: deque[int] = deque(maxlen=32 if blind else 128)
-        self._limit: int | None = None  # worked out, until something is told
+        self._limit: int | None = None  # cached; None after a new measurement
 
     def worked(self, took: int) -> None:
-        """A round was computed and sent, in this time."""
+        """Record the time from the opening of a round until its message was sent."""
         self._work.append(took)
         self._limit = None
 
     def waited(self, took: int) -> None:
-        """A message came so long after this node was ready for it; 0: it was there already."""
+        """Record how long this node waited for a message; 0 if it had already arrived."""
         self._waits.append(max(0, took))
         self._limit = None
 
     @property
     def limit(self) -> int:
-        """How long to wait for messages before closing a round."""
+        """The time to wait for messages before closing a round, in microseconds."""
         if self._limit is None:
             if self._blind and self._work and len(self._waits) < WARM_UP:
                 return min(self.deadline, max(AT_FIRST, int(8 * median(self._work))))
@@ -61,10 +65,10 @@ class AdaptiveTimeout:
 
     @property
     def grace(self) -> int:
-        """How long somebody who is in the same round may still take to send its message."""
+        """The time that a peer in the same round may still need to send its message, in microseconds."""
         return SLACK + (int(median(self._work)) if self._work else 0)
 
     @property
     def suspicious(self) -> int:
-        """How long without a message until its sender is asked for it: much more than a round's work usually takes."""
+        """The silence after which a sender is asked for its message: well above the usual work of a round, in microseconds."""
         return max(SECOND, int(4 * median(self._work))) if self._work else SECOND

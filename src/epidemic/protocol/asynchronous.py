@@ -1,9 +1,9 @@
-"""The protocol of one node of a method without rounds: from its beginning to its stop it tells the method's state machine what happens.
+"""The protocol of one deployed node of an asynchronous method: it drives the method's state machine from start to stop.
 
     looking -> (adopting ->) learning -> concluding -> lingering -> left
 
-What it says of itself, where others say their round, is the second of the run that it is in: so who comes back learns from two others
-how far the run is, and ends with them. A node that returns goes on with the model that it had saved; one that has none takes somebody's.
+Instead of a round, the node reports the second of the run. A node that returns learns the current second from two peers and stops at the same time as
+they do. It continues with its saved model, or with a peer's model if it has none.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ from epidemic.protocol.replay_filter import ReplayFilter
 from epidemic.protocol.rules import Count, Draw, Rules
 
 FASTEST = 10_000
-"""Trainings a second that are believed of anybody, one after the other; what messages say of ages and counts cannot grow faster."""
+"""Most consecutive trainings per second that a node can plausibly do; bounds the ages and counters that messages may claim."""
 ALLOWED = 60
-"""Seconds by which clocks of nodes may seem to differ in that."""
+"""Tolerated difference between the clocks of two nodes, in seconds, for this check."""
 
 
 @dataclass(frozen=True)
 class AsynchronousRules(Rules):
-    """What such a node goes by besides. Times in microseconds."""
+    """Settings of an asynchronous node. Times in microseconds."""
 
-    stop: int = 0  # how long the run lasts
-    evaluate: int = 0  # how often the model is evaluated; 0: by trainings
-    every: int = 1  # trainings between evaluations, if not by time
-    save: int = 0  # how often it is saved; 0: never by time
-    save_every: int = 0  # trainings between savings; 0: never by trainings
-    parts: int = 1  # into how many parts a model is cut for messages
+    stop: int = 0  # length of the run
+    evaluate: int = 0  # time between evaluations; 0: count trainings instead
+    every: int = 1  # trainings between evaluations, if they are not timed
+    save: int = 0  # time between saves; 0: never by time
+    save_every: int = 0  # trainings between saves; 0: never by trainings
+    parts: int = 1  # parts that a model is cut into for messages
     steps: int = 1  # local steps of a training
 
 
 @dataclass
 class Memory:
-    """What a node remembers over a restart, besides its model."""
+    """State that a node keeps over a restart, besides its model."""
 
-    elapsed: int = 0  # microseconds of the run
-    trained: int = 0  # trainings that are done
-    number: int = 0  # of its last message
-    choices: dict[str, int] = field(default_factory=dict)  # by purpose: how many random choices it has made
-    state: dict[str, int] = field(default_factory=dict)  # the method's own
+    elapsed: int = 0  # microseconds of the run so far
+    trained: int = 0  # trainings done
+    number: int = 0  # number of its last message
+    choices: dict[str, int] = field(default_factory=dict)  # random choices made so far, by purpose
+    state: dict[str, int] = field(default_factory=dict)  # state of the method itself
 
 
 class Asynchronous(Member):
-    """One node's decisions, without rounds."""
+    """The state machine of one deployed node of an asynchronous method."""
 
     unit = "second"
     rules: AsynchronousRules
@@ -83,35 +83,35 @@ class Asynchronous(Member):
         tally: Mapping[str, int] | None = None,
         count: Count | None = None,
     ) -> None:
-        """`memory`: what it remembers of before a restart; None: it is new."""
+        """Start a node; `memory` is its state before a restart, None for a new node."""
         self._memory = Memory() if memory is None else memory
         super().__init__(rules, draw, token, done=self._memory.elapsed // SECOND, count=count)
         self.body = DeployedContext(self, chances, rows, model)
         self._make = make
         self._machine: Node | None = None
         self._intake = ReplayFilter(rules.parts)
-        self.tally: Counter[str] = Counter(tally or {})  # messages by what became of them
+        self.tally: Counter[str] = Counter(tally or {})  # messages by outcome
         self.trained = self._memory.trained
         self.number = self._memory.number
-        self.origin = 0  # when the run began, by this node's clock
+        self.origin = 0  # when the run began, on this node's clock
         self._training = False
-        self._looking = False  # whether it is being evaluated or saved
+        self._looking = False  # whether an evaluation or a save is in progress
         self._alarms: dict[str, int] = {}
 
     # -- from the beginning to the end --------------------------------------------------------------------------------
 
     @property
     def wants_model(self) -> bool:
-        """Whether it takes somebody's model: only where it has none of its own."""
+        """Whether the node needs a peer's model: only if it has never trained."""
         return self.rules.adopt and self.trained == 0
 
     @property
     def elapsed(self) -> int:
-        """Microseconds of the run that are over."""
+        """Microseconds of the run so far."""
         return min(self.now - self.origin, self.rules.stop) if self.begun else self._memory.elapsed
 
     def go_to(self, round: int, how: str) -> None:
-        """The others are in the second before this one."""
+        """Continue at the second that the peers have reached."""
         second = min(round - 1, self.rules.rounds)
         self.say(f"the others are in second {second}: going on from there instead of {self.done}, {how}")
         self.count.jumped += max(0, second - self.done)
@@ -119,18 +119,18 @@ class Asynchronous(Member):
         self.done = self.start = second
 
     def started(self) -> None:
-        """Its first model is evaluated while it looks for the others: afterwards the clock runs."""
+        """Evaluate the initial model while looking for peers; the clock starts afterwards."""
         self._look(evaluate=True)
 
     def open(self) -> None:
-        """Begin to learn, or come to the end at once."""
+        """Begin to learn, or end at once if the time is already up."""
         rules, memory = self.rules, self._memory
         self.origin = self.now - memory.elapsed
         if memory.elapsed >= rules.stop:
             if self.count.taken:
                 self.end()
             else:
-                self.fail("the others were at their end before this node learnt anything")
+                self.fail("all peers finished before this node learnt anything")
             return
         self.enter("learning")
         self.round = memory.elapsed // SECOND
@@ -146,18 +146,18 @@ class Asynchronous(Member):
         machine.started()
 
     def step(self, event: Event, now: int) -> list[Any]:
-        """What to do about an event at this time."""
+        """Return the actions that follow from an event at this time."""
         if self.phase == "learning":
             self.round = max(self.round, min((now - self.origin) // SECOND, self.rules.rounds))
         return super().step(event, now)
 
     def end(self) -> None:
-        """The time is up; messages that have not left are of no use to anybody."""
+        """End the run and withdraw unsent messages, which no peer needs any more."""
         self.act(Withdraw())
         super().end()
 
     def timer(self, name: str) -> None:
-        """The time has come that was asked for."""
+        """Handle a timer that has expired."""
         if self.phase != "learning" or name in ("greet", "look"):
             super().timer(name)
         elif name == "stop":
@@ -172,7 +172,7 @@ class Asynchronous(Member):
             self._alarm(name.removeprefix("wake "))
 
     def _again(self, name: str, pause: int) -> None:
-        """Have a timer at the next multiple of a pause."""
+        """Set a timer to the next multiple of `pause`."""
         self.act(SetTimer(name, self.origin + (self.elapsed // pause + 1) * pause))
 
     def _look(self, *, evaluate: bool) -> None:
@@ -181,7 +181,7 @@ class Asynchronous(Member):
             self.act(Look(self.body.model, self.memory(), evaluate))
 
     def memory(self) -> Memory:
-        """What to remember over a restart, as it is now."""
+        """The state to keep over a restart, as it is now."""
         if self._machine is None:
             return self._memory
         return Memory(
@@ -189,14 +189,14 @@ class Asynchronous(Member):
         )  # fmt: skip
 
     def renewed(self) -> None:
-        """The connections were opened anew: the node was away, perhaps."""
+        """Tell the method that the connections were reopened: the node may have been away."""
         if self.phase == "learning" and self._machine is not None:
             self._machine.online()
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
     def on(self, event: Event) -> None:
-        """A message came, or something was computed."""
+        """Handle a message or the result of a computation."""
         match event:
             case Came():
                 self._came(event)
@@ -216,7 +216,7 @@ class Asynchronous(Member):
             self.count.refused["implausible"] += 1
             self.say_once(
                 f"implausible {event.sender}",
-                f"refused a message of node {event.sender}: ages that nobody can have (further ones are counted only)",
+                f"refused a message of node {event.sender}: implausible ages (further ones are only counted)",
             )
             return
         outcome = self._intake.put(event.sender, event.number, self.now)
@@ -245,7 +245,7 @@ class Asynchronous(Member):
         at = self._alarms.get(tag)
         if at is None or self._machine is None:
             return
-        if at > self.now:  # it was asked for again meanwhile
+        if at > self.now:  # it was postponed meanwhile
             self.act(SetTimer(f"wake {tag}", at))
             return
         del self._alarms[tag]
@@ -254,20 +254,20 @@ class Asynchronous(Member):
     # -- what the machine wants done; only `DeployedContext` calls these ------------------------------------------------------------
 
     def train(self, row: Row) -> None:
-        """Have a model trained."""
+        """Train a model; one at a time."""
         if self._training:
             raise RuntimeError("a node trains one thing at a time: wait for `trained` before the next `train`")
         self._training = True
         self.act(Learn(self.trained, row))
 
     def post(self, to: tuple[int, ...], row: Row, tag: str, note: tuple[int, ...], part: int | None) -> None:
-        """Have a message sent."""
+        """Send a message; see `NodeContext.send`."""
         if to:
             self.number += 1
             self.act(SendMessage(self.number, to, row, tag, note, part))
 
     def alarm(self, tag: str, at: int | None) -> None:
-        """Wake the machine at this time of the run; None: no more."""
+        """Wake the method with this tag at this time of the run; None cancels it."""
         if at is None:
             self._alarms.pop(tag, None)
         else:

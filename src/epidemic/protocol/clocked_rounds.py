@@ -1,8 +1,8 @@
-"""Rounds under the simulated clock: a node trains, sends, waits until its closing rule (`close`) says that the round is over, and mixes.
+"""Rounds under the simulated clock: a node trains, sends, waits until its closing rule (`close`) is met, and aggregates.
 
-Messages of rounds that are closed are dropped, or carried into the next mixture. A node does not leave rounds out, unless it may catch up or
-was away: then it keeps its model and goes on in the round that it hears of. Two rules need more than the answer when to close: `GlobalNode` opens
-rounds for all at once, `ScheduledNode` closes by the time of day.
+Messages for closed rounds are dropped, or carried into the next aggregation. A node skips rounds only if `catch_up` is set or after it was away: it then
+keeps its model and continues in the round that it hears of. Two rules need more than a closing condition: `GlobalNode` opens rounds for all nodes at once,
+`ScheduledNode` closes them at fixed times.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ from epidemic.protocol.node import Message, Node, Row
 
 
 class ClockedRoundContext(Protocol):
-    """What a node in rounds knows and can have done, besides what every node can."""
+    """What a node in rounds can ask for, besides what every node can."""
 
     id: int
     now: int
 
     def awaited(self, round: int) -> int:
-        """How many messages it waits for."""
+        """The number of messages that the node waits for in this round."""
         ...
 
     def open(self, round: int) -> None:
-        """Begin to train for a round."""
+        """Start training for a round."""
         ...
 
     def post(self, round: int) -> None:
-        """Send what was trained."""
+        """Send the message of this round to its targets."""
         ...
 
     def close(self, round: int, messages: Sequence[Message], ages: Sequence[int]) -> None:
-        """Mix these messages, by ascending sender, so many rounds old."""
+        """Aggregate these messages, in ascending order of senders; `ages` counts how many rounds old each is."""
         ...
 
     def passed(self, rounds: int = 1) -> None:
-        """So many rounds are behind it."""
+        """Record that the node has completed or skipped this many rounds."""
         ...
 
     def wait_for_all(self, round: int) -> None:
-        """Be woken with "all" when everybody waits in this round."""
+        """Call `woken("all")` when every node waits in this round."""
         ...
 
     def wake_at(self, time: int, tag: str = "") -> None:
-        """Be woken."""
+        """Call `woken(tag)` at this time, in microseconds."""
         ...
 
     def cancel(self, tag: str) -> None:
-        """Do not be woken."""
+        """Cancel the wake-up with this tag."""
         ...
 
     def dropped(self, messages: Sequence[Message]) -> None:
-        """Count messages that were of no use."""
+        """Count messages that were received but not used."""
         ...
 
     def used(self, messages: Sequence[Message]) -> None:
@@ -61,29 +61,29 @@ class ClockedRoundContext(Protocol):
         ...
 
     def finish(self) -> None:
-        """All rounds are done."""
+        """Record that the node has completed all rounds."""
         ...
 
 
 class ClosingNode(Node):
-    """A node that opens and closes its rounds by itself, as `close` says."""
+    """A node that opens and closes its own rounds by the rule `close`."""
 
-    context: Any  # an InRounds
+    context: Any  # a ClockedRoundContext
 
     def __init__(self, context: Any, rounds: int, close: Close) -> None:
-        """`rounds`: how many there are in all."""
+        """Start a node that takes part in `rounds` rounds in all."""
         super().__init__(context)
         self.rounds = rounds
         self.round = 0
-        self.waiting = False  # for messages, having sent its own
+        self.waiting = False  # it has sent its message and waits for others
         self._rule = close
         self._catch_up = bool(getattr(close, "catch_up", False))
-        self._since = 0  # when it began to wait
+        self._since = 0  # when the wait began
         self._inbox: dict[int, Message] = {}
         self._early: dict[int, dict[int, Message]] = {}
         self._carried: dict[int, tuple[int, Message]] = {}  # by sender: round, message
-        self._heard_of = 0  # the latest round that somebody is in
-        self._joining = False  # it was away, and goes on where the others are
+        self._heard_of = 0  # the latest round that a message came from
+        self._joining = False  # it was away and has not yet reached the peers' round
 
     def started(self) -> None:
         """Open the first round."""
@@ -104,7 +104,7 @@ class ClosingNode(Node):
         self.context.finish()
 
     def trained(self, row: Row) -> None:
-        """Send, and look whether everything is there already."""
+        """Send the message, and close the round if nothing is missing."""
         self.context.post(self.round)
         self.waiting, self._since = True, self.context.now
         limit = self._rule.limit(NEVER)
@@ -113,7 +113,7 @@ class ClosingNode(Node):
         self.look()
 
     def received(self, message: Message) -> None:
-        """Messages of this round count; later ones are kept; earlier ones are late."""
+        """Count a message of this round, keep one of a later round, and treat an earlier one as late."""
         round = message.note[0]
         self._heard_of = max(self._heard_of, round)
         if round < self.round or self.round >= self.rounds:
@@ -135,7 +135,7 @@ class ClosingNode(Node):
         self._carried[message.sender] = (round, message)
 
     def close(self) -> None:
-        """Mix what was heard, and go on."""
+        """Aggregate the messages received so far, and close the round."""
         self.waiting = False
         self.context.cancel("deadline")
         heard = {sender: (0, message) for sender, message in self._inbox.items()}
@@ -151,7 +151,7 @@ class ClosingNode(Node):
         self.closed()
 
     def go_on(self) -> None:
-        """Open the next round, or a later one where it may catch up."""
+        """Open the next round, or a later one if the node may catch up."""
         to = self.round + 1
         if (self._catch_up or self._joining) and self._heard_of > to:
             to = min(self._heard_of, self.rounds)
@@ -163,60 +163,60 @@ class ClosingNode(Node):
         self._open(to)
 
     def online(self) -> None:
-        """Back again: the others may be rounds ahead."""
+        """Rejoin after an absence: peers may be rounds ahead."""
         self._joining = True
 
     def messages_held(self) -> int:
-        """Those of this round and later ones, and those that are carried."""
+        """Messages held for this round, for later rounds, or carried from earlier ones."""
         return len(self._inbox) + sum(map(len, self._early.values())) + len(self._carried)
 
     def look(self) -> None:
-        """Close the round if it is over."""
+        """Close the round if its closing rule is met."""
         awaited, heard = self.context.awaited(self.round), len(self._inbox)
         waited, missing = self.context.now - self._since, heard < awaited
         if self._rule.left(heard=heard, expected=awaited, missing=missing, waited=waited, usual=NEVER) <= 0:
             self.close()
 
     def woken(self, tag: str) -> None:
-        """The longest wait may be over."""
+        """Check the closing rule again: the longest wait may be over."""
         if self.waiting:
             self.look()
 
     def closed(self) -> None:
-        """The messages of the round are mixed."""
+        """Go on after the aggregation of a round."""
         self.go_on()
 
 
 class GlobalNode(ClosingNode):
-    """Everybody opens the next round at the same moment."""
+    """A node that opens each round at the same moment as all others."""
 
     def closed(self) -> None:
-        """Wait for all others."""
+        """Wait until all other nodes have closed this round."""
         self.context.wait_for_all(self.round)
 
     def woken(self, tag: str) -> None:
-        """Everybody is done."""
+        """Open the next round: all nodes are ready."""
         self.go_on()
 
 
 class ScheduledNode(ClosingNode):
-    """Rounds end at fixed times for everybody."""
+    """A node whose rounds end at fixed times, the same for all nodes."""
 
     def __init__(self, context: Any, rounds: int, close: CloseSchedule) -> None:
         super().__init__(context, rounds, close)
         self._every = close.period
 
     def started(self) -> None:
-        """The first round ends after one period."""
+        """Open the first round, which ends after one period."""
         self.context.wake_at(self._every, "round")
         super().started()
 
     def look(self) -> None:
-        """Only time ends a round."""
+        """Do nothing: only the schedule closes a round."""
 
     def woken(self, tag: str) -> None:
-        """A round is over; who still trains goes on with it in the next one."""
-        to = self.context.now // self._every  # timers of a node that was away come late
+        """Close the round at its scheduled time; a node that still trains continues in the next round."""
+        to = self.context.now // self._every  # timers of a node that was away fire late
         if to < self.rounds:
             self.context.wake_at((to + 1) * self._every, "round")
         self._heard_of = max(self._heard_of, to)
@@ -226,12 +226,12 @@ class ScheduledNode(ClosingNode):
             self._pass_over(to)
 
     def closed(self) -> None:
-        """The next round is that of the schedule."""
+        """Open the round that the schedule is in."""
         self._joining = True
         self.go_on()
 
     def _pass_over(self, to: int) -> None:
-        """It still trains: the rounds go by without it."""
+        """Skip rounds up to `to`, because the node still trains."""
         late = list(self._inbox.values())
         self._inbox, passed, self.round = {}, min(to, self.rounds) - self.round, min(to, self.rounds)
         for message in late:

@@ -1,14 +1,14 @@
-"""When a round closes: one small value for each rule, the same under `[clock]` and in `[network]`, and what it decides.
+"""When a round closes: one small value for each rule, with the same meaning in `[clock]` and in `[network]`.
 
-  barrier    every expected message was heard
-  global     the same, and the next round opens for all nodes at the same moment (simulations only)
-  quorum     a share `q` of the expected messages was heard
-  deadline   every expected message was heard, or `seconds` have passed since the node's own training
-  adaptive   the same, with a time that follows what rounds take and is never more than `deadline`
-  schedule   at fixed times, every `seconds` (simulations only)
+  barrier    all expected messages have arrived
+  global     as barrier, and the next round opens for all nodes at the same moment (simulation only)
+  quorum     a share `q` of the expected messages has arrived
+  deadline   all expected messages have arrived, or `seconds` have passed since the node's own training
+  adaptive   as deadline, with a time limit that follows how long rounds take, at most `deadline`
+  schedule   at fixed times, every `seconds` (simulation only)
 
-Whoever drives rounds asks `left`: how much longer a node waits. Expected is whoever sends to the node in the round's graph and may still
-be heard: of peers that are away nothing is expected.
+A driver calls `left` to learn how much longer a node waits. A message is expected from each in-neighbour of the round's graph that may still send;
+peers that are away are not expected.
 
 To add a rule: a class with its settings, `enough` and `limit`, listed in CLOSES.
 """
@@ -19,30 +19,29 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-import msgspec
-
 from epidemic.core.config import build_kind
 from epidemic.core.errors import BadInput, require_choice, require_real
+from epidemic.core.settings import Settings
 
 NEVER = 2**62
-"""A time that does not come, in microseconds."""
+"""A time that is never reached, in microseconds."""
 MOST_SECONDS = 1e8
 """The longest time in settings: about three years."""
 WITHOUT_LIMIT = 30.0
-"""Seconds that stand for the longest wait where a rule has none: for the end of a run, and for peers that are silent."""
+"""Seconds used as the longest wait where a rule has none: at the end of a run and for silent peers."""
 
 
-class Close(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
-    """Base of the rules by which a node closes a round."""
+class Close(Settings, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """Base of the rules that close a round."""
 
     waits_for_all: ClassVar[bool] = False
-    """Whether every message of the round is waited for, however long it takes."""
+    """Whether the rule waits for every expected message, however long it takes."""
     deployed: ClassVar[str] = ""
-    """Why deployed nodes cannot do it, and what to use instead; empty: they can."""
+    """Why deployed nodes cannot use the rule, and what to use instead; empty if they can."""
 
     @property
     def kind(self) -> str:
-        """The name of the rule."""
+        """The name of the rule in experiment files."""
         return str(self.__struct_config__.tag)
 
     @property
@@ -51,32 +50,32 @@ class Close(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_
         return False
 
     def weight_at(self, age: int) -> float:
-        """How much a message counts that was meant for a round `age` rounds ago; a fresh one counts 1."""
+        """The weight in an average of a message that was sent for a round `age` rounds ago; a fresh one has weight 1."""
         return 1.0
 
     def enough(self, heard: int, expected: int) -> bool:
-        """Whether so many of the expected messages close the round although others may still come."""
+        """Whether `heard` of `expected` messages close the round although others may still come."""
         return False
 
     def limit(self, usual: int) -> int:
-        """The longest wait after a node's own training, in microseconds, where the usual one is `usual`."""
+        """The longest wait after a node's own training, in microseconds; `usual` is the time that rounds usually take."""
         return NEVER
 
     @property
     def longest(self) -> int:
-        """The longest wait in microseconds that the settings allow; 30 s where they have no limit."""
+        """The longest wait that the settings allow, in microseconds; 30 s for rules without a limit."""
         limit = self.limit(NEVER)
         return round(WITHOUT_LIMIT * 1e6) if limit >= NEVER else limit
 
     def left(self, *, heard: int, expected: int, missing: bool, waited: int, usual: int) -> int:
-        """How much longer to wait for messages, in microseconds; zero or less: the round is over.
+        """How much longer to wait for messages, in microseconds; zero or less closes the round.
 
         Args:
-            heard: How many messages of this round are here.
-            expected: How many the round's graph promises.
-            missing: Whether any of them may still come.
-            waited: Microseconds since the node had trained.
-            usual: Microseconds that rounds usually take to be heard.
+            heard: Messages of this round that have arrived.
+            expected: Messages that the round's graph gives this node.
+            missing: Whether any of them may still arrive.
+            waited: Microseconds since the node finished its training.
+            usual: Microseconds that rounds usually take.
         """
         if not missing or self.enough(heard, expected):
             return 0
@@ -85,30 +84,29 @@ class Close(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_
 
 
 class CloseBarrier(Close, frozen=True, tag="barrier"):
-    """When the node has trained and has all messages that the round's graph promises it."""
+    """The node has trained and has received all messages of the round's graph."""
 
     waits_for_all: ClassVar[bool] = True
 
 
 class CloseGlobal(Close, frozen=True, tag="global"):
-    """When every node has trained and every message has arrived; the next round begins for all at once."""
+    """All nodes have trained and all messages have arrived; the next round opens for all nodes at once."""
 
     waits_for_all: ClassVar[bool] = True
-    deployed: ClassVar[str] = (
-        'needs somebody who sees when all nodes are done; deployed nodes use "barrier", which gives the same models'
-    )
+    deployed: ClassVar[str] = 'needs a view of all nodes; deployed nodes use "barrier", which gives the same models'
 
 
 class LateMessages(Close, frozen=True, kw_only=True):
-    """Base of those under which messages can be late."""
+    """Base of the rules under which messages can be late."""
 
     late: Literal["drop", "carry"] = "drop"
-    """What becomes of a late message: nothing, or it counts in the next round."""
+    """What happens to a late message: it is dropped, or counted in the next round."""
     weight: Literal["fresh", "age"] = "fresh"
-    """How much a carried message counts: as a fresh one, or 1 / (1 + its age in rounds)."""
+    """The weight of a carried message: that of a fresh one, or 1 / (1 + its age in rounds)."""
     catch_up: bool = False
-    """Whether a simulated node that hears of a round further on than its next one goes there at once, with the model that it has. Deployed
-    nodes leave rounds out by a rule of their own: when enough others are ahead."""
+    """Whether a simulated node that hears of a round beyond its next one skips there at once with its current model. Deployed nodes skip rounds by
+    another rule: when enough peers are ahead.
+    """
 
     def __post_init__(self) -> None:
         require_choice("close.late", self.late, ["drop", "carry"])
@@ -122,16 +120,16 @@ class LateMessages(Close, frozen=True, kw_only=True):
         return self.late == "carry"
 
     def weight_at(self, age: int) -> float:
-        """How much a message counts that was meant for a round `age` rounds ago."""
+        """The weight in an average of a message that was sent for a round `age` rounds ago."""
         return 1.0 / (1 + age) if self.weight == "age" else 1.0
 
 
 class CloseQuorum(LateMessages, frozen=True, tag="quorum"):
-    """When the node has trained and a share `q` of the expected messages has arrived, or `deadline` seconds after training."""
+    """The node has trained and a share `q` of the expected messages has arrived, or `deadline` seconds have passed since then."""
 
     q: float
     deadline: float = 0.0
-    """0: none, it waits for ever; deployed nodes need one."""
+    """The longest wait in seconds; 0 for no limit. Deployed nodes need one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,10 +138,10 @@ class CloseQuorum(LateMessages, frozen=True, tag="quorum"):
 
     def needed(self, expected: int) -> int:
         """How many of the expected messages are enough: q * expected, rounded up."""
-        return math.ceil(self.q * expected - 1e-9)  # 0.28 * 25 comes out a little more than 7
+        return math.ceil(self.q * expected - 1e-9)  # for example, 0.28 * 25 gives slightly more than 7
 
     def enough(self, heard: int, expected: int) -> bool:
-        """Whether so many of the expected messages close the round."""
+        """Whether `heard` of the `expected` messages reach the quorum."""
         return heard >= self.needed(expected)
 
     def limit(self, usual: int) -> int:
@@ -152,7 +150,7 @@ class CloseQuorum(LateMessages, frozen=True, tag="quorum"):
 
 
 class CloseDeadline(LateMessages, frozen=True, tag="deadline"):
-    """When all expected messages are there, or `seconds` after the node's own training."""
+    """All expected messages have arrived, or `seconds` have passed since the node's own training."""
 
     seconds: float
 
@@ -166,7 +164,7 @@ class CloseDeadline(LateMessages, frozen=True, tag="deadline"):
 
 
 class CloseAdaptive(LateMessages, frozen=True, tag="adaptive"):
-    """When all expected messages are there, or after a time that adapts to what rounds take, by medians: at most `deadline` seconds."""
+    """All expected messages have arrived, or an adaptive time limit has passed: it follows medians of recent rounds, at most `deadline` seconds."""
 
     deadline: float = 30.0
 
@@ -180,7 +178,7 @@ class CloseAdaptive(LateMessages, frozen=True, tag="adaptive"):
 
 
 class CloseSchedule(LateMessages, frozen=True, tag="schedule"):
-    """At fixed times, every `seconds`, the same for all; who has not trained by then sends nothing in that round."""
+    """At fixed times, every `seconds`, the same for all nodes; a node that still trains then sends nothing in that round."""
 
     seconds: float
     deployed: ClassVar[str] = (
@@ -211,16 +209,19 @@ RENAMED = {
     "quorum": '{kind = "quorum", q = 0.75, deadline = 30.0}',
     "barrier": '{kind = "barrier"}',
 }
-"""What network.close was once, and what it is now."""
+"""Old values of network.close, with the new spelling of each."""
 
 
 def close_from(table: object, where: str, default: str) -> Any:
-    """The closing rule that a table describes.
+    """Read the closing rule of a table.
 
     Args:
-        table: Its settings; without a kind it is of kind `default`.
-        where: Its dotted place in the file, for messages.
-        default: The kind that is meant where none is said.
+        table: Its settings; `kind` may be left out.
+        where: Its dotted path in the file, for messages.
+        default: The kind if the table has none.
+
+    Returns:
+        The rule as a frozen value.
     """
     check_spelling(table, where)
     if isinstance(table, Mapping):
@@ -233,7 +234,7 @@ def close_from(table: object, where: str, default: str) -> Any:
 
 
 def check_spelling(close: object, where: str) -> None:
-    """Refuse what a closing rule was called once, with what it is called now."""
+    """Refuse an old spelling of a closing rule, naming the new one."""
     if isinstance(close, str):
         now = RENAMED.get(close, '{kind = "adaptive"}')
         raise BadInput(f"{where} = {close!r} must be a table with a kind; use {where} = {now}")

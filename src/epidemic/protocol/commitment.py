@@ -1,14 +1,14 @@
-"""The committed coin: a node's targets are its secret until it sends, and every receiver can check them then.
+"""The committed coin: a node's targets are secret until it sends, and every receiver can then check them.
 
-A node has a hash chain with one link for each round and tells the others the end of it, its commitment, before it begins:
+A node has a hash chain with one link for each round and announces the end of the chain, its commitment, before it begins:
 
     link[rounds] = a secret        link[t] = H(t + 1, link[t + 1])        commitment = link[-1] = H(0, link[0])
 
-H is BLAKE3, keyed with the run and the node id. Its message of round t reveals link[t], from which its targets of that round are drawn. Nobody
-can compute a link from earlier ones, so nobody knows its later targets. A receiver hashes from the link that it is shown to one that it
-knows, and so finds out whether it is the one that the node committed to, and then whether it is among the targets itself.
+H is BLAKE3, keyed with the run and the node id. The message of round t reveals link[t], from which the targets of that round are drawn. Nobody can
+compute a link from earlier ones, so nobody can predict later targets. A receiver hashes from the revealed link to one that it knows. This shows whether
+the sender committed to the link, and whether the receiver itself is among the targets.
 
-How many hashes one sender can cost is bounded: `rounds` in all, besides FEW for each message.
+The number of hashes that one sender can cost is bounded: `rounds` in all, plus FEW for each message.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from blake3 import blake3
 
 LINK_BYTES = 32
 MOST_ROUNDS = 10_000_000
-"""The longest chain: it takes about 12 s to make, and 100 kB to keep."""
+"""The longest chain: computing it takes about 12 s, storing it 100 kB."""
 FEW = 256
-"""So many hashes are always worth it to check a message: about 0.3 ms."""
+"""Hashes always spent to check a message: about 0.3 ms."""
 _ID_BYTES = 4
 
 Targets = Callable[[int, int, bytes], Container[int]]
-"""Whom a node sends to in a round: a function of its node id, the round and the link that it reveals."""
+"""The targets of a node in a round, from its node id, the round and the link that it reveals."""
 
 
 def chain_key(run: bytes, node: int) -> bytes:
-    """The key of H for one node of one run, so that no link of one chain is of use in another."""
+    """The key of H for one node of one run; links of one chain are useless in any other."""
     return blake3(b"epidemic coin chain\0" + run + node.to_bytes(8, "little")).digest()
 
 
 def walk(key: bytes, link: bytes, round: int, to: int) -> bytes:
-    """The link of round `to`, which is not after `round`, from that of `round`."""
+    """The link of round `to`, which is at most `round`, from the link of `round`."""
     for t in range(round, to, -1):
         link = blake3(t.to_bytes(8, "little") + link, key=key).digest()
     return link
 
 
 def draw_key(link: bytes, seed: int, round: int) -> int:
-    """The key of the stream that the targets of a round are drawn from: 128 bits of (link, public seed, round)."""
+    """The key of the stream that draws the targets of a round: 128 bits of (link, public seed, round)."""
     about = b"epidemic coin draw\0" + seed.to_bytes(8, "little") + round.to_bytes(8, "little")
     return int.from_bytes(blake3(about, key=link).digest(16), "little")
 
 
 class Chain:
-    """One node's own chain. About sqrt(rounds) links are kept, and as many hashes give any other."""
+    """A node's own hash chain. Stores about sqrt(rounds) links; computing any other takes as many hashes."""
 
     def __init__(self, secret: bytes, run: bytes, node: int, rounds: int) -> None:
-        """`secret`: 32 bytes that nobody else knows. Every run has a chain of its own, and the same one after a restart."""
+        """Compute the chain from `secret`, 32 bytes known to this node only. A run always has the same chain, also after a restart."""
         self._key = chain_key(run, node)
         self._rounds, self._step = rounds, isqrt(rounds) + 1
         link = blake3(b"epidemic coin seed\0" + run + node.to_bytes(8, "little"), key=secret).digest()
@@ -64,26 +64,26 @@ class Chain:
         self.commitment = walk(self._key, link, last, -1)
 
     def link(self, round: int) -> bytes:
-        """What the message of a round reveals."""
+        """The link that the message of this round reveals."""
         mark = min(self._rounds, (round // self._step + 1) * self._step)
         return walk(self._key, self._marks[mark], mark, round)
 
 
 @dataclass(slots=True)
 class _Revealed:
-    """What is known of one node's chain."""
+    """What this node knows of a peer's chain."""
 
     commitment: bytes
-    round: int  # the last round whose link was seen; -1: none ...
+    round: int  # the last round whose link was revealed, -1 for none ...
     link: bytes  # ... and that link, or the commitment
-    spent: int = 0  # hashes of the checks that took more than FEW
+    spent: int = 0  # hashes spent on checks that took more than FEW
 
 
 class Commitments:
-    """One node's coin: its own chain, and what it knows of those of the others."""
+    """A node's own chain, and what it knows of the chains of its peers."""
 
     def __init__(self, chain: Chain, run: bytes, node: int, rounds: int, targets: Targets, saved: bytes = b"") -> None:
-        """`saved`: what was known before a restart; that of another run is of no use."""
+        """Start with the known chains of a restart in `saved`; those of another run are ignored."""
         self.commitment = chain.commitment
         self._run, self._node, self._rounds, self._targets = run, node, rounds, targets
         self._known: dict[int, _Revealed] = {}
@@ -94,25 +94,25 @@ class Commitments:
 
     @property
     def saved(self) -> bytes:
-        """What is kept over a restart: who has committed to what."""
+        """The peers' commitments, as bytes to keep over a restart."""
         known = (node.to_bytes(_ID_BYTES, "little") + one.commitment for node, one in sorted(self._known.items()))
         return self._run + b"".join(known)
 
     def commit(self, node: int, commitment: bytes) -> bool:
-        """A node commits itself. The first commitment stays: False for another one, or for none."""
+        """Record a node's commitment; False if it is missing or differs from its first one."""
         if len(commitment) != LINK_BYTES:
             return False
         return self._known.setdefault(node, _Revealed(commitment, -1, commitment)).commitment == commitment
 
     def problem(self, sender: int, round: int, link: bytes) -> str | None:
-        """Why a message with this link does not count; None: it comes from who has drawn this node for that round."""
+        """Why a message with this link does not count; None if its sender has drawn this node in that round."""
         known = self._known.get(sender)
         if known is None or len(link) != LINK_BYTES or not 0 <= round < self._rounds:
             return "wrong-coin"
         hashes = abs(round - known.round)
         if (
             hashes > FEW
-        ):  # an honest sender goes forward only, so that all its long checks together take no more than `rounds`
+        ):  # an honest sender only moves forward, so all its long checks together take at most `rounds` hashes
             known.spent += hashes
             if known.spent > self._rounds:
                 return "wrong-coin"

@@ -1,4 +1,4 @@
-"""Body: what the state machine of a deployed node knows of itself, and can have done. It is the `Me` of `node`."""
+"""The context of a deployed node's state machine: what it can know and ask for (`node.NodeContext`)."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
 
 
 class NodeChances(Protocol):
-    """What is random, by purpose and count."""
+    """The random choices of a node, keyed by purpose and count."""
 
     static: bool
 
     def peers(self, count: int) -> Sequence[int]:
-        """Whom the topology lets this node choose the count-th time, in random order."""
+        """The peers that the topology offers this node for its count-th choice, in random order."""
         ...
 
     def chance(self, purpose: str, count: int) -> float:
-        """A number in [0, 1)."""
+        """A number in [0, 1), keyed by purpose and count."""
         ...
 
 
 class ModelMaker(Protocol):
-    """Makes models of others."""
+    """Makes lazy models from others."""
 
     def mix(self, terms: Sequence[Term]) -> Row:
         """The weighted sum of these models, added in this order."""
         ...
 
     def aggregate(self, own: Row, messages: Sequence[Message], weights: Sequence[float], now: int) -> Row:
-        """What the experiment's [aggregation] makes of a model and of these messages."""
+        """The aggregate of a model and these messages by the experiment's [aggregation]."""
         ...
 
     def patch(self, base: Row, parts: Mapping[int, Sequence[Term]]) -> Row:
@@ -43,7 +43,7 @@ class ModelMaker(Protocol):
 
 
 class DeployedContext:
-    """One node, to its machine."""
+    """The context of one deployed node: passes on what its state machine asks for."""
 
     def __init__(self, free: Asynchronous, chances: NodeChances, rows: ModelMaker, model: Row) -> None:
         self._free = free
@@ -52,11 +52,11 @@ class DeployedContext:
         self.id, self.nodes = free.rules.node_id, free.rules.nodes
         self.static = chances.static
         self.model = model
-        self.choices: dict[str, int] = {}  # by purpose: how many were made, those before a restart included
+        self.choices: dict[str, int] = {}  # choices made so far by purpose, including those before a restart
         self._skipped: dict[str, int] = {}
 
     def skip(self, choices: Mapping[str, int]) -> None:
-        """So many choices were made before a restart: they are not made again."""
+        """Continue the counts of choices from before a restart, so that none is repeated."""
         self._skipped, self.choices = dict(choices), dict(choices)
 
     def _counted(self, purpose: str, count: int) -> int:
@@ -70,7 +70,7 @@ class DeployedContext:
         return self._free.elapsed
 
     def peers(self, count: int) -> Sequence[int]:
-        """Whom the topology lets it choose, without those who are not there."""
+        """The peers that the topology offers for this choice, without those that are away or finished."""
         membership, now = self._free.membership, self._free.now
         there = membership.alive(now) - membership.finished
         return [node_id for node_id in self._chances.peers(self._counted("peers", count)) if node_id in there]
@@ -80,7 +80,7 @@ class DeployedContext:
         return self._chances.chance(purpose, self._counted(purpose, count))
 
     def train(self, row: Row | None = None) -> None:
-        """Begin the local steps."""
+        """Start the local steps from this model, or from the node's own."""
         self._free.train(self.model if row is None else row)
 
     def send(
@@ -92,19 +92,19 @@ class DeployedContext:
         note: tuple[int, ...] = (),
         part: int | None = None,
     ) -> None:
-        """Send to each of these."""
+        """Send a message to each of these peers."""
         self._free.post(tuple(to), row, tag, note, part)
 
     def withdraw(self) -> None:
-        """Take back messages that have not begun to leave."""
+        """Discard messages that have not begun to leave."""
         self._free.act(Withdraw())
 
     def wake_at(self, time: int, tag: str = "") -> None:
-        """Have `woken(tag)` at this time."""
+        """Call `woken(tag)` at this time of the run."""
         self._free.alarm(tag, time)
 
     def cancel(self, tag: str) -> None:
-        """Do not wake it with this tag."""
+        """Cancel the wake-up with this tag."""
         self._free.alarm(tag, None)
 
     def mix(self, terms: Sequence[Term]) -> Row:
@@ -112,7 +112,7 @@ class DeployedContext:
         return self._rows.mix(terms)
 
     def aggregate(self, own: Row, messages: Sequence[Message], weights: Sequence[float] = ()) -> Row:
-        """What the experiment's [aggregation] makes of a model and of these messages."""
+        """The aggregate of a model and these messages by the experiment's [aggregation]."""
         return self._rows.aggregate(own, messages, weights, self.now)
 
     def patch(self, base: Row, parts: Mapping[int, Sequence[Term]]) -> Row:
@@ -124,5 +124,5 @@ class DeployedContext:
         self._free.tally["used"] += sum(1 for _ in messages)
 
     def dropped(self, messages: Iterable[Message]) -> None:
-        """Count messages that were of no use."""
+        """Count messages that were received but not used."""
         self._free.tally["wasted"] += sum(1 for _ in messages)

@@ -1,6 +1,6 @@
-"""What happens to a node, and what it wants done.
+"""Events that happen to a node, and actions that it asks for.
 
-Messages, replies and questions' askers are opaque here: whoever drives the protocol knows what they are.
+Messages and replies are opaque here; only the driver of the protocol looks inside.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from dataclasses import dataclass
 from typing import Any
 
 SECOND = 1_000_000
-"""Microseconds."""
+"""One second in microseconds."""
 
 # -- events -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The node has its place in the network."""
+    """The node is connected to the network."""
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The connections were opened anew, and this node is shown by another token."""
+    """The connections were reopened; peers now see this node under another token."""
 
     token: str
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The network shows, or no longer shows, that somebody is at a place; the token is another one for each start."""
+    """A node appeared in or disappeared from the network; its token is a new one at each start."""
 
     node_id: int
     token: str
@@ -37,36 +37,36 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Introduced:
-    """A node introduced itself, and its signature is in order."""
+    """A peer's handshake arrived, and its signature is valid."""
 
     node_id: int
-    carrier: int  # the place whose connection carries its messages; its own, unless one process has several nodes
+    carrier: int  # the node whose connection carries its messages: itself, unless one process hosts several nodes
     token: str
-    round: int  # the round that it says to be in; -1: not begun
-    start: int  # the round that it takes part from
-    differs: tuple[str, ...] = ()  # what keeps it apart from this node
-    finished: bool = False  # whether it has come to its end
-    gone: bool = False  # whether it has given up, although its process may still be there
+    round: int  # the round that it reports; -1: not begun
+    start: int  # the first round that it takes part in
+    differs: tuple[str, ...] = ()  # settings in which it differs from this node
+    finished: bool = False  # whether it has completed its run
+    gone: bool = False  # whether it has failed, although its process may still run
     commitment: bytes = b""  # with a committed coin, the end of its hash chain
 
 
 @dataclass(frozen=True, slots=True)
 class Ungreeted:
-    """Somebody who was greeted did not answer in an intelligible way."""
+    """A peer that was greeted gave no valid answer."""
 
     node_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """The certificates of these places count no more."""
+    """The certificates of these nodes are revoked."""
 
     node_ids: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A message came whose signature, form and numbers are in order, over the connection of its sender."""
+    """A valid message arrived over the connection of its sender: signature, format and numbers were checked."""
 
     sender: int
     round: int
@@ -76,26 +76,26 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The training of a round is done."""
+    """The training of a round is finished."""
 
     round: int
 
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """What was heard in a round is mixed, and everything that was due is written down."""
+    """The messages of a round are aggregated, and all due records are written."""
 
     round: int
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """The model that was given is taken."""
+    """The model received from a peer is now this node's model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Somebody asks: "again" (its message of a round), "model" (the current model) or "offer" (whether a message is welcome)."""
+    """A peer asks: "again" (its message of a round), "model" (the current model) or "offer" (whether a message is welcome)."""
 
     topic: str
     by: int
@@ -105,7 +105,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What came back to a question: ACCEPTED, BUSY, NOTHING, NOT_YET, a given model, or None for nothing intelligible in time."""
+    """The answer to a question: ACCEPTED, BUSY, NOTHING, NOT_YET, a model, or None if no valid answer came in time."""
 
     topic: str
     by: int
@@ -115,14 +115,14 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """The time has come that was asked for."""
+    """A timer has expired."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """Without rounds: a message came that is in order, over the connection of its sender; its numbers grow."""
+    """Asynchronous: a valid message arrived over the connection of its sender; a sender's numbers increase."""
 
     sender: int
     number: int
@@ -132,7 +132,7 @@ class Came:
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """Without rounds: a training is done, and this came out."""
+    """Asynchronous: a training is finished, with this result."""
 
     count: int
     row: Any
@@ -140,28 +140,28 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """Without rounds: the model made no sense, and this one is used instead."""
+    """Asynchronous: the model was not finite and is replaced by this one."""
 
     row: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """Without rounds: the model was evaluated and written down as it was asked for."""
+    """Asynchronous: the requested evaluation or save is finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Approached:
-    """With views: somebody begins an exchange of entries, each signed by its own place."""
+    """With partial views: a peer starts an exchange of entries, each signed by the node that it is about."""
 
     by: int
-    entries: tuple[tuple[int, int], ...]  # places and ages
+    entries: tuple[tuple[int, int], ...]  # (node id, age)
     reply: Any
 
 
 @dataclass(frozen=True, slots=True)
 class EntriesCame:
-    """With views: the answer to an exchange that this node began; None: nothing intelligible in time, or it is `refused`."""
+    """With partial views: the answer to an exchange that this node started; None: no valid answer in time, or it was `refused`."""
 
     by: int
     entries: tuple[tuple[int, int], ...] | None
@@ -170,7 +170,7 @@ class EntriesCame:
 
 @dataclass(frozen=True, slots=True)
 class Concluded:
-    """The final test is done and written down."""
+    """The final evaluation is finished and written."""
 
 
 ACCEPTED, BUSY, NOTHING, NOT_YET = "accepted", "busy", "nothing", "not yet"
@@ -180,21 +180,21 @@ ACCEPTED, BUSY, NOTHING, NOT_YET = "accepted", "busy", "nothing", "not yet"
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Tell people."""
+    """Print a line to the log."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Greet:
-    """Introduce this node to whoever is at a place; None: to everybody."""
+    """Send a handshake to this node; None: to all."""
 
     node_id: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Let a Timer of this name come at this time, instead of any that was asked for before."""
+    """Set the timer of this name to this time, replacing its earlier one."""
 
     name: str
     at: int
@@ -202,7 +202,7 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Train for a round; the message will go to so many others."""
+    """Train for a round; the message will go to `targets` nodes."""
 
     round: int
     targets: int
@@ -210,7 +210,7 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send the message of a round to these places."""
+    """Send the message of a round to these nodes."""
 
     round: int
     to: tuple[int, ...]
@@ -218,16 +218,16 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Close a round: mix these messages, by ascending sender."""
+    """Close a round and aggregate these messages, in ascending order of senders."""
 
     round: int
     messages: tuple[tuple[int, Any], ...]
-    ages: tuple[int, ...] = ()  # how many rounds old each of them is; empty: none is of an earlier round
+    ages: tuple[int, ...] = ()  # how many rounds old each is; empty: all are of this round
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask somebody; exactly one Answered must follow."""
+    """Send a question to a peer; exactly one Answered must follow."""
 
     topic: str
     to: int
@@ -237,7 +237,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer a question with a word."""
+    """Answer a question with one of the fixed words, such as BUSY."""
 
     reply: Any
     word: str
@@ -254,7 +254,7 @@ class AnswerMessage:
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """Answer a question with the current model, when nothing changes it."""
+    """Answer a question with the current model, at a moment when nothing changes it."""
 
     reply: Any
     to: int
@@ -262,21 +262,21 @@ class Give:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Take the model that somebody gave."""
+    """Replace the model by the one that a peer sent."""
 
     message: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Messages of rounds before this one need not be kept."""
+    """Discard kept messages of rounds before this one."""
 
     before: int
 
 
 @dataclass(frozen=True, slots=True)
 class Learn:
-    """Without rounds: train this model; the count-th training of this node. Exactly one Learnt must follow."""
+    """Asynchronous: train this model, as the node's count-th training. Exactly one Learnt must follow."""
 
     count: int
     row: Any
@@ -284,11 +284,11 @@ class Learn:
 
 @dataclass(frozen=True, slots=True)
 class SendMessage:
-    """Without rounds: send this to these places."""
+    """Asynchronous: send a message to these nodes."""
 
     number: int
     to: tuple[int, ...]
-    row: Any  # None: words only
+    row: Any  # None: a message without a model
     tag: str
     note: tuple[int, ...]
     part: int | None
@@ -296,19 +296,19 @@ class SendMessage:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Without rounds: take back messages that have not begun to leave."""
+    """Asynchronous: discard messages that have not begun to leave."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeModel:
-    """Without rounds: this model is made of messages that came; work it out, so that they need not be held."""
+    """Asynchronous: compute this model now, so that the messages it is made of need not be held."""
 
     row: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Without rounds: evaluate this model where `evaluate`, and keep it with what the node remembers. Exactly one Looked must follow."""
+    """Asynchronous: save this model with the node's memory, and evaluate it if `evaluate`. Exactly one Looked must follow."""
 
     row: Any
     memory: Any
@@ -317,26 +317,26 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """With views: connect to a place whose entry this node has, and stay connected."""
+    """With partial views: connect to a node in this node's view, and stay connected."""
 
     node_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """With views: a connection of this node's own to a place is not needed any more."""
+    """With partial views: close the connection to a node."""
 
     node_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """With views: connect to those whom the node was told of at first."""
+    """With partial views: connect to the initial peers, those of node.toml."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeViews:
-    """With views: begin an exchange of entries with somebody. Exactly one EntriesCame must follow."""
+    """With partial views: start an exchange of entries with a peer. Exactly one EntriesCame must follow."""
 
     to: int
     entries: tuple[tuple[int, int], ...]
@@ -345,7 +345,7 @@ class ExchangeViews:
 
 @dataclass(frozen=True, slots=True)
 class AnswerEntries:
-    """With views: answer an exchange that somebody began; None: refuse it."""
+    """With partial views: answer an exchange that a peer started; None: refuse it."""
 
     reply: Any
     to: int
@@ -354,17 +354,17 @@ class AnswerEntries:
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """All rounds are done: show it, test the model, write everything down."""
+    """All rounds are completed: evaluate the final model and write all results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Nobody needs this node any more."""
+    """Leave the network: no peer needs this node any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """This node cannot go on; what it has is saved."""
+    """Stop this node with an error; its state is saved."""
 
     reason: str
     bad_input: bool = False

@@ -1,4 +1,4 @@
-"""People: the node meets the others, and tells who comes and goes."""
+"""Introductions: the node exchanges handshakes with its peers and logs who joins and leaves."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ if TYPE_CHECKING:
 
 
 class Introductions:
-    """Whom one node greets, what it makes of their hellos, and what is told of them."""
+    """The greetings, handshakes and log lines about peers of one node."""
 
     def __init__(self, node: Member) -> None:
         self._node = node
         self._greeting = Greeting()
-        self._told: frozenset[int] = frozenset()  # who is there, as far as people were told ...
-        self._tell_from = 0  # ... and from when on they may be told again
+        self._told: frozenset[int] = frozenset()  # live peers as last logged ...
+        self._tell_from = 0  # ... and the earliest time to log them again
 
     def changed(self) -> None:
-        """Somebody came, went, or is known better now."""
+        """Update after a peer joined, left or became known."""
         self._greeting.look_for(self._node.membership.strangers())
         self.greet()
         self._node.settle()
 
     def greet(self) -> None:
-        """Greet those strangers whose time has come."""
+        """Greet the unknown peers that are due."""
         for node_id in self._greeting.due(self._node.now):
             self._node.act(Greet(node_id))
         if (at := self._greeting.next_time()) is not None:
             self._node.wake("greet", at)
 
     def ungreeted(self, node_id: int) -> None:
-        """Somebody did not answer in an intelligible way."""
+        """Note that a peer gave no valid answer to a greeting."""
         self._greeting.failed(node_id, self._node.now)
         self.greet()
 
     def introduced(self, handshake: Introduced) -> None:
-        """Somebody says who it is and where it stands."""
+        """Handle a peer's handshake: check it, and record its round and its settings."""
         node, node_id = self._node, handshake.node_id
         if node_id == node.rules.node_id:
             if handshake.token != node.token:
-                node.say_once("twin", "another process says that it is this node")
+                node.say_once("twin", "another process uses this node's id")
             return
         if not handshake.differs and not node.commits(handshake):
             node.count.refused["other-commitment"] += 1
             self._greeting.failed(node_id, node.now)
             node.say_once(
                 f"commitment {node_id}",
-                f"refused node {node_id}: it commits to another hash chain than at first; does it have its coin.secret?",
+                f"refused node {node_id}: its hash chain differs from the first one; does it have its coin.secret?",
             )
             return
         if not node.membership.introduced(handshake, node.round, node.now):
             node.count.refused["implausible-handshake"] += 1
-            node.say_once(f"implausible {node_id}", f"refused what node {node_id} says of itself")
+            node.say_once(f"implausible {node_id}", f"refused the handshake of node {node_id}: implausible")
             return
         if handshake.differs:
             what = "; ".join(handshake.differs[:4])
@@ -63,7 +63,7 @@ class Introductions:
         if node_id == handshake.carrier:
             if (
                 node_id in node.membership.strangers()
-            ):  # it shows another start, too: perhaps one whose end was not noticed yet
+            ):  # its network token is another one: perhaps an earlier start that has not been seen to end
                 self._greeting.failed(node_id, node.now)
             else:
                 self._greeting.known(node_id, node.now)
@@ -72,15 +72,15 @@ class Introductions:
         self.changed()
 
     def found(self, alive: frozenset[int]) -> None:
-        """The search is over: these are there."""
+        """Log the live peers found at the end of the search."""
         if self._node.rules.partial:
-            self._node.say(f"{len(alive)} others of {self._node.rules.nodes - 1} are there that this node knows")
+            self._node.say(f"{len(alive)} of {self._node.rules.nodes - 1} peers are known and alive")
         else:
             self._node.say(f"{1 + len(alive)} of {self._node.rules.nodes} nodes are there")
         self._told = alive
 
     def tell(self) -> None:
-        """Tell who came and went, at most once a second: who flickers fills no log. Acquaintances come and go all the time."""
+        """Log which peers joined and left, at most once a second. Partial views change all the time and are not logged."""
         node = self._node
         if node.rules.partial or node.now < self._tell_from or node.phase in ("starting", "looking"):
             return

@@ -1,10 +1,10 @@
-"""Whereabouts: a node that cannot tell where the others are asks some of them, drawn at random.
+"""A node that does not know how far its peers are asks some of them, drawn at random.
 
-It asks in two cases. Somebody says to be far ahead, and the last word of other witnesses is too old to tell. Or nobody knows whom to
-expect, and a round brought next to nothing: either nobody drew this node, or this node is ahead of the others and must wait.
+It asks in two cases. First, a peer claims to be far ahead, and the last reports of other witnesses are too old to confirm it. Second, the node does not
+know whom to expect, and a round brought almost no messages: either nobody drew this node, or it is ahead of the others and must wait.
 
-To ask is to greet: the answer is a signed hello with the round that its sender is in. Few are asked, at random, and never faster than the
-pauses below.
+The question is a greeting; the answer is a signed handshake with the round of its sender. Few peers are asked, at random, and not more often than the
+pauses below allow.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from epidemic.protocol.rounds import Rounds
 
 SOME = 5
-"""How many are asked whether this node is ahead."""
+"""How many peers are asked whether this node is ahead."""
 PAUSE = SECOND
 """The shortest time between two questions of one kind."""
 LONGEST = 60 * SECOND
-"""The longest time between two questions that changed nothing."""
+"""The longest time between questions for the front that brought no news."""
 
 
 class Locate:
-    """What one node asks about the rounds of the others."""
+    """What one node asks about the rounds of its peers."""
 
     def __init__(self, node: Rounds) -> None:
         self._node = node
-        self._asked: list[int] = []  # carriers that were asked whether this node is ahead ...
+        self._asked: list[int] = []  # carriers asked whether this node is ahead ...
         self._asked_at = -PAUSE  # ... at this time
-        self._company_round = -1  # in which others were found to be, too ...
-        self._company_since = 0  # ... at this time
-        self._front_asked: list[int] = []  # carriers that were asked where they are ...
+        self._company_round = -1  # round in which other nodes were found, too ...
+        self._company_since = 0  # ... and since when
+        self._front_asked: list[int] = []  # carriers asked how far they are ...
         self._front_asked_at = 0  # ... at this time
-        self._front_from = 0  # when the front may be asked for again
+        self._front_from = 0  # earliest time to ask again
         self._front_pause = PAUSE
 
     def ask_for_front(self) -> bool:
-        """Ask where the others are, less and less often as long as nothing comes of it; False: not now."""
+        """Ask how far the peers are, less and less often while nothing changes; False: too early."""
         now = self._node.now
         if now < self._front_from:
             return False
@@ -50,16 +50,16 @@ class Locate:
 
     @property
     def front_is_known(self) -> bool:
-        """Whether all who were asked for the front have answered."""
+        """Whether all peers asked for the front have answered."""
         membership = self._node.membership
         return all(membership.answered(carrier, self._front_asked_at) is not None for carrier in self._front_asked)
 
     def found_front(self) -> None:
-        """This node was left behind: asking is worth while."""
+        """Reset the pause between questions: this node was behind."""
         self._front_pause = PAUSE
 
     def in_company_since(self, round: int) -> int | None:
-        """Since when this node knows that a third of some others, who are asked, have reached this round; None: it does not."""
+        """Since when a third of a random few peers are known to have reached this round; None if unknown (and ask them)."""
         node, now = self._node, self._node.now
         if self._company_round == round:
             return self._company_since

@@ -1,16 +1,16 @@
 """Mailbox: decides which messages count. Messages are opaque.
 
-A node works on one round at a time. A message is for a round, from a sender:
-  counted     for the open round, from somebody who was expected (or anybody, where nobody knows whom to expect)
-  early       for one of the next rounds: kept until that round is open; never more than `room` of them
-  late        for a round that is closed, the first of its sender for it
-  duplicate   a further one of its sender for the same round
-  unexpected  from somebody who has nothing to send to this node in that round
+A node works on one round at a time. A message has a round and a sender:
+  counted     for the open round, from an expected sender (or from anybody, if the node cannot know whom to expect)
+  early       for one of the next rounds: kept until that round opens; at most `room` of them
+  late        for a closed round, the first of its sender for it
+  duplicate   a further message of its sender for the same round
+  unexpected  from a node that has no edge to this one in that round
   beyond      too far ahead, or no room: not kept
-  skipped     counted, but its round was left for a later one
-Each message is put away as exactly one of these when it comes; an early one counts (or turns out unexpected) when its round opens.
+  skipped     counted, but the node left the round for a later one
+Each message gets exactly one of these outcomes on arrival; an early one becomes counted or unexpected when its round opens.
 
-A round is taken once: messages that come afterwards are late, so that none is averaged twice and none in another round.
+The messages of a round are taken once. Those that arrive afterwards are late, so none is averaged twice or in the wrong round.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ L = TypeVar("L")
 
 OUTCOMES = ("counted", "early", "late", "duplicate", "unexpected", "beyond")
 REMEMBERED = 16
-"""Closed rounds of which it is remembered who was heard."""
+"""Closed rounds for which the senders are remembered."""
 
 
 class Mailbox(Generic[L]):
-    """The messages of one node."""
+    """The messages that one node has received, and the outcome of each."""
 
     def __init__(
         self,
@@ -38,12 +38,16 @@ class Mailbox(Generic[L]):
         most: int | None = None,
         tally: Mapping[str, int] | None = None,
     ) -> None:
-        """Keep messages of so many rounds ahead, and no more than `room` of them; with a cap, count only those promised a place.
+        """Start empty.
 
-        `most`: after so many messages a round is `full`.
-        `tally` is what was counted before a restart; what was early then is gone.
+        Args:
+            ahead: Rounds ahead of the open one for which messages are kept.
+            room: Most early messages kept.
+            cap: Messages that a round accepts, each offered before; None: no limit, no offers.
+            most: Messages after which a round is `full`; None: never.
+            tally: Messages by outcome before a restart; early ones were lost.
         """
-        self.round = -1  # the last round that was opened
+        self.round = -1  # the last opened round
         self.tally: Counter[str] = Counter({k: v for k, v in (tally or {}).items() if k != "early"})
         self._ahead = ahead
         self._room = room
@@ -51,13 +55,13 @@ class Mailbox(Generic[L]):
         self._expected: frozenset[int] | None = frozenset()
         self._cap = cap
         self._most = most
-        self._promised: dict[int, set[int]] = {}  # by round: whose offers were accepted
+        self._promised: dict[int, set[int]] = {}  # by round: senders whose offers were accepted
         self._messages: dict[int, L] = {}  # of the open round, by sender
         self._early: dict[tuple[int, int], L] = {}  # by round and sender
-        self._seen: dict[int, set[int]] = {}  # by round: who was heard, of the open and the last rounds
+        self._seen: dict[int, set[int]] = {}  # senders by round, of the open and the last rounds
 
     def open(self, round: int, expected: Iterable[int] | None) -> None:
-        """Begin a round. None expected: anybody may send."""
+        """Open a round; `expected` are its in-neighbours, None if anybody may send."""
         if not self._taken:
             raise ValueError(f"round {self.round} is still open")
         if round <= self.round:
@@ -76,12 +80,12 @@ class Mailbox(Generic[L]):
                 self.tally[self._sort(of, sender, message)] += 1
 
     def begin_with(self, round: int) -> None:
-        """The next round to be opened is this one: messages for it and the following may come now."""
+        """Accept messages for this round and later ones, before it is opened."""
         if self._taken:
             self.round = max(self.round, round - 1)
 
     def put(self, round: int, sender: int, message: L) -> str:
-        """Take a message in, and say what becomes of it: one of OUTCOMES."""
+        """Take in a message and return its outcome, one of OUTCOMES."""
         outcome = self._sort(round, sender, message)
         self.tally[outcome] += 1
         return outcome
@@ -107,7 +111,7 @@ class Mailbox(Generic[L]):
         return "early"
 
     def _first(self, round: int, sender: int) -> bool:
-        """Whether this is the first message of its sender for a round; of rounds long ago nothing is remembered."""
+        """Whether this is the first message of its sender for a round; always True for rounds no longer remembered."""
         if round <= self.round - REMEMBERED:
             return False
         seen = self._seen.setdefault(round, set())
@@ -116,22 +120,22 @@ class Mailbox(Generic[L]):
         return first
 
     def turn_away(self) -> None:
-        """A message came from somebody who has nothing to send to this node in its round."""
+        """Count a message as unexpected."""
         self.tally["unexpected"] += 1
 
     def full(self, round: int, sender: int) -> bool:
-        """Whether a round that is open or to come has as many messages as may count, none of them from this sender."""
+        """Whether an open or later round has all the messages that may count, none of them from this sender."""
         if self._most is None or round < self.round or (round == self.round and self._taken):
             return False
         there = self._messages.keys() if round == self.round else self.early(round)
         return len(there) >= self._most and sender not in there
 
     def early(self, round: int) -> set[int]:
-        """Whose messages of a round to come are here."""
+        """The senders whose early messages for this round are held."""
         return {by for of, by in self._early if of == round}
 
     def promise(self, round: int, sender: int) -> bool:
-        """Whether a message that is offered will be taken: a round has `cap` places, given in the order of the offers."""
+        """Whether an offered message will be accepted: a round has `cap` places, given in the order of the offers."""
         if (
             self._cap is None
             or not self.round <= round <= self.round + self._ahead
@@ -145,31 +149,31 @@ class Mailbox(Generic[L]):
         return True
 
     def excuse(self, round: int, sender: int) -> None:
-        """Somebody who was expected has nothing to send in this round."""
+        """Note that an expected sender has no message for this round."""
         if round == self.round and self._expected is not None:
             self._expected -= {sender}
 
     def missing(self) -> frozenset[int]:
-        """Who was expected but has not been heard in the open round."""
+        """The expected senders of the open round whose messages have not arrived."""
         return (self._expected or frozenset()) - self._messages.keys()
 
     @property
     def heard(self) -> int:
-        """How many messages count so far in the open round."""
+        """How many messages of the open round have been counted."""
         return len(self._messages)
 
     @property
     def held(self) -> int:
-        """How many messages are here, of the open round and later ones."""
+        """How many messages are held, of the open round and later ones."""
         return len(self._messages) + len(self._early)
 
     @property
     def moved_on(self) -> int:
-        """How many senders have sent messages of later rounds already."""
+        """How many senders have already sent messages of later rounds."""
         return len({sender for _, sender in self._early})
 
     def take(self) -> dict[int, L]:
-        """Close the round: its messages, by sender in ascending order."""
+        """Close the round and return its messages by sender, in ascending order."""
         if self._taken:
             raise ValueError(f"round {self.round} was taken before")
         self._taken = True
@@ -177,7 +181,7 @@ class Mailbox(Generic[L]):
         return {sender: messages[sender] for sender in sorted(messages)}
 
     def skip(self) -> None:
-        """Leave the open round, if there is one, without taking its messages: none of them counts."""
+        """Leave the open round, if there is one: its messages become skipped."""
         skipped = 0 if self._taken else len(self.take())
         self.tally["counted"] -= skipped
         self.tally["skipped"] += skipped

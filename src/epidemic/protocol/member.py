@@ -1,9 +1,9 @@
-"""Member: what every deployed node does besides learning, whatever its method: it looks for the others, greets them, answers them, and comes to its end.
+"""What every deployed node does besides learning: it finds its peers, greets and answers them, and ends.
 
     looking -> (adopting ->) ... learning, as the method has it ... -> concluding -> lingering -> left
 
-What a method adds is a class derived from this one: `rounds.Rounds` for methods with rounds, `free.Free` for those without. How it begins is in
-`search`, whom it knows in `introductions`, what it gives away in `state_transfer`.
+A method adds a derived class: `rounds.Rounds` for methods with rounds, `asynchronous.Asynchronous` for those without. The start is in `search`,
+handshakes in `introductions`, models for returning nodes in `state_transfer`.
 """
 
 from __future__ import annotations
@@ -44,28 +44,34 @@ from epidemic.protocol.search import Search
 from epidemic.protocol.state_transfer import StateTransfer
 
 TICK = SECOND // 2
-"""How often it is looked whether a wait is over for reasons that no event tells."""
+"""How often conditions are checked that no event reports, such as the end of a wait."""
 TELL_END = 2 * SECOND
-"""How often a node at its end says so: the news may have got lost, or that of the others."""
+"""How often a finished node tells its peers so, in case the message or theirs was lost."""
 
 LINGER = 2 * SECOND
-"""How long at least a node that has finished stays for the others, however short their rounds are."""
+"""The shortest time that a finished node stays for its peers."""
 
 
 class Member:
-    """One node's decisions, as far as every method has them."""
+    """The part of a deployed node's state machine that all methods share."""
 
     unit: ClassVar[str]
-    """What `round` counts, in a word."""
+    """The unit that `round` counts, as one word."""
     commitment: bytes = b""
-    """What this node commits itself to in its hellos, where the coin is a committed one."""
+    """With a committed coin, this node's commitment for its handshakes."""
 
     def __init__(
         self, rules: Rules, draw: Draw, token: str, *, done: int, count: Count | None, membership: Any = None
     ) -> None:
-        """`done` rounds, or whatever is counted like them, are behind it.
+        """Start a node.
 
-        `membership`: who the others are, where something else than greetings and heartbeats tells it; it answers what a `Membership` does.
+        Args:
+            rules: Its settings.
+            draw: Source of secret random numbers.
+            token: The random name of this start of the node.
+            done: Rounds, or seconds of an asynchronous run, completed before a restart.
+            count: The counters from before a restart.
+            membership: Where the state of peers comes from something other than handshakes and liveness: an object with the methods of `Membership`.
         """
         self.rules = rules
         self.draw = draw
@@ -79,16 +85,16 @@ class Member:
         self.count = Count() if count is None else count
         self.phase = "starting"
         self.done = self.start = done
-        self.round = -1  # the one that it is in
+        self.round = -1  # the current round
         self.now = 0
         self.began = 0  # when this phase began
         self._acts: list[Action] = []
-        self._timers: dict[str, int] = {}  # when timers come
+        self._timers: dict[str, int] = {}  # when each timer expires
         self._said: set[str] = set()
-        self._told_end = 0  # when the others were told last that this node has come to its end
+        self._told_end = 0  # when the node last told its peers that it has finished
 
     def step(self, event: Event, now: int) -> list[Action]:
-        """What to do about an event at this time."""
+        """Return the actions that follow from an event at this time."""
         self.now = now
         if self.phase in ("left", "failed"):
             return _last_answer(event)
@@ -139,63 +145,63 @@ class Member:
     # -- what a method adds -------------------------------------------------------------------------------------------
 
     def on(self, event: Event) -> None:
-        """Something happened that only the method knows."""
+        """Handle an event that only the method knows."""
         raise NotImplementedError
 
     def started(self) -> None:
-        """It has its place in the network, and looks for the others."""
+        """Begin to look for peers: the node is connected."""
 
     def open(self) -> None:
-        """The others are there: begin."""
+        """Begin to learn: the peers were found."""
         raise NotImplementedError
 
     def go_to(self, round: int, how: str) -> None:
-        """The others have begun without this node: go on where they are."""
+        """Continue at this round: the peers began without this node."""
         raise NotImplementedError
 
     @property
     def wants_model(self) -> bool:
-        """Whether it takes somebody's model where the others have begun without it."""
+        """Whether the node takes a peer's model if the peers began without it."""
         return self.rules.adopt
 
     def waiting(self) -> None:
-        """Look whether what is waited for while learning has come."""
+        """While learning: check whether a wait is over."""
 
     def asked(self, event: Asked) -> None:
-        """Somebody asks for something else than a model."""
+        """Answer a question other than for a model."""
         self.act(Answer(event.reply, NOTHING))
 
     def answered(self, event: Answered) -> None:
-        """Something else than a model was asked for, and this is the answer."""
+        """Handle the answer to a question other than for a model."""
 
     def renewed(self) -> None:
-        """The connections were opened anew."""
+        """Handle reopened connections."""
 
     def commits(self, handshake: Introduced) -> bool:
-        """Whether a node commits itself as it must, and as it did before."""
+        """Whether a peer's handshake has the commitment that it must have."""
         return True
 
     def met(self, node_id: int) -> None:
-        """Somebody introduced itself who does the same."""
+        """Handle the handshake of a peer that runs the same experiment."""
 
     # -- what every part uses -----------------------------------------------------------------------------------------
 
     def act(self, action: Action) -> None:
-        """Have something done."""
+        """Add an action to those returned by `step`."""
         self._acts.append(action)
 
     def say(self, text: str) -> None:
-        """Tell people."""
+        """Log a line."""
         self.act(Say(text))
 
     def say_once(self, key: str, text: str) -> None:
-        """Tell people, but only the first of its kind."""
+        """Log a line, but only the first with this key."""
         if key not in self._said:
             self._said.add(key)
             self.say(text)
 
     def ask(self, topic: str, to: int, round: int, patience: int) -> None:
-        """Ask somebody; it counts as a control message."""
+        """Ask a peer; counted as a control message."""
         self.count.asked += 1
         self.act(Ask(topic, to, round, patience))
 
@@ -204,35 +210,35 @@ class Member:
         self.phase, self.began = phase, self.now
 
     def fail(self, reason: str, *, bad_input: bool = False) -> None:
-        """Give up."""
+        """Stop with an error; `bad_input` if the user must change something."""
         self.phase = "failed"
         self.act(Fail(reason, bad_input))
 
     @property
     def begun(self) -> bool:
-        """Whether this node takes part, or has."""
+        """Whether this node takes part in the run, or has finished it."""
         return self.phase not in ("starting", "looking", "adopting")
 
     def handshake(self) -> tuple[int, int, bool, bool]:
-        """What this node says of itself: its round, from when it takes part, whether it has finished, whether it gives up."""
+        """The node's state for its handshake: (round, first round that it takes part in, finished, failed)."""
         over = self.phase in ("lingering", "left")
         return (self.round if self.begun else -1), self.start, over, self.phase == "failed"
 
     def wake(self, name: str, at: int) -> None:
-        """Have a timer at this time, unless it comes before then anyway."""
+        """Set a timer to this time, unless it expires earlier anyway."""
         if not self.now < self._timers.get(name, 0) <= at:
             self._timers[name] = at
             self.act(SetTimer(name, at))
 
     def timer(self, name: str) -> None:
-        """The time has come that was asked for."""
+        """Handle an expired timer."""
         if name == "greet":
             self.introductions.greet()
         else:
             self.settle()
 
     def settle(self) -> None:
-        """Look whether what is waited for has come."""
+        """Check whether a wait is over, in any phase."""
         if self.phase == "looking":
             self.wake("look", self.now + TICK)
             self.search.look()
@@ -244,7 +250,7 @@ class Member:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """All is learnt: have it tested and written down."""
+        """End the learning: evaluate the final model and write the results."""
         self.round = self.rules.rounds
         self.enter("concluding")
         self.act(Conclude())
@@ -256,7 +262,7 @@ class Member:
         self._linger()
 
     def _linger(self) -> None:
-        """Stay until the others have finished, too, for as long as a round may take; with a barrier, while they need this node."""
+        """Stay until the peers have finished, at most as long as a round may take; with a barrier, as long as they need this node."""
         membership, now = self.membership, self.now
         if self.rules.barrier:
             over = all(
@@ -276,7 +282,7 @@ class Member:
 
 
 def _last_answer(event: Event) -> list[Action]:
-    """Who asks gets an answer also from a node that has come to its end."""
+    """Answer the question of an event with NOTHING or NOT_YET, after this node has finished."""
     match event:
         case Asked():
             return [Answer(event.reply, NOTHING)]

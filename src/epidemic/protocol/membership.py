@@ -1,18 +1,17 @@
-"""Roster: who the others are, where they stand, and whose messages are waited for.
+"""Membership: the peers, the rounds that they are in, and whose messages are expected.
 
-A peer is alive while the network shows the token of the start that it introduced itself with, or while messages of current rounds go on coming from it.
-Only a place's own hello makes it known: who says to be carried by another place cannot hide that place.
+A peer is alive while the network shows the token of its handshake, or while its messages of current rounds keep coming. A node becomes known only by its
+own handshake: a node that claims to be carried by another cannot hide that one.
 
-Whose messages are waited for: of those alive, who takes part in the round, and knew of this node before it (who had begun when they met
-may have sent its messages for that round and the next before); but nobody who has let this node wait in vain three times in a row, until
-it is heard again.
+Messages are expected from live peers that take part in the round and knew of this node before it (a peer that had already begun when they met may have
+sent its messages for that round and the next before). A peer that was waited for in vain three times in a row is not expected until it is heard again.
 
-Who is worth more patience, where a node would otherwise be alone: a live peer that is not ahead, until it has cost a deadline in vain since it
-last showed a new round. That time comes back slowly, so that a peer that is silent for ever costs a tenth of the time at most.
+A node that would otherwise be alone waits longer for a live peer that is not ahead, until that peer has cost one deadline since it last showed a new
+round. This allowance recovers slowly, so a peer that stays silent costs at most a tenth of the time.
 
-Nobody is believed alone: a front is a round that enough witnesses have reached. A witness is a carrier, which is a process with a connection of
-its own: nodes of one process are one witness, those of this node's own process are none. Two are needed, or a third of the live carriers if that
-is more, or as many as the settings say; never more than there are.
+No single peer is believed: the front is a round that enough witnesses have reached. A witness is a carrier, a process with its own connection; nodes of
+one process are one witness, those of this node's own process are none. Two witnesses are needed, or a third of the live carriers if that is more, or the
+number in the settings; never more than there are.
 """
 
 from __future__ import annotations
@@ -23,44 +22,53 @@ from dataclasses import dataclass
 from epidemic.protocol.events import SECOND, Introduced
 
 MOST_MISSED = 3
-"""Who was waited for in vain so often in a row is not waited for until it is heard again."""
+"""Waits in vain in a row after which a peer is no longer expected until it is heard."""
 MOST_TARDY = 8
-"""Who was missed again and again has to be heard so often in a row to be as punctual as the others."""
+"""Messages in a row after which a peer that was often missed counts as punctual again."""
 MOST_TOKENS = 16
-"""Starts of one place that may be shown at once; a member that shows more harms only itself."""
+"""Most tokens that one node may show at once; a member that shows more harms only itself."""
 ON_THE_WAY = SECOND
-"""So long after somebody has gone messages of its may still come."""
+"""Time after a peer disappeared in which its messages may still arrive."""
 STILL_HEARD = 5 * SECOND
-"""So long after a message its sender counts as alive although the network does not show it."""
+"""Time after its last message for which a sender counts as alive although the network does not show it."""
 REGAINED = 10
-"""Of so many seconds one is regained of the time that a peer was waited for in vain."""
+"""Seconds after which one second of waiting in vain is forgiven."""
 
 
 @dataclass(slots=True)
 class _Peer:
     carrier: int
     token: str
-    round: int  # the furthest that it was seen in
-    since: int | None  # the first round in which its messages can be expected; None: it has not said
-    begun: bool  # whether it had begun when it introduced itself
-    missed: int = 0  # how often it was waited for in vain since it was heard last
-    tardy: int = 0  # grows whenever it is missed, shrinks whenever it is heard; nobody who is in step has any
-    heard: int | None = None  # when its last message of a current round came
-    gone: int | None = None  # since when it is not shown
+    round: int  # the furthest that it has shown
+    since: int | None  # the first round in which its messages can be expected; None: unknown
+    begun: bool  # whether it had begun at its handshake
+    missed: int = 0  # waits in vain since its last message
+    tardy: int = 0  # grows when it is missed, shrinks when it is heard; 0 for a peer in step
+    heard: int | None = None  # when its last message of a current round arrived
+    gone: int | None = None  # since when the network does not show it
     shown: bool = False  # whether the network has ever shown its token at its carrier
-    ended: bool = False  # whether it has said that it gives up
-    seen: int = 0  # when it last showed what round it is in
-    vain: int = 0  # microseconds that it was waited for in vain since it last showed a new round ...
+    ended: bool = False  # whether it has reported a failure
+    seen: int = 0  # when it last showed its round
+    vain: int = 0  # microseconds of waiting in vain since it last showed a new round ...
     vain_at: int = 0  # ... at this time
 
 
 class Membership:
-    """The other nodes, as one of them sees them."""
+    """The peers of one node, as it sees them."""
 
     def __init__(
         self, node_id: int, nodes: int, rounds: int, *, token: str = "", deadline: int = 30 * SECOND, witnesses: int = 0
     ) -> None:
-        """`token`: the own one, which other nodes of this process have, too; `witnesses`: how many are needed, 0: see above."""
+        """Start without peers.
+
+        Args:
+            node_id: This node.
+            nodes: Number of nodes in all.
+            rounds: Number of rounds in all.
+            token: This node's own token, which other nodes of its process share.
+            deadline: The longest wait in a round, in microseconds.
+            witnesses: How many witnesses are needed; 0: see the module.
+        """
         self._node_id = node_id
         self.token = token
         self._deadline = deadline
@@ -69,20 +77,20 @@ class Membership:
         self._rounds = rounds
         self._tokens: dict[int, set[str]] = {}  # by carrier
         self._peers: dict[int, _Peer] = {}
-        self._foreign: dict[int, str] = {}  # the tokens of those who are kept apart
+        self._foreign: dict[int, str] = {}  # tokens of peers that run another experiment
         self._void: frozenset[int] = frozenset()
-        self.differing: dict[int, tuple[str, ...]] = {}  # what keeps others apart from this one
+        self.differing: dict[int, tuple[str, ...]] = {}  # the settings in which those peers differ
         self.finished: set[int] = set()
         self._strangers: set[int] = set()
-        self._alive: frozenset[int] | None = None  # worked out, until something changes ...
-        self._alive_until = 0  # ... or this time comes
-        self._votes: list[int] | None = None  # the rounds of live carriers, the furthest first; worked out, too
-        self._need = 1  # how many witnesses are needed; worked out with them
+        self._alive: frozenset[int] | None = None  # cached until something changes ...
+        self._alive_until = 0  # ... or this time
+        self._votes: list[int] | None = None  # cached: rounds of live carriers, the furthest first
+        self._need = 1  # cached: witnesses needed
 
     # -- what is learnt -----------------------------------------------------------------------------------------------
 
     def shown(self, node_id: int, token: str, there: bool, now: int) -> None:
-        """The network shows, or no longer shows, a token."""
+        """Note that the network shows, or no longer shows, a token."""
         if not 0 <= node_id < self._nodes:
             return
         tokens = self._tokens.setdefault(node_id, set())
@@ -96,7 +104,7 @@ class Membership:
         self._note_strange(node_id)
 
     def withdrawn(self, token: str, now: int) -> None:
-        """A token of this node's own process is shown no more, wherever it was."""
+        """Note that a token of this node's own process is no longer shown."""
         for node_id in [node_id for node_id, tokens in self._tokens.items() if token in tokens]:
             self.shown(node_id, token, False, now)
 
@@ -115,7 +123,7 @@ class Membership:
         (self._strangers.add if strange else self._strangers.discard)(node_id)
 
     def introduced(self, handshake: Introduced, here: int, now: int) -> bool:
-        """Listen to a hello, in round `here`; False if it is not believed."""
+        """Take in a handshake while this node is in round `here`; False if it is not believed."""
         node_id = handshake.node_id
         if not 0 <= node_id < self._nodes or node_id == self._node_id or not 0 <= handshake.carrier < self._nodes:
             return False
@@ -126,7 +134,7 @@ class Membership:
         shown = handshake.token in self._tokens.get(handshake.carrier, ())
         present = before is not None and before.gone is None
         if not same and not shown and (present or handshake.differs):
-            return False  # an old one, said again by somebody else
+            return False  # a replay of an old handshake
         if handshake.differs:
             self.differing[node_id], self._foreign[node_id] = handshake.differs, handshake.token
             if self._peers.pop(node_id, None) is not None:
@@ -139,11 +147,11 @@ class Membership:
         return True
 
     def _remember(self, handshake: Introduced, shown: bool, here: int, now: int) -> None:
-        """Take down what a peer says of itself."""
+        """Record what a peer's handshake says."""
         node_id = handshake.node_id
         peer = self._peers.get(node_id)
         if peer is None or peer.token != handshake.token:
-            missed = 0 if peer is None else peer.missed  # a new start is no excuse
+            missed = 0 if peer is None else peer.missed  # a restart does not reset this
             peer = self._peers[node_id] = _met(handshake, here, missed)
             self._alive = None
             if shown and not handshake.finished:
@@ -158,12 +166,12 @@ class Membership:
         self._note_gone(peer, now)
 
     def void(self, node_ids: Iterable[int]) -> None:
-        """The certificates of these count no more."""
+        """Forget these peers: their certificates are revoked."""
         self._void = frozenset(node_ids)
         self._alive = None
 
     def reached(self, node_id: int, round: int) -> None:
-        """A peer has come to this round: it says so, or a message shows it, whether that is of use or not."""
+        """Note that a peer has reached this round, by its own report or by a message, useful or not."""
         peer = self._peers.get(node_id)
         if peer is not None and round > peer.round:
             peer.round = round
@@ -171,7 +179,7 @@ class Membership:
             self._votes = None
 
     def heard(self, node_id: int, round: int, now: int) -> None:
-        """A message of a current round came from a peer."""
+        """Note that a message of a current round arrived from a peer."""
         peer = self._peers.get(node_id)
         if peer is not None:
             peer.missed = peer.vain = 0
@@ -183,12 +191,12 @@ class Membership:
                 peer.since = round
 
     def nearly(self, node_id: int) -> None:
-        """A message came a little too late: its sender is in step, or nearly, and is waited for again."""
+        """Note that a message was only a little late: its sender is expected again."""
         if node_id in self._peers:
             self._peers[node_id].missed = 0
 
     def missed(self, node_ids: Iterable[int], took: int = 0, now: int = 0) -> None:
-        """These were waited for in vain, for so long."""
+        """Note that these peers were waited for in vain, for `took` microseconds."""
         for node_id in node_ids:
             if node_id in self._peers:
                 peer = self._peers[node_id]
@@ -199,15 +207,15 @@ class Membership:
     # -- what is asked ------------------------------------------------------------------------------------------------
 
     def strangers(self) -> list[int]:
-        """Places where somebody is who has not been introduced."""
+        """The nodes shown by the network that have not introduced themselves."""
         return sorted(self._strangers)
 
     def others_here(self, token: str) -> bool:
-        """Whether another process than the one of this token shows this node's own place."""
+        """Whether another process than that of this token uses this node's own id."""
         return bool(self._tokens.get(self._node_id, set()) - {token})
 
     def alive(self, now: int) -> frozenset[int]:
-        """Who is there and does the same."""
+        """Live peers that run the same experiment."""
         if self._alive is None or now > self._alive_until:
             self._alive_until = 2**62
             found = []
@@ -224,7 +232,7 @@ class Membership:
         return self._alive
 
     def away(self, node_id: int, now: int, began: int) -> int:
-        """For how long somebody has not been there, in microseconds; who was never seen is away since `began`."""
+        """How long a peer has been away, in microseconds; since `began` if it was never seen."""
         peer = self._peers.get(node_id)
         if node_id in self.alive(now):
             return 0
@@ -234,7 +242,7 @@ class Membership:
         return now - (peer.heard if late and peer.heard is not None else peer.gone)
 
     def expected(self, node_ids: Iterable[int], round: int, now: int) -> frozenset[int]:
-        """Who of these is alive and can be expected to send its messages of this round."""
+        """Those of these peers that are alive and expected to send their messages of this round."""
         alive, found = self.alive(now), []
         for node_id in node_ids:
             if node_id in alive:
@@ -244,15 +252,15 @@ class Membership:
         return frozenset(found)
 
     def punctual(self, node_ids: Iterable[int]) -> bool:
-        """Whether one of these is usually in time."""
+        """Whether at least one of these peers is usually in time."""
         return any(not self._peers[node_id].tardy for node_id in node_ids)
 
     def learning(self, now: int) -> list[int]:
-        """Who is alive and has begun, perhaps come to its end."""
+        """The live peers that have begun, including finished ones, in ascending order."""
         return sorted(p for p in self.alive(now) if self._peers[p].round >= 0)
 
     def given_up(self, node_id: int, now: int) -> bool:
-        """Whether a peer has let this node wait in vain for as long as a round may take."""
+        """Whether a peer has cost this node as much waiting in vain as a round may take."""
         peer = self._peers.get(node_id)
         return peer is None or self._vain(peer, now) >= self._deadline
 
@@ -261,21 +269,21 @@ class Membership:
         return max(0, peer.vain - max(0, now - peer.vain_at) // REGAINED)
 
     def taking_part(self, node_ids: Iterable[int], now: int) -> frozenset[int]:
-        """Who of these is alive and has said from when it takes part; its next messages may have left before it knew of this node."""
+        """Those of these peers that are alive and have said from which round they take part; their next messages may have left before they knew this node."""
         alive, peers = self.alive(now), self._peers
         return frozenset(node_id for node_id in node_ids if node_id in alive and peers[node_id].since is not None)
 
     def worth_waiting_for(self, node_ids: Iterable[int], round: int, now: int) -> frozenset[int]:
-        """Who of these may still send its message of this round: not ahead of it, and not given up."""
+        """Those of these peers that may still send their message of this round: not ahead of it, and not given up."""
         return frozenset(p for p in node_ids if self._peers[p].round <= round and not self.given_up(p, now))
 
     # -- where they are -----------------------------------------------------------------------------------------------
 
     def carriers(self, now: int) -> dict[int, int]:
-        """The live carriers but this node's own, and the rounds that they are in.
+        """The live carriers other than this node's own, with their rounds.
 
-        A carrier speaks for its process: other nodes cannot make it seem further than it is by saying that it carries them, nor can they be
-        witnesses by naming carriers that do not say so themselves, or that the network has never shown.
+        A carrier speaks for its process. Other nodes cannot push its round forward by claiming to be carried by it, nor become witnesses by naming carriers
+        that do not confirm it or that the network has never shown.
         """
         alive, found = self.alive(now), dict[int, int]()
         for node_id in alive:
@@ -287,7 +295,7 @@ class Membership:
                 continue
             if peer.carrier in alive:
                 found[peer.carrier] = own.round
-            elif peer.gone is None:  # the process is there, but its first node has given up or counts no more
+            elif peer.gone is None:  # the process runs, but its first node has failed or is revoked
                 found[peer.carrier] = min(peer.round, found.get(peer.carrier, peer.round))
         return found
 
@@ -297,24 +305,24 @@ class Membership:
             self._votes = sorted(self.carriers(now).values(), reverse=True)
             inside = {node_id for node_id, peer in self._peers.items() if peer.token == self.token}
             carriers = {peer.carrier for node_id, peer in self._peers.items() if node_id not in inside}
-            possible = len(carriers) + self._nodes - 1 - len(self._peers)  # who is unknown may be one of its own
+            possible = len(carriers) + self._nodes - 1 - len(self._peers)  # unknown nodes may be processes of their own
             self._need = max(1, min(self._wanted or max(2, -(-len(self._votes) // 3)), possible))
         return self._votes
 
     def witnesses(self, now: int) -> int:
-        """How many carriers must say a thing for it to be believed."""
+        """How many carriers must report a thing before it is believed."""
         self._count_votes(now)
         return self._need
 
     def began_without_us(self, now: int) -> bool:
-        """Whether enough others had begun before knowing of this node."""
+        """Whether enough peers had begun before they knew this node."""
         begun = [carrier for carrier in self.carriers(now) if self._peers[carrier].begun]
         return len(begun) >= self.witnesses(now)
 
     def front(self, now: int, ahead: int = 0) -> int:
-        """The furthest round that enough witnesses have reached; -1: nobody has begun.
+        """The furthest round that enough witnesses have reached; -1 if nobody has begun.
 
-        `ahead`: so many rounds more, if two carriers have reached those: what the other witnesses showed last is not of this moment.
+        With `ahead`, two carriers that are so many rounds ahead suffice: the last reports of the others may be old.
         """
         votes, need = self._count_votes(now), self._need
         if len(votes) < need:
@@ -322,29 +330,29 @@ class Membership:
         return votes[need - 1] if need <= 2 else min(votes[1], votes[need - 1] + ahead)
 
     def furthest(self, now: int) -> int:
-        """The furthest round that any carrier says to have reached; -1: nobody has begun."""
+        """The furthest round that any carrier reports; -1 if nobody has begun."""
         votes = self._count_votes(now)
         return votes[0] if votes else -1
 
     def far_behind(self, round: int, now: int) -> bool:
-        """Whether all carriers but one at most are where this round is, or before."""
+        """Whether all carriers but at most one are at this round or before it."""
         votes = self._count_votes(now)
         return bool(votes) and votes[min(2, len(votes)) - 1] <= round
 
     def answered(self, carrier: int, since: int) -> int | None:
-        """The round of a carrier, if it has shown it after this time."""
+        """The round of a carrier, if it reported one after this time; else None."""
         peer = self._peers.get(carrier)
         return None if peer is None or peer.seen <= since else peer.round
 
     def carrier(self, node_id: int) -> int:
-        """Whose connection leads to a place."""
+        """The node whose connection carries this node's messages."""
         peer = self._peers.get(node_id)
         return node_id if peer is None else peer.carrier
 
 
 def _met(handshake: Introduced, here: int, missed: int) -> _Peer:
-    """Somebody who introduces itself to a node in round `here`."""
+    """A new entry for a peer whose handshake arrives in round `here`."""
     begun = handshake.round >= 0
-    late = here > handshake.start and not begun  # it will say from when it takes part
+    late = here > handshake.start and not begun  # it will say later from which round it takes part
     since = None if late else max(handshake.start, handshake.round + 2 if begun else 0)
     return _Peer(handshake.carrier, handshake.token, handshake.round, since, begun, missed)

@@ -1,15 +1,14 @@
-"""What a node of a method without rounds is: it goes on by itself, and only events tell it what happened.
+"""The node of an asynchronous method: a small state machine that runs by itself and reacts to events.
 
-A node of such a method is a small state machine. Events come as calls (`started`, `trained`, `received`, `woken`, `online`), and what it
-wants done it says to `context`: train, send, wake me. It knows no clock, thread, socket or tensor: models are handles (`Row`), of which new
-ones are made by `context.mix` and `context.patch`. Who drives it computes them when it has to: the simulated clock, which plays all nodes of an
-experiment, or a deployed process, which plays its own.
+Events come as calls (`started`, `trained`, `received`, `woken`, `online`). The node asks its `context` to train, send or wake it. It has no clock, thread,
+socket or tensor. Models are lazy (`Row`); `context.mix` and `context.patch` make new ones. The driver computes them when their numbers are needed: the
+simulated clock, which runs all nodes of an experiment, or a deployed process, which runs its own.
 
 Rules that both drivers keep:
-  - time is whole microseconds, and never goes back;
-  - a handle never changes: what is sent is what it was at that moment, however long the message takes;
-  - a node trains one thing at a time; `trained` follows each `train`;
-  - what is random is a function of (purpose, node, the node's own counter), never of the order of events.
+  - time is whole microseconds and never goes back;
+  - a lazy model never changes: a message has the model of the moment when it was sent, however long it takes;
+  - a node trains one model at a time; `trained` follows each `train`;
+  - randomness is a function of (purpose, node, the node's own counter), never of the order of events.
 """
 
 from __future__ import annotations
@@ -19,60 +18,60 @@ from dataclasses import dataclass
 from typing import Protocol
 
 SECOND = 1_000_000
-"""Microseconds."""
+"""One second in microseconds."""
 
 Term = tuple[float, "Row"]
-"""A weight and what it weighs."""
+"""A weight and the model that it applies to."""
 
 
 class Row(Protocol):
-    """A handle of a model, or of a part of one: what it stands for never changes, and may not be computed yet."""
+    """A lazy model, or part of one: it never changes, and may not be computed yet."""
 
 
 @dataclass(slots=True)
 class Message:
-    """What one node sent to another."""
+    """A message that a node received."""
 
     sender: int
-    row: Row | None  # a model, or one part of it; None: words only
-    tag: str = ""  # what kind of message it is
-    note: tuple[int, ...] = ()  # whole numbers that go with it: ages, counters
-    part: int | None = None  # which part of a model it carries; None: all of it
+    row: Row | None  # a model or one part of it; None: no model
+    tag: str = ""  # the kind of message
+    note: tuple[int, ...] = ()  # integers sent along: ages, counters
+    part: int | None = None  # the part of the model that it carries; None: all of it
     sent_at: int = 0  # microseconds
 
 
 @dataclass(frozen=True)
 class MessageKind:
-    """A kind of message that a method sends. Deployed nodes refuse messages of no kind, so that a node need not look at what it is given."""
+    """A kind of message that a method sends. Deployed nodes refuse all other messages, so a node need not validate what it receives."""
 
     tag: str = ""
-    row: bool = True  # whether it carries a model, or a part of one
-    part: bool = False  # whether that is a part
-    notes: int = 0  # how many whole numbers go with it
+    row: bool = True  # whether it carries a model or a part of one
+    part: bool = False  # whether it carries a part
+    notes: int = 0  # how many integers it carries
 
 
 class NodeContext(Protocol):
-    """What a node knows of itself, and can have done. The driver makes one for each node."""
+    """What a node can know and ask for. The driver makes one for each node."""
 
     id: int
     nodes: int
     now: int  # microseconds since the start of the run
     model: Row
-    """The model that is evaluated; give it another handle to change it."""
+    """The node's current model, which is evaluated; assign another lazy model to change it."""
 
     static: bool
-    """Whether `peers` are always the same ones, its neighbours, in another order each time; else they are chosen anew."""
+    """Whether `peers` are always the same neighbours, in a different order each time; otherwise they are drawn anew."""
 
     def peers(self, count: int) -> Sequence[int]:
-        """Whom this node's topology lets it choose the count-th time, in random order: s others, or its neighbours."""
+        """The peers that the topology offers for the count-th choice, in random order: s peers, or all neighbours."""
         ...
 
     def chance(self, purpose: str, count: int) -> float:
-        """A number in [0, 1) that belongs to this purpose and count of this node."""
+        """A number in [0, 1), keyed by this node, purpose and count."""
         ...
 
     def train(self, row: Row | None = None) -> None:
-        """Begin the local steps from this model, or its own; the result comes with `trained`."""
+        """Start the local steps from this model, or from the node's own; `trained` is called with the result."""
         ...
 
     def send(
@@ -84,19 +83,27 @@ class NodeContext(Protocol):
         note: tuple[int, ...] = (),
         part: int | None = None,
     ) -> None:
-        """Send to each of these, in this order; with `part`, that part of the row only."""
+        """Send a message to each of these nodes, in this order.
+
+        Args:
+            to: Node ids of the receivers.
+            row: The model to send; None for a message without one.
+            tag: The kind of message.
+            note: Integers to send along.
+            part: Send this part of the model only; None: all of it.
+        """
         ...
 
     def withdraw(self) -> None:
-        """Take back messages that have not begun to leave."""
+        """Discard messages that have not begun to leave."""
         ...
 
     def wake_at(self, time: int, tag: str = "") -> None:
-        """Have `woken(tag)` at this time, instead of any that was asked for with this tag before."""
+        """Call `woken(tag)` at this time of the run, replacing an earlier request with this tag."""
         ...
 
     def cancel(self, tag: str) -> None:
-        """Do not wake it with this tag."""
+        """Cancel the wake-up with this tag."""
         ...
 
     def mix(self, terms: Sequence[Term]) -> Row:
@@ -104,14 +111,17 @@ class NodeContext(Protocol):
         ...
 
     def aggregate(self, own: Row, messages: Sequence[Message], weights: Sequence[float] = ()) -> Row:
-        """What the experiment's [aggregation] makes of a model and of messages that carry whole ones, by ascending sender.
+        """The aggregate of a model and of whole models in messages, by the experiment's [aggregation].
 
-        `weights`: how much each counts in an average, the own model first; none: all alike.
+        Args:
+            own: The node's own model.
+            messages: Messages in ascending order of senders.
+            weights: Weights in an average, own model first; empty: all equal.
         """
         ...
 
     def patch(self, base: Row, parts: Mapping[int, Sequence[Term]]) -> Row:
-        """The base with some parts replaced by weighted sums; a term is a whole model or a message's part."""
+        """The base with some parts replaced by weighted sums; each term is a whole model or a message's part."""
         ...
 
     def used(self, messages: Iterable[Message]) -> None:
@@ -119,42 +129,42 @@ class NodeContext(Protocol):
         ...
 
     def dropped(self, messages: Iterable[Message]) -> None:
-        """Count messages that came and were of no use."""
+        """Count messages that were received but not used."""
         ...
 
 
 class Node:
-    """One node of a method without rounds. Derive from it and write what should happen; the rest does nothing."""
+    """A node of an asynchronous method. Derive from it and override the events that matter; the others do nothing."""
 
     def __init__(self, context: NodeContext) -> None:
         self.context = context
 
     def started(self) -> None:
-        """The node exists and has its initial model; called once."""
+        """Called once, when the node has its initial model."""
 
     def trained(self, row: Row) -> None:
-        """The local steps are done, and this came out; `context.model` is still what it was."""
+        """Called when the local steps are done, with their result; `context.model` is unchanged."""
 
     def received(self, message: Message) -> None:
-        """A message came."""
+        """Called when a message arrives."""
 
     def woken(self, tag: str) -> None:
-        """The time has come that was asked for."""
+        """Called at a time requested with `wake_at`."""
 
     def online(self) -> None:
-        """The node is back after it was away; its timers and its training go on by themselves."""
+        """Called when the node is back after an absence; its timers and its training continue by themselves."""
 
     def messages_held(self) -> int:
-        """How many messages came and are neither used nor dropped yet."""
+        """How many received messages are neither used nor dropped yet."""
         return 0
 
     def counts(self) -> dict[str, int]:
-        """What else it counted since it started, by name."""
+        """Further counters since the start, by name."""
         return {}
 
     def state(self) -> dict[str, int]:
-        """What a deployed node should remember over a restart, besides its model: ages, and its own counters. Empty: it starts fresh."""
+        """State that a deployed node keeps over a restart besides its model: ages and counters. Empty: it starts afresh."""
         return {}
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Take up what `state` gave before a restart; called before `started`."""
+        """Restore what `state` returned before a restart; called before `started`."""

@@ -1,4 +1,4 @@
-"""Offers: where receivers have a cap, a message is offered first; another random node is tried instead of one that has enough."""
+"""Offers: if receivers have a cap, a message is offered first; if the receiver is full, another random node is tried."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Offers:
         self._round = -1
         self._tried: set[int] = set()
         self._alive: frozenset[int] = frozenset()
-        self._left: dict[int, int] = {}  # by who has been offered a message: how often another one may be tried instead
+        self._left: dict[int, int] = {}  # by receiver: how many alternatives may still be tried
         self.undelivered = 0
 
     def begin(self, round: int, targets: tuple[int, ...], alive: frozenset[int]) -> None:
-        """Offer the message of a round to those of its targets who are there."""
+        """Offer the message of a round to its live targets."""
         self._round, self._alive = round, alive
         self._tried = {*targets, self._node.rules.node_id}
         self._left = {}
@@ -35,7 +35,7 @@ class Offers:
         self._node.ask("offer", node_id, self._round, max(SECOND, self._node.adaptive_timeout.limit))
 
     def answered(self, event: Answered) -> None:
-        """Somebody accepts, or has enough."""
+        """Handle the answer to an offer: send, or try another node."""
         if event.round != self._round or event.by not in self._left:
             return
         retries = self._left.pop(event.by)
@@ -52,7 +52,7 @@ class Offers:
             self._offer(node_id, retries - 1)
 
     def asked(self, event: Asked) -> None:
-        """Somebody offers a message to this node, and so says which round it is in."""
+        """Handle a peer's offer; it also reveals the peer's round."""
         if 0 <= event.round < self._node.rules.rounds:
             self._node.membership.reached(event.by, event.round)
         promised = self._node.mailbox.promise(event.round, event.by)

@@ -1,12 +1,12 @@
-"""Known: whom one node knows where not everybody knows everybody, and what it does to go on knowing enough of them. Pure, as all of `protocol`.
+"""The partial view of one node, where nodes know only some of the others: whom it knows, connects to and sends to.
 
-A node has entries of others, its view, and exchanges some of them with one of those it knows, about once a round. It keeps connections to
-those in its view and to nobody else, and draws the targets of a round from those of them that are there. What an exchange does to a view is its
-service's matter (`PeerSampler`; see `sampling`).
+A node has a view of entries about peers and exchanges some of them with one peer about once a round. It keeps connections to the peers in its view only,
+and draws the targets of a round from those that are alive. The peer sampling service decides how an exchange changes the view (`PeerSampler`; see
+`peer_sampling/`).
 
-What a single member can do here: fill the few entries of an exchange with places of its choice, a few times as often as an honest one exchanges with the same node.
-It cannot invent places, addresses or certificates: whoever drives this checks that each entry is signed by its own place. Whatever floods come, the way back stays: the node
-goes on probing peers of its sample (`sample`), which no flood changes, and anchors those that are there in its view.
+What a single malicious member can do: fill the few entries of an exchange with nodes of its choice, a few times as often as an honest node exchanges with
+the same peer. It cannot invent nodes, addresses or certificates: the driver checks that each entry is signed by the node that it is about. A flood cannot
+isolate the node: it keeps probing peers of its sample (`sample`), which no flood changes, and anchors live ones in its view.
 """
 
 from __future__ import annotations
@@ -31,72 +31,80 @@ if TYPE_CHECKING:
     from epidemic.protocol.rounds import Rounds
 
 OWN_ENTRIES = "own-entries"
-"""The reason for which entries are refused that a partner offers of itself beyond its share."""
+"""The reason given when a partner offers more entries about itself than its share."""
 MOST_ENTRIES = 64
-"""Entries of an exchange."""
+"""Most entries of an exchange."""
 PAUSE = 2 * SECOND
-"""A node starts no exchanges more often than this, however short its rounds are: every one of them leads to new connections."""
+"""The shortest time between exchanges that a node starts, however short its rounds are: each leads to new connections."""
 ANSWER = 5 * SECOND
-"""So long an answer is waited for."""
+"""How long an answer is awaited."""
 TRIED = 3 * SECOND
-"""So long after a connection was wanted its other end should be there."""
+"""Time in which a new connection should be established."""
 REACHED = 10 * SECOND
-"""Who is in the view and is not there for so long is dropped from it."""
+"""Time after which an unreachable peer is dropped from the view."""
 LINGER = 4 * SECOND
-"""So long the connection to one who is no longer in the view is kept: messages may be on their way."""
+"""Time for which the connection to a peer dropped from the view is kept: messages may be on their way."""
 SEEK = 10 * SECOND
-"""So often a node that knows nobody looks for those it was told of at first."""
+"""How often a node that knows nobody looks for its initial peers."""
 LOOK_BACK = 60 * SECOND
-"""So often every node looks for those of them who are not there, and knows one again who is: a network that was cut in two grows together."""
+"""How often every node looks for its initial peers that were away, and takes one that is back into its view, so that a split network heals."""
 MIX = 4 * SECOND
-"""So often a peer of the sample is probed and anchored where the view is in order; every PAUSE while it has too few anchors or peers."""
+"""How often a peer of the sample is probed and anchored; every PAUSE if the node has too few anchors or peers."""
 MOST_PROBES = 3
-"""Peers of the sample that are probed at once."""
+"""Most peers of the sample probed at once."""
 REMEMBERED = 40
-"""Rounds whose targets are remembered."""
+"""Rounds for which the targets are remembered."""
 
 
 class PartialView:
-    """Whom one node knows, is connected to, and sends to."""
+    """The peers that one node knows, is connected to, and sends to."""
 
     def __init__(self, node: Rounds, sampler: PeerSampler, s: int, cycles: int, sample: PeerSample) -> None:
-        """`s`: how many targets a round has; `cycles`: exchanges that are started in it; `sample`: peers that no flood replaces."""
+        """Start with the sampler's view.
+
+        Args:
+            node: The node's state machine.
+            sampler: Its side of the peer sampling service.
+            s: Targets per round.
+            cycles: Exchanges started per round.
+            sample: Peers that no flood can replace.
+        """
         self._node = node
         self.sampler = sampler
         self.sample = sample
-        self._probes: dict[int, int] = {}  # peers of the sample that are looked for, and since when
-        self._mixes = 0  # when the next one is
+        self._probes: dict[int, int] = {}  # peers of the sample being probed, and since when
+        self._mixes = 0  # when to probe next
         self._s = s
         self._cycles = cycles
-        self._partner: int | None = None  # whose answer is waited for
-        self._left = 0  # exchanges still to be started
-        self._next = 0  # not before then
-        self._sought = 0  # when those of the beginning were looked for last
-        self._missed: frozenset[int] = frozenset()  # who of them was not there then
-        self._waits = False  # whether they still have time to be found
-        self._linked: dict[int, int] = {}  # since when a connection to somebody is wanted
-        self._leaving: dict[int, int] = {}  # since when it is no longer
-        self._answered: dict[int, tuple[int, int]] = {}  # by whom: since when, how often
+        self._partner: int | None = None  # peer whose answer is awaited
+        self._left = 0  # exchanges still to be started in this round
+        self._next = 0  # earliest time of the next exchange
+        self._sought = 0  # when the initial peers were last looked for
+        self._missed: frozenset[int] = frozenset()  # initial peers that were away then
+        self._waits = False  # whether they still have time to connect
+        self._linked: dict[int, int] = {}  # since when a connection to a peer is wanted
+        self._leaving: dict[int, int] = {}  # since when it is no longer wanted
+        self._answered: dict[int, tuple[int, int]] = {}  # by peer: (start of the window, exchanges answered in it)
         self._targets: dict[int, tuple[int, ...]] = {}  # by round
 
     # -- rounds -------------------------------------------------------------------------------------------------------
 
     def __call__(self, round: int) -> NodeView:
-        """A round as this node sees it: whom it hears is not known, nor whom it sends to before the round is open."""
+        """The node's view of a round: its targets, once the round is open; its in-neighbours are unknown."""
         return NodeView(self._targets.get(round, ()), None, bytes(8))
 
     def started(self) -> None:
-        """The node has its place in the network."""
+        """Connect to the initial peers and to those in the view."""
         self._look_back()
         self._connect()
 
     def looking(self) -> None:
-        """The node has not found enough others yet."""
+        """Look for the initial peers again if the search takes long."""
         if self._node.now - self._sought > SEEK:
             self._look_back()
 
     def opened(self, round: int) -> None:
-        """A round begins: draw its targets, and start its exchanges."""
+        """Draw the targets of a new round, and start its exchanges."""
         node = self._node
         self._let_go()
         there = sorted(self.sampler.node_ids & node.membership.alive(node.now))
@@ -119,7 +127,7 @@ class PartialView:
     # -- exchanges ----------------------------------------------------------------------------------------------------
 
     def _exchange(self) -> None:
-        """Start one. Who could have been reached by now and is not there is asked in vain, and dropped: so the dead, who grow old, are forgotten."""
+        """Start an exchange. A peer that should be connected by now but is not is dropped, so that dead peers, whose entries age, disappear."""
         node = self._node
         alive = node.membership.alive(node.now)
         tried = alive | {node_id for node_id, since in self._linked.items() if node.now - since > TRIED}
@@ -135,7 +143,7 @@ class PartialView:
                 node.act(ExchangeViews(self._partner, entries, ANSWER))
 
     def came(self, event: EntriesCame) -> None:
-        """An answer, or none."""
+        """Handle the answer to an exchange, or its failure."""
         if event.by != self._partner:
             return
         self._partner = None
@@ -151,7 +159,7 @@ class PartialView:
         self._connect()
 
     def approached(self, event: Approached) -> None:
-        """Somebody begins an exchange with this node."""
+        """Answer an exchange that a peer starts, or refuse it if the peer does so too often."""
         node = self._node
         since, often = self._answered.get(event.by, (node.now, 0))
         if node.now - since >= PAUSE * max(1, self.sampler.usual // 2):
@@ -167,24 +175,24 @@ class PartialView:
         self._connect()
 
     def _saw(self, by: int, entries: Entries) -> None:
-        """Offer everybody whom an exchange tells of to the sample."""
+        """Offer all peers named in an exchange to the sample."""
         self.sample.see([by, *(node_id for node_id, _ in entries[: self.sampler.most])])
 
     def _count(self) -> None:
-        """Count the entries that a partner offered of itself beyond its share."""
+        """Count the entries about itself that a partner offered beyond its share."""
         if self.sampler.own_refused:
             self._node.count.refused[OWN_ENTRIES] += self.sampler.own_refused
             self.sampler.own_refused = 0
 
     def _drop(self, node_id: int) -> None:
-        """Forget a peer that is not there."""
+        """Forget a peer that cannot be reached."""
         self.sampler.release(node_id)
         self.sampler.drop(node_id)
 
     # -- the way back -------------------------------------------------------------------------------------------------
 
     def _mix(self) -> None:
-        """Take peers of the sample into the view: now and then, and soon where it has too few anchors, or fewer peers than half a view or a round's targets."""
+        """Take peers of the sample into the view: now and then, and soon if there are too few anchors, or fewer live peers than half a view or than targets."""
         node, sampler = self._node, self.sampler
         alive = node.membership.alive(node.now)
         for peer, since in list(self._probes.items()):
@@ -207,7 +215,7 @@ class PartialView:
         self._connect()
 
     def _anchor(self, peer: int) -> None:
-        """A probe has reached its peer."""
+        """Anchor a probed peer that was reached."""
         del self._probes[peer]
         self.sample.answered(peer)
         self.sampler.anchor(peer)
@@ -215,16 +223,16 @@ class PartialView:
     # -- connections --------------------------------------------------------------------------------------------------
 
     def met(self, node_id: int) -> None:
-        """Somebody introduced itself: at the start, and when nobody is known any more, it is as good as any."""
+        """Take in a peer that introduced itself, at the start or when the view is empty."""
         self.sample.see([node_id])
         if not self._node.begun or not self.sampler.entries:
             self.sampler.meet(node_id)
-        if node_id not in self.sampler.node_ids:  # perhaps one of those that were looked for
+        if node_id not in self.sampler.node_ids:  # perhaps one of the initial peers
             self._leaving.setdefault(node_id, self._node.now)
         self._connect()
 
     def _connect(self) -> None:
-        """Connect to those who are known now, or probed."""
+        """Connect to peers in the view and probed ones; schedule the others for disconnection."""
         node_ids = self.sampler.node_ids | self._probes.keys()
         for node_id in sorted(node_ids - self._linked.keys()):
             self._linked[node_id] = self._node.now
@@ -234,7 +242,7 @@ class PartialView:
         self._leaving = {node_id: since for node_id, since in self._leaving.items() if node_id not in node_ids}
 
     def _let_go(self) -> None:
-        """Forget who is not there, and end connections to those who are no longer known."""
+        """Drop peers that stay unreachable, and close connections that are no longer needed."""
         node = self._node
         for node_id in sorted(self.sampler.node_ids - {self._partner}):
             linked = self._linked.get(node_id, node.now)
@@ -247,7 +255,7 @@ class PartialView:
             node.act(Disconnect(node_id))
 
     def _seek(self) -> None:
-        """Look for those of the beginning: soon if nobody is known, otherwise now and then."""
+        """Look for the initial peers: soon if nobody is known, otherwise now and then."""
         node = self._node
         self._found()
         nobody = not self.sampler.entries and self._partner is None
@@ -255,7 +263,7 @@ class PartialView:
             return
         self._look_back()
         if nobody:
-            node.say("knows nobody any more: looking for those that node.toml names")
+            node.say("knows no peers any more: looking for those in node.toml")
             for node_id in sorted(node.membership.alive(node.now)):
                 self.sampler.meet(node_id)
             self._connect()
@@ -268,7 +276,7 @@ class PartialView:
         node.act(Seek())
 
     def _found(self) -> None:
-        """Those of the beginning had time to be found: one who was not there before is known now, and nobody else is needed."""
+        """Once the initial peers had time to connect, take one that was away before into the view, and release the others."""
         node = self._node
         if not self._waits or node.now - self._sought <= TRIED:
             return

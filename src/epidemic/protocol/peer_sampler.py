@@ -1,7 +1,7 @@
-"""Side: what one deployed node does in a peer sampling service (see `sampling`), and what one exchange may change in its view. Pure.
+"""One deployed node's side of a peer sampling service (see `peer_sampling/`), and what one exchange may change in its view.
 
-A partner is untrusted, so a view is bounded in what a single exchange can do to it: at most half of its entries are replaced, a peer offers itself no more often than
-an honest one does, and the anchors stay. Anchors are entries of the node's own sample (`sample`), which no exchange sends away or replaces.
+Partners are untrusted, so the effect of one exchange on a view is bounded: it replaces at most half of the entries, a peer offers itself no more often
+than an honest one would, and the anchors stay. Anchors are peers of the node's own sample (`sample`), which no exchange sends away or replaces.
 """
 
 from __future__ import annotations
@@ -11,59 +11,66 @@ from collections.abc import Iterable
 from epidemic.protocol.rules import Draw
 
 Entry = tuple[int, int]
-"""A place, and for how many cycles nothing was heard of it."""
+"""A node id and the age of the entry in cycles."""
 Entries = tuple[Entry, ...]
 
 MOST_AGE = 2**20
-"""Nobody is older; a member could otherwise make entries that others refuse to take on."""
+"""The largest age; without it a member could make entries that others refuse."""
 MOST_ANCHORS = 8
-"""Anchors of a view; half of its entries where that is less."""
+"""Most anchors of a view, or half of its entries if that is less."""
 
 
 class PeerSampler:
-    """One node's side of a peer sampling service. Entries come and go as the service says; nobody has an entry of itself."""
+    """One node's side of a peer sampling service. A view never contains the node itself."""
 
     def __init__(self, node_id: int, draw: Draw, most: int, usual: int) -> None:
-        """`most`: how many entries an exchange may bring; further ones are not looked at. `usual`: how many a view has as a rule."""
+        """Start with an empty view.
+
+        Args:
+            node_id: This node.
+            draw: Source of secret random numbers.
+            most: Most entries read from an exchange.
+            usual: The usual size of a view.
+        """
         self.node_id = node_id
         self.draw = draw
         self.most = most
         self.usual = usual
         self.entries: list[Entry] = []
-        self.anchors: list[int] = []  # peers that exchanges leave in the view, the last one anchored last
-        self.own_refused = 0  # entries of partners themselves, beyond what honest ones offer
+        self.anchors: list[int] = []  # peers that exchanges leave in the view, in the order of anchoring
+        self.own_refused = 0  # entries that partners offered of themselves beyond their share
 
     def ask(self, reachable: Iterable[int]) -> tuple[int, Entries] | None:
-        """Begin an exchange: with whom, of these, and what it is sent; None: with nobody."""
+        """Start an exchange with one of these peers: (partner, entries to send); None: with nobody."""
         raise NotImplementedError
 
     def reply(self, by: int, got: Entries) -> Entries:
-        """Somebody begins an exchange: take what it sends, and say what it gets."""
+        """Answer an exchange: take in the entries `got`, and return those to send back."""
         raise NotImplementedError
 
     def take(self, partner: int, got: Entries) -> None:
-        """The partner of the exchange that was begun answers."""
+        """Take in the partner's answer to the exchange that this node started."""
         raise NotImplementedError
 
     def drop(self, node_id: int) -> None:
-        """Somebody cannot be reached, perhaps the partner of the exchange that was begun."""
+        """Forget a peer that cannot be reached, perhaps the partner of the current exchange."""
         raise NotImplementedError
 
     def refused(self, partner: int) -> None:
-        """The partner of the exchange that was begun is there and wants none now."""
+        """Handle a partner that is alive but refuses the exchange."""
         raise NotImplementedError
 
     def meet(self, node_id: int) -> None:
-        """Somebody is there whom this node may know, as when it first came, if there is room."""
+        """Take a live peer into the view if there is room."""
         raise NotImplementedError
 
     @property
     def saved(self) -> list[Entry]:
-        """What is kept over a restart."""
+        """The entries to keep over a restart."""
         return self.entries
 
     def admit(self, node_id: int) -> None:
-        """Know somebody, instead of the oldest one that is no anchor if there is no room."""
+        """Take a peer into the view, replacing the oldest entry that is no anchor if there is no room."""
         self.meet(node_id)
         if node_id not in self.node_ids and self.entries:
             among = [i for i, entry in enumerate(self.entries) if entry[0] not in self.anchors]
@@ -74,11 +81,11 @@ class PeerSampler:
 
     @property
     def most_anchors(self) -> int:
-        """Return how many entries exchanges leave alone: half of a view."""
+        """How many entries exchanges leave alone: at most half of a view."""
         return min(MOST_ANCHORS, (self.usual + 1) // 2)
 
     def anchor(self, node_id: int) -> None:
-        """Know a peer, and keep it in the view until enough later ones are anchored."""
+        """Take a peer into the view and keep it there until enough later ones are anchored."""
         self.release(node_id)
         while len(self.anchors) >= self.most_anchors:
             del self.anchors[0]
@@ -87,7 +94,7 @@ class PeerSampler:
             self.anchors.append(node_id)
 
     def release(self, node_id: int) -> None:
-        """Let exchanges replace a peer again."""
+        """Allow exchanges to replace a peer again."""
         if node_id in self.anchors:
             self.anchors.remove(node_id)
 
@@ -103,7 +110,7 @@ class PeerSampler:
         self.entries = [(node_id, min(age + 1, MOST_AGE)) for node_id, age in self.entries]
 
     def shuffled(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Return these entries in random order."""
+        """These entries in random order."""
         found = list(entries)
         for i in range(len(found) - 1, 0, -1):
             j = self.draw(i + 1)
@@ -111,7 +118,7 @@ class PeerSampler:
         return found
 
     def oldest(self, reachable: Iterable[int]) -> int | None:
-        """The place of the oldest entry of these, at random among equals."""
+        """The peer with the oldest entry among these, at random among equals."""
         among = set(reachable)
         there = [entry for entry in self.entries if entry[0] in among]
         most = max((age for _, age in there), default=0)
@@ -119,9 +126,9 @@ class PeerSampler:
         return oldest[self.draw(len(oldest))] if oldest else None
 
     def of_others(self, got: Entries, partner: int, share: int) -> list[Entry]:
-        """Return what may be taken of what came; of the partner itself at most `share` entries, and as new ones. Further ones are counted.
+        """The entries of an answer that may be taken in: at most `share` about the partner itself, as new ones; further ones are counted.
 
-        Nothing that comes is older than the view is already: who makes its entries seem old is not asked before the others.
+        Ages are limited to the oldest in the view, so a partner cannot make its entries look older and be asked first.
         """
         found: list[Entry] = []
         oldest = max((age for _, age in self.entries), default=0)

@@ -1,6 +1,6 @@
-"""Questions: messages that do not come are asked for, and those that others ask for are sent again.
+"""Questions about messages: missing ones are requested, and requested ones are sent again.
 
-Nothing that is asked makes this node send a message more often than every few seconds to one place.
+No question makes this node send a message to one peer more often than every few seconds.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from epidemic.protocol.rounds import Rounds
 
 SEND_AGAIN = 3 * SECOND
-"""For so long a message that was sent is taken to be on its way."""
+"""Time for which a sent message is assumed to be on its way."""
 
 
 class Questions:
-    """What one node asks and is asked about messages, besides offers."""
+    """The questions about messages that one node asks and answers, besides offers."""
 
     def __init__(self, node: Rounds, kept: Mapping[int, Iterable[int]]) -> None:
-        """`kept` are the targets of messages sent before a restart, by round."""
+        """Start; `kept` are the targets of messages sent before a restart, by round."""
         self._node = node
         self.kept: dict[int, dict[int, int | None]] = {
             round: dict.fromkeys(targets) for round, targets in kept.items()
-        }  # by round: to whom, and when it was sent last
-        self._asking: set[int] = set()  # who is just asked for a message
+        }  # by round: receivers, and when each was last sent the message
+        self._asking: set[int] = set()  # peers being asked for a message
 
     # -- messages that are kept ----------------------------------------------------------------------------------------
 
     def keep(self, round: int, targets: tuple[int, ...]) -> None:
-        """The message of a round can be asked for, and the oldest no more."""
+        """Keep the message of a round for questions, and discard the oldest."""
         self.kept[round] = dict.fromkeys(targets)
         before = round - self._node.rules.kept + 1
         if any(old < before for old in self.kept):
@@ -39,20 +39,20 @@ class Questions:
             self._node.act(Forget(before))
 
     def sent(self, round: int, node_ids: Iterable[int]) -> None:
-        """The message of a round is on its way to these."""
+        """Note that the message of a round was sent to these."""
         for node_id in node_ids:
             self.kept[round][node_id] = self._node.now
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def ask_again(self, node_ids: Iterable[int]) -> None:
-        """Ask those whose messages of this round do not come."""
+        """Ask these peers for their missing messages of this round."""
         for node_id in sorted(set(node_ids) - self._asking):
             self._asking.add(node_id)
             self._node.ask("again", node_id, self._node.round, SECOND)
 
     def answered(self, event: Answered) -> None:
-        """Somebody who was asked for its message sends it, or has none."""
+        """Handle the answer of a peer asked for its message: it comes, or there is none."""
         if event.by not in self._asking:
             return
         self._asking.discard(event.by)
@@ -62,7 +62,7 @@ class Questions:
     # -- answering ----------------------------------------------------------------------------------------------------
 
     def asked_again(self, event: Asked) -> None:
-        """Somebody asks for its message of a round."""
+        """Answer a peer that asks for this node's message of a round."""
         node = self._node
         sent = self.kept.get(event.round, {})
         if event.by in sent and node.phase != "looking":

@@ -1,7 +1,7 @@
-"""Intake: which messages of a method without rounds count: each once, and of nobody more than a node can take.
+"""Which messages of an asynchronous method count: each once, and from each sender no more than a node can process.
 
-A sender numbers its messages. Numbers grow, also over its restarts; on the way messages may overtake each other a little. So the largest number
-of each sender is known, and which of the last few before it have come. Whoever sends more messages a second than any honest node harms itself only.
+A sender numbers its messages in increasing order, also over restarts. Messages may overtake each other a little on the way, so the filter knows the
+largest number of each sender and which of the last WINDOW numbers have arrived. A sender that exceeds the rate of honest nodes harms only itself.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from dataclasses import dataclass
 from epidemic.protocol.events import SECOND
 
 WINDOW = 1024
-"""By so many messages of its sender a message may be overtaken; older ones are taken for somebody's old ones, said again."""
+"""By how many later messages a message may be overtaken; older numbers count as replays."""
 MOST_A_SECOND = 200
-"""Messages of whole models that are taken of one sender a second; as many may come at once."""
+"""Whole models accepted per sender and second, and at once."""
 
 
 @dataclass(slots=True)
 class _Sender:
     highest: int
-    seen: int  # bit i: whether the message of number highest - i has come
-    room: int  # how many messages may come now, in microseconds of the usual pause between them
-    at: int  # when that was
+    seen: int  # bit i: whether number highest - i has arrived
+    room: int  # time credit in microseconds; each message costs one pause
+    at: int  # when the credit was last updated
 
 
 class ReplayFilter:
-    """The messages of each sender, as far as they must be remembered."""
+    """The message numbers seen from each sender, and its remaining credit."""
 
     def __init__(self, parts: int = 1) -> None:
-        """`parts`: how many messages make a model."""
+        """Start empty; `parts` messages make a model."""
         self._senders: dict[int, _Sender] = {}
         self._pause = SECOND // (MOST_A_SECOND * parts) or 1
         self._burst = MOST_A_SECOND * parts * self._pause
 
     def put(self, sender: int, number: int, now: int) -> str:
-        """What becomes of a message: "counted", "duplicate", or "flood"."""
+        """Take in a message and return its outcome: "counted", "duplicate" or "flood"."""
         known = self._senders.get(sender)
         if known is None:
             known = self._senders[sender] = _Sender(number - 1, 0, self._burst, now)

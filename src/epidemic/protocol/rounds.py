@@ -1,15 +1,15 @@
-"""The round protocol of one node: it trains, sends, closes the round, mixes, and goes on until the end.
+"""The deployed round protocol of one node: it trains, sends, closes the round, aggregates, and repeats until the end.
 
-Who dies is no longer expected; who comes back asks where the others are and takes a model; who falls behind leaves rounds out; who is
-ahead waits. Nothing that a single member says moves a node: see `membership`.
+A node that dies is no longer expected. One that returns asks how far its peers are and takes a model. One that falls behind skips rounds; one that is
+ahead waits. No claim of a single member moves a node: see `membership`.
 
-Nodes stay together by three rules. A round in which a node has heard fewer than a third of its live in-neighbours lasts until the deadline, as
-long as one of them may still send (not only for the usual time, which a short pause exceeds). A node that is far ahead of the others waits
-for them in any case. And a node that enough others have left behind goes on where they are.
+Three rules keep nodes together. A node that has received messages from fewer than a third of its live in-neighbours keeps its round open until the
+deadline, as long as one of them may still send (the usual limit is shorter than a brief pause). A node far ahead of the others always waits for them.
+A node that enough peers have left behind continues in their round.
 
     looking -> (adopting ->) training -> (locating ->) waiting -> mixing -> training ... -> concluding -> lingering -> left
 
-How it begins and ends is in `member`, what it asks and answers in `questions` and `offers`.
+Start and end are in `member`, questions and answers in `questions` and `offers`.
 """
 
 from __future__ import annotations
@@ -49,20 +49,21 @@ from epidemic.protocol.sample import PeerSample
 __all__ = ["Count", "NodeView", "PartialKnowledge", "Rounds", "Rules"]
 
 BEHIND = 2
-"""So many rounds behind enough others after its training, a node goes on where they are: nobody waits for what it would send. While it waits for
-messages it takes one more."""
+"""Rounds behind enough peers, after its training, at which a node skips to their round: nobody waits for its message any more. While it waits for
+messages it needs one more.
+"""
 LEAD = 8
-"""So many rounds ahead of everybody else, a node waits for as long as it may."""
+"""Rounds ahead of everybody else at which a node waits as long as it may."""
 NEAR = 2
-"""With a committed coin, a message of a later round than so many ahead says nothing of where its sender is until its round is near."""
+"""With a committed coin, a message further ahead than this says nothing about its sender's round until that round is near."""
 ALONE = 3
-"""A node that has heard fewer than one of so many live in-neighbours is nearly alone, and waits for as long as it may."""
+"""A node that has heard fewer than one in ALONE live in-neighbours is nearly alone, and waits as long as it may."""
 RECENT = 20
-"""How many of the last rounds are remembered for people."""
+"""Last rounds summarised in the status."""
 LOCATE = SECOND // 4
-"""So long a node that was left behind waits for others to say where they are."""
+"""Time for which a node that was left behind waits for peers to say how far they are."""
 ASK_AGAIN = 2 * SECOND
-"""So often a message is asked for that was asked for in vain."""
+"""How often a missing message is asked for again."""
 
 
 REFUSED = {
@@ -70,12 +71,12 @@ REFUSED = {
     "not-drawn": "its sender has not drawn this node in that round",
     "surplus": "more came in one round than can be by chance",
 }
-"""Why messages do not count where senders draw their targets by themselves."""
+"""Why messages do not count if senders draw their own targets, by reason."""
 
 
 @dataclass(frozen=True)
 class PartialKnowledge:
-    """How a node comes to know some of the others, and to how many of them it sends."""
+    """How a node gets to know some of the others, and to how many it sends."""
 
     sampler: PeerSampler
     s: int
@@ -84,7 +85,7 @@ class PartialKnowledge:
 
 
 class Rounds(Member):
-    """One node's decisions, round by round."""
+    """The state machine of one deployed node in rounds."""
 
     unit = "round"
 
@@ -102,10 +103,19 @@ class Rounds(Member):
         coin: Commitments | None = None,
         membership: Any = None,
     ) -> None:
-        """`done` rounds are behind it; `kept` are the targets of messages sent before a restart, by round.
+        """Start a node.
 
-        `view`: what rounds have in store, or how the node comes to know others where it does not know everybody.
-        `coin`: what the nodes have committed to, where their coin is a committed one. `membership`: see `Member`.
+        Args:
+            rules: Its settings.
+            view: The node's view of each round; or, if nodes know only some peers, how it gets to know them.
+            draw: Source of secret random numbers.
+            token: The random name of this start of the node.
+            done: Rounds completed before a restart.
+            kept: Targets of messages sent before a restart, by round.
+            tally: Messages by outcome before a restart.
+            count: Other counters before a restart.
+            coin: With a committed coin, the commitments of the nodes.
+            membership: See `Member`.
         """
         super().__init__(rules, draw, token, done=done, count=count, membership=membership)
         self.coin = coin
@@ -123,19 +133,21 @@ class Rounds(Member):
         self.questions = Questions(self, kept or {})
         self.offers = Offers(self)
         self.locate = Locate(self)
-        self.recent: deque[tuple[int, int]] = deque(maxlen=RECENT)  # messages heard and expected in the last rounds
+        self.recent: deque[tuple[int, int]] = deque(
+            maxlen=RECENT
+        )  # (messages heard, messages expected) in the last rounds
         self.mailbox.begin_with(done)
-        self._ask_at = 0  # when those missing are asked
-        self._ready: dict[int, int] = {}  # since when it waited for messages, of the last rounds
-        self._carried: dict[int, tuple[int, Any]] = {}  # by sender: the last message that came late, and its round
+        self._ask_at = 0  # when to ask for missing messages
+        self._ready: dict[int, int] = {}  # by round, of the last rounds: when the wait for messages began
+        self._carried: dict[int, tuple[int, Any]] = {}  # by sender: its last late message, and the round of it
 
     @property
     def held(self) -> int:
-        """How many messages are here that may still count."""
+        """How many held messages may still count."""
         return self.mailbox.held + len(self._carried)
 
     def on(self, event: Event) -> None:
-        """A message came, or something was computed."""
+        """Handle a message or the result of a computation."""
         match event:
             case Arrived():
                 self._arrived(event)
@@ -149,27 +161,27 @@ class Rounds(Member):
                 self.known.came(event)
 
     def started(self) -> None:
-        """It has its place in the network."""
+        """Begin to look for peers: the node is connected."""
         if self.known is not None:
             self.known.started()
 
     def settle(self) -> None:
-        """Look whether what is waited for has come."""
+        """Check whether a wait is over."""
         super().settle()
         if self.known is not None and self.phase == "looking":
             self.known.looking()
 
     def commits(self, handshake: Introduced) -> bool:
-        """Whether a node commits itself as it must, and as it did before."""
+        """Whether a peer's handshake has the commitment that it must have."""
         return self.coin is None or self.coin.commit(handshake.node_id, handshake.commitment)
 
     def met(self, node_id: int) -> None:
-        """Somebody introduced itself."""
+        """Handle the handshake of a peer."""
         if self.known is not None:
             self.known.met(node_id)
 
     def waiting(self) -> None:
-        """Look whether the round is over, or the others are found."""
+        """Check whether the round is over, or the peers' round is known."""
         if self.phase == "waiting":
             self._wait()
         elif self.phase == "locating" and (self.locate.front_is_known or self.now - self.began >= LOCATE):
@@ -178,7 +190,7 @@ class Rounds(Member):
     # -- a round ------------------------------------------------------------------------------------------------------
 
     def go_to(self, round: int, how: str) -> None:
-        """Leave out the rounds before this one."""
+        """Skip to this round."""
         front = max(round - 1, self.membership.front(self.now))
         self.say(f"the others are in round {front}: going on from {round} instead of {self.done}, {how}")
         self.count.jumped += max(0, min(round, self.rules.rounds) - self.done)
@@ -186,12 +198,10 @@ class Rounds(Member):
         self.mailbox.begin_with(self.done)
 
     def open(self) -> None:
-        """Begin the next round, or come to the end."""
+        """Open the next round, or end after the last one."""
         if self.done >= self.rules.rounds:
             if not self.count.taken and self.rules.rounds:
-                self.fail(
-                    "the others were at their end before this node took part in a single round: it has learnt nothing"
-                )
+                self.fail("all peers finished before this node completed a round: it has learnt nothing")
             else:
                 self.end()
             return
@@ -212,13 +222,13 @@ class Rounds(Member):
             return
         self.adaptive_timeout.worked(self.now - self.began)
         if self._front_is_vague and self.locate.ask_for_front():
-            self.enter("locating")  # nobody would hear what is sent in a round that is over
+            self.enter("locating")  # a message for a round that is over would not be read
             self.wake("wait", self.now + LOCATE)
         else:
             self._begin_to_wait()
 
     def _begin_to_wait(self) -> None:
-        """Send what was learnt, in this round or where the others are, and wait for messages."""
+        """Send the trained model, in this round or in the one that the peers have reached, and wait for messages."""
         if not self._caught_up(self._behind):
             self._send_and_wait(self.view(self.round))
         self._wait()
@@ -230,9 +240,9 @@ class Rounds(Member):
 
     @property
     def _behind(self) -> int:
-        """So many rounds behind, what a node sends comes too late; where nobody knows whom to wait for that is one.
+        """The distance in rounds at which a node's messages come too late; one if in-neighbours are unknown.
 
-        Where two witnesses are enough it is one more: a liar may be one of them, and a single honest node that is ahead for a moment the other.
+        If two witnesses suffice, it is one more: one of them may lie, and the other may be a single honest node that is ahead for a moment.
         """
         if self._expects_anybody:
             return 1
@@ -240,13 +250,13 @@ class Rounds(Member):
 
     @property
     def _front_is_vague(self) -> bool:
-        """Whether somebody says to be far ahead, and not enough others have been heard lately to tell."""
+        """Whether a peer claims to be far ahead, and too few others have been heard recently to confirm it."""
         behind = self._behind
         front, furthest = self.membership.front(self.now, behind - 1), self.membership.furthest(self.now)
         return not self.rules.barrier and furthest >= max(front + behind, self.round + behind)
 
     def _caught_up(self, behind: int) -> bool:
-        """Go on where the others are, if enough of them are so far ahead; what this node has learnt is sent in that round."""
+        """Skip to the round of the peers if enough are `behind` rounds ahead; the trained model is sent in that round."""
         front, last = self._front(), self.rules.rounds - 1
         if self.rules.barrier or self.round >= last or front < self.round + behind:
             return False
@@ -257,15 +267,15 @@ class Rounds(Member):
         return True
 
     def _overtaken(self, wanted: int) -> bool:
-        """Whether half of those who send to this node in a round have closed this one."""
+        """Whether half of this node's in-neighbours have closed this round."""
         if self.coin is not None:
             return any(self._shown(k, 1 if k > 1 else 0) for k in range(1, self.rules.ahead + 1))
         return 2 * self.mailbox.moved_on >= max(1, wanted)
 
     def _front(self) -> int:
-        """The round that enough others have reached. With a committed coin their messages must show it, as long as these are kept.
+        """The round that enough peers have reached. With a committed coin their messages must prove it, while these are kept.
 
-        A few members can all say that they are ahead, but they cannot send more messages than they have drawn.
+        A few members can claim to be ahead, but they cannot send more messages than they have drawn.
         """
         front, here = self.membership.front(self.now, self._behind - 1), self.round
         if self.coin is None or front > here + self.rules.ahead:
@@ -273,9 +283,9 @@ class Rounds(Member):
         return max((t for t in range(here + 1, front + 1) if self._shown(t - here, 2)), default=here)
 
     def _shown(self, rounds: int, more: int) -> bool:
-        """Whether so many messages of the next rounds are here that a good part of the others must have gone through them.
+        """Whether so many messages of the next rounds are held that a good part of the peers must have completed those rounds.
 
-        That is half of what these rounds bring on average and so many more, two at least: members that lie have all of theirs here at once.
+        The threshold is half of what these rounds bring on average plus `more`, two at least: lying members may have sent all of theirs at once.
         """
         here = sum(len(self.mailbox.early(self.round + i)) for i in range(1, rounds + 1))
         return here >= max(2, (rounds * len(self.view(self.round).targets) + 1) // 2 + more)
@@ -291,7 +301,7 @@ class Rounds(Member):
             self.offers.begin(self.round, view.targets, alive)
 
     def _wait(self) -> None:
-        """Close the round if it is over; ask those whose messages do not come."""
+        """Close the round if it is over; ask for missing messages."""
         rules, alive = self.rules, self.membership.alive(self.now)
         if self._front_is_vague:
             self.locate.ask_for_front()
@@ -317,11 +327,11 @@ class Rounds(Member):
 
     @property
     def _expects_anybody(self) -> bool:
-        """Whether nobody knows whose messages this node is to get."""
+        """Whether this node cannot know whose messages to expect."""
         return self.rules.cap is not None or self.view(self.round).expected is None
 
     def _left_for_neighbours(self) -> tuple[frozenset[int], int]:
-        """Where the in-neighbours are known: whose messages are waited for, and how much time they have left."""
+        """If the in-neighbours are known: those still awaited, and the time left for them in microseconds."""
         membership, now, heard = self.membership, self.now, self.mailbox.heard
         view, waited = self.view(self.round), now - self.began
         missing = self.mailbox.missing()
@@ -335,7 +345,7 @@ class Rounds(Member):
         missing |= held
         usual = self.rules.deadline if held else self.adaptive_timeout.limit
         if missing and not held and not membership.punctual(missing):
-            # others wait for this node no longer than it waits: it must not wait as long for one that is slow
+            # Peers wait for this node no longer than it waits itself, so it must wait less than that for a slow one.
             usual //= 2
         return missing, self.rules.close.left(
             heard=heard,
@@ -346,7 +356,7 @@ class Rounds(Member):
         )
 
     def _left_for_anybody(self) -> int:
-        """Where nobody knows whom to expect: how long to wait for messages."""
+        """If nobody knows whom to expect: the time left to wait for messages, in microseconds."""
         rules, heard, waited = self.rules, self.mailbox.heard, self.now - self.began
         wanted = len(self.view(self.round).targets)
         if rules.cap is not None and heard >= rules.cap:
@@ -367,18 +377,18 @@ class Rounds(Member):
         return left
 
     def _away_too_long(self, missing: frozenset[int]) -> bool:
-        """Whether one of these is away for so long that the barrier will not be passed; then this node gives up."""
+        """Whether one of these peers has been away too long for the barrier; the node then fails."""
         for node_id in sorted(missing):
             if self.membership.away(node_id, self.now, self.began) > self.rules.patience:
                 self.fail(
                     f"round {self.round}: node {node_id} has been away for {self.rules.patience / SECOND:g} s (network.patience), and"
-                    ' with network.close.kind = "barrier" nobody goes on without it; start all nodes again to go on'
+                    ' with network.close.kind = "barrier" no node continues without it; start all nodes again to resume'
                 )
                 return True
         return False
 
     def will_not_come(self, node_id: int) -> None:
-        """Somebody has no message for this node in the open round."""
+        """Stop expecting a message from this node in the open round."""
         if self.phase != "waiting":
             return
         if not self.rules.barrier:
@@ -386,7 +396,7 @@ class Rounds(Member):
             self._wait()
         elif node_id in self.mailbox.missing():
             self.fail(
-                f"round {self.round}: node {node_id} no longer has its message for this node, so that the barrier cannot be"
+                f"round {self.round}: node {node_id} no longer has its message for this node, so the barrier cannot be"
                 ' passed: a node was away for too long; start the run again, or use network.close.kind = "adaptive"'
             )
 
@@ -410,7 +420,7 @@ class Rounds(Member):
         self.act(Mix(self.round, tuple((sender, message) for sender, message, _ in those), ages if any(ages) else ()))
 
     def _note(self, heard: int) -> None:
-        """Count what a round brought, and what its graph promised."""
+        """Count the messages that a round brought and those that its graph promised."""
         view, cap = self.view(self.round), self.rules.cap
         expected = len(view.targets) if view.expected is None else len(view.expected)
         expected = expected if cap is None else min(cap, expected)
@@ -434,7 +444,7 @@ class Rounds(Member):
             self.count.refused["implausible"] += 1
             return
         since = self._ready.get(event.round)
-        if self.coin is not None:  # what is over for long counts for nothing, and is not worth a hash
+        if self.coin is not None:  # messages of old rounds never count and are not worth a hash
             over = since is None and event.round < here
             problem = None if over else self.coin.problem(event.sender, event.round, event.graph)
             if problem is not None:
@@ -445,7 +455,7 @@ class Rounds(Member):
             if event.graph != view.graph:
                 self.count.refused["wrong-graph"] += 1
                 self.say_once(
-                    "wrong-graph", "refused a message: its sender drew another graph (further ones are counted only)"
+                    "wrong-graph", "refused a message: its sender drew another graph (further ones are only counted)"
                 )
                 return
             if rules.cap is None and view.expected is not None and event.sender not in view.expected:
@@ -469,21 +479,21 @@ class Rounds(Member):
             self._wait()
 
     def _refuse(self, reason: str) -> None:
-        """Count a message that its sender had no right to send."""
+        """Count a message that its sender was not allowed to send."""
         self.count.refused[reason] += 1
-        self.say_once(reason, f"refused a message: {REFUSED[reason]} (further ones are counted only)")
+        self.say_once(reason, f"refused a message: {REFUSED[reason]} (further ones are only counted)")
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def asked(self, event: Asked) -> None:
-        """Somebody asks for a message, or offers one."""
+        """Answer a question for a message, or an offer."""
         if event.topic == "again":
             self.questions.asked_again(event)
         else:
             self.offers.asked(event)
 
     def answered(self, event: Answered) -> None:
-        """Somebody who was asked for a message, or offered one, answers."""
+        """Handle the answer to a question for a message, or to an offer."""
         if event.topic == "again":
             self.questions.answered(event)
         else:

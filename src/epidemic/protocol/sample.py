@@ -1,8 +1,8 @@
-"""Sample: a few peers drawn uniformly from all that a node has ever heard of, however often it heard of each. Pure, as all of `protocol`.
+"""A few peers drawn uniformly from all that a node has ever heard of, however often it heard of each.
 
-Each slot has a secret random key and holds the peer with the smallest keyed hash of all that were seen (min-wise sampling, as in Brahms, Bortnikov et al.,
-2009, and BASALT, Auvolat et al., 2023). Seeing a peer again changes nothing, so whoever floods a node with its own entries has no more slots than anybody
-else; without the key nobody can tell which peers a slot prefers.
+Each slot has a secret random key and holds the seen peer with the smallest keyed hash (min-wise sampling, as in Brahms, Bortnikov et al., 2009, and
+BASALT, Auvolat et al., 2023). Seeing a peer again changes nothing, so a node that floods others with its own entries gains no slots; without the key
+nobody can tell which peers a slot prefers.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from hashlib import blake2b
 from epidemic.protocol.rules import Draw
 
 SLOTS = 16
-"""Slots of a sample."""
+"""Number of slots in a sample."""
 KEY_BYTES = 16
-"""Bytes of the key of a slot."""
+"""Length of a slot's key in bytes."""
 MOST_FAILURES = 3
-"""A peer that was probed in vain so often in a row leaves the sample."""
+"""Failed probes in a row after which a peer leaves the sample."""
 
 Saved = tuple[bytes, int, int]
-"""A slot as it is kept over a restart: its key, its peer and how often that was probed in vain."""
+"""A saved slot: its key, its peer and the number of failed probes of that peer."""
 
 
 @dataclass(slots=True)
@@ -38,13 +38,13 @@ class _Slot:
 
 
 class PeerSample:
-    """Peers of one node that no flood of entries replaces."""
+    """The sample of one node: peers that no flood of entries can replace."""
 
     def __init__(self, node: int, draw: Draw, saved: Iterable[Saved] = ()) -> None:
-        """`node` is never in its own sample; `saved`: the slots of an earlier start, as far as their peers still count."""
+        """Start with the slots `saved` before a restart, as far as their peers are still valid; `node` is never in its own sample."""
         self._node = node
         self._draw = draw
-        self._failures: dict[int, int] = {}  # how often a peer was probed in vain
+        self._failures: dict[int, int] = {}  # failed probes in a row
         self._slots: list[_Slot] = []
         for key, peer, failures in list(saved)[:SLOTS]:
             slot = _Slot(key)
@@ -60,31 +60,31 @@ class PeerSample:
 
     @property
     def peers(self) -> set[int]:
-        """Return all peers that a slot holds."""
+        """All peers held by a slot."""
         return {slot.peer for slot in self._slots if slot.peer is not None}
 
     @property
     def saved(self) -> list[Saved]:
-        """Return what is kept over a restart."""
+        """The slots to keep over a restart."""
         return [(s.key, s.peer, self._failures.get(s.peer, 0)) for s in self._slots if s.peer is not None]
 
     def see(self, peers: Iterable[int]) -> None:
-        """Offer peers to all slots: each takes the one that it prefers."""
+        """Offer peers to all slots; each keeps the one with the smallest hash."""
         for peer in set(peers) - {self._node}:
             for slot in self._slots:
                 slot.see(peer)
 
     def pick(self, without: Iterable[int] = ()) -> int | None:
-        """Return a random peer of the sample that is not one of these; None: there is none."""
+        """A random peer of the sample other than these; None if there is none."""
         among = sorted(self.peers - set(without))
         return among[self._draw(len(among))] if among else None
 
     def answered(self, peer: int) -> None:
-        """The peer of a probe answered: its slot stays as it is."""
+        """Note that a probed peer answered: its slots stay."""
         self._failures.pop(peer, None)
 
     def failed(self, peer: int) -> None:
-        """A probe did not reach its peer; after a few in a row its slots get new keys, and are filled from the other peers of the sample."""
+        """Note a failed probe; after MOST_FAILURES in a row the peer's slots get new keys and are filled from the rest of the sample."""
         failures = self._failures.get(peer, 0) + 1
         if failures < MOST_FAILURES:
             self._failures[peer] = failures
@@ -92,7 +92,7 @@ class PeerSample:
         self.forget(peer)
 
     def forget(self, peer: int) -> None:
-        """Remove a peer: its slots get new keys, so that it does not return as soon as somebody tells of it."""
+        """Remove a peer; its slots get new keys, so that it does not return at its next mention."""
         self._failures.pop(peer, None)
         left = self.peers - {peer}
         for i, slot in enumerate(self._slots):

@@ -1,6 +1,6 @@
-"""Search: a node looks for the others before it begins; where they have begun without it, it goes on where they are.
+"""The search: a node looks for its peers before it begins; if they began without it, it continues in their round.
 
-What it waits for at the start: everybody with a barrier, otherwise the founders; for no longer than its patience.
+At the start it waits for all nodes with a barrier, otherwise for the founders, at most `network.patience`.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from epidemic.protocol.member import Member
 
 DONORS = 5
-"""How many others are asked for a model, one after the other, before a node goes on with its own."""
+"""Peers asked for a model, one after the other, before a node continues with its own."""
 TAKEN = 12 * SECOND
-"""For so long another process may be shown at this node's place: an earlier one whose end was not noticed yet."""
+"""How long another process may show this node's id: an earlier start whose end has not been noticed yet."""
 TELL = 5 * SECOND
-"""How often it is told whom the node waits for, from the start."""
+"""How often the awaited peers are logged."""
 
 
 class Search:
-    """How one node finds the others, and where they are."""
+    """How one node finds its peers and their round."""
 
     def __init__(self, node: Member) -> None:
         self._node = node
-        self._told: int | None = None  # when it was told last whom it waits for
+        self._told: int | None = None  # when the awaited peers were last logged
         self._donors: list[int] = []
-        self._donor: int | None = None  # who is just asked for a model
-        self._goal = -1  # the round to go on from
+        self._donor: int | None = None  # the peer being asked for a model
+        self._goal = -1  # the round to continue from
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Wait for the others; begin, catch up, or give up."""
+        """Wait for the peers; then begin, catch up, or fail."""
         node = self._node
         rules, membership, waited = node.rules, node.membership, node.now - node.began
         if membership.others_here(node.token):
@@ -62,20 +62,20 @@ class Search:
             node.open()
 
     def _complete(self, founders: frozenset[int], alive: frozenset[int]) -> bool:
-        """Whether everybody who is waited for is there, or so many differ that it is no use to wait; one alone who differs says little."""
+        """Whether all awaited peers are alive, or so many run another experiment that waiting is useless; a single one says little."""
         differing, nodes = self._node.membership.differing, self._node.rules.nodes
         several_differ = len(differing) >= self._node.membership.witnesses(self._node.now)
         everybody = founders - differing.keys() <= alive and (bool(alive) or several_differ)
         return everybody or len(differing) > nodes // 2
 
     def _begun(self, waited: int) -> bool:
-        """Whether the others have begun, and all who are there have said where they are, or had the time to."""
+        """Whether the peers have begun, and all live ones have reported their round or had time to."""
         node = self._node
         introduced = not node.membership.strangers() or waited > UNDERSTOOD
         return not node.rules.barrier and waited > SECOND and introduced and node.membership.front(node.now) >= 0
 
     def _problem(self, founders: frozenset[int], alive: frozenset[int]) -> str | None:
-        """Why the node cannot begin."""
+        """Why the node cannot begin; None if it can."""
         rules, differing = self._node.rules, self._node.membership.differing
         within = f"within {rules.patience / SECOND:g} s (network.patience)"
         if len(differing) > len(alive):
@@ -85,13 +85,13 @@ class Search:
             return f"no other node was found {within}"
         if rules.barrier and not founders <= alive:
             missing = listed(sorted(founders - alive))
-            return f'{missing} did not come {within}; with network.close.kind = "barrier" everyone must be there'
+            return f'{missing} did not join {within}; network.close.kind = "barrier" needs all nodes'
         return None
 
     # -- catching up --------------------------------------------------------------------------------------------------
 
     def _rejoin(self, front: int) -> None:
-        """Go on where the others are, with one of their models or the own one."""
+        """Continue in the peers' round, with one of their models or the node's own."""
         node = self._node
         node.enter("adopting")
         self._goal = front + 1
@@ -109,11 +109,11 @@ class Search:
             node.ask("model", self._donor, self._goal - 1, min(5 * SECOND, max(SECOND, node.rules.deadline)))
             return
         if node.wants_model:
-            node.say("nobody gave a model; going on with the own one")
+            node.say("no peer sent a model; continuing with this node's own")
         self._go_on("with its own model")
 
     def answered(self, event: Answered) -> None:
-        """A model was given, or not."""
+        """Handle the answer of a peer asked for its model."""
         node = self._node
         if node.phase != "adopting" or event.by != self._donor:
             return
@@ -125,12 +125,12 @@ class Search:
             node.act(Adopt(event.answer))
 
     def adopted(self) -> None:
-        """The model that was given is taken."""
+        """Continue with the model received from a peer."""
         if self._node.phase == "adopting":
             self._go_on("with another node's model")
 
     def _go_on(self, how: str) -> None:
         node = self._node
         node.go_to(self._goal, how)
-        node.act(Greet(None))  # from when to expect this node
+        node.act(Greet(None))  # tells them from which round to expect this node
         node.open()

@@ -1,4 +1,4 @@
-"""Giving: somebody who comes back asks for the current model. Nothing that is asked makes a node send one more often than every second to one place."""
+"""State transfer: a returning node asks for the current model. No peer gets a model more often than once a second."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from epidemic.protocol.member import Member
 
 GIVE_AGAIN = SECOND
-"""So often at most somebody is given a model."""
+"""The shortest time between two models for one peer."""
 NEAR = 16
-"""Wishes for a model from so many rounds away are somebody's old ones, said again."""
+"""Requests from further away than so many rounds count as replays."""
 
 
 class StateTransfer:
-    """To whom one node gave its model, and when."""
+    """The models that one node gave to returning peers."""
 
     def __init__(self, node: Member) -> None:
         self._node = node
-        self._given: dict[int, int] = {}  # when somebody was given a model
+        self._given: dict[int, int] = {}  # when each peer last got a model
 
     def asked(self, event: Asked) -> None:
-        """Somebody asks for the current model; a node that has not begun has none worth giving."""
+        """Answer a request for the current model; a node that has not begun refuses."""
         node, last = self._node, self._given.get(event.by)
         lately = last is not None and node.now - last < GIVE_AGAIN
         if node.begun and not lately and abs(event.round - node.round) <= NEAR:

@@ -12,8 +12,7 @@ from epidemic.report.charts import Series
 from epidemic.report.palette import LineStyle
 from epidemic.report.parts import value_text
 from epidemic.report.results import Result, Results, SeedResult
-from epidemic.report.schemes import Scheme, dashed_by, look_of_value, looks
-from epidemic.report.settings import ComparedSettings
+from epidemic.report.settings import ComparedSettings, Scheme, dashed_by, look_of_value, looks
 from epidemic.report.statistics import Curve, Interval, accuracy_of, along, curve, metric_of
 
 GIB, MIB = 2**30, 2**20

@@ -12,11 +12,9 @@ from epidemic.core.errors import plain
 from epidemic.counting import TRAININGS, without_rounds
 from epidemic.record import Record
 from epidemic.report.palette import LineStyle
-from epidemic.report.schemes import looks_of
-from epidemic.report.settings import method_of
-from epidemic.report.statistics import Interval, along, curve
+from epidemic.report.settings import looks_of, method_of
+from epidemic.report.statistics import Interval, along, curve, mean_cost
 from epidemic.report.style import line_of, new_figure, polish
-from epidemic.report.targets import mean_cost
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

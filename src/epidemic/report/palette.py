@@ -6,9 +6,13 @@ are numbers, in separate hues where they are words; a second setting is told by 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 
 import msgspec
+
+Dashes = str | tuple[int, tuple[float, ...]]
+"""A line style of Matplotlib."""
 
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "5 2 1 2 1 2")
 SHADES = (100, 65, 40)
@@ -17,28 +21,51 @@ STEPS = 5
 WORDS = 8
 """Colours for words: --w0 to --w7 in page.css, WORDS in style.py."""
 
-KINDS = (
-    "el-oracle", "el-local", "complete", "regular", "unlucky", "u-equistatic", "d-equistatic", "od-equidyn", "ou-equidyn",
-    "exponential", "one-peer-exponential", "erdos-renyi", "ring", "torus", "none",
-    "hypercube", "base", "matcha", "geometric", "peer-swap", "pull", "periodic",
-)  # fmt: skip
-
-USED = {
-    **dict.fromkeys(("el-oracle", "peer-swap"), 0),
-    **dict.fromkeys(("el-local", "pull"), 1),
-    **dict.fromkeys(("regular", "exponential", "periodic"), 2),
-    **dict.fromkeys(("unlucky", "one-peer-exponential", "hypercube", "base"), 3),
-    **dict.fromkeys(("u-equistatic", "d-equistatic", "matcha"), 4),
-    **dict.fromkeys(("od-equidyn", "ou-equidyn"), 5),
-    **dict.fromkeys(("complete", "erdos-renyi", "geometric"), 6),
-    **dict.fromkeys(("ring", "torus", "none"), 7),
+LOOKS: dict[
+    str, tuple[int, Dashes, float]
+] = {  # kind: which of the colours for words it has or is close to, dashes, line width
+    "el-oracle": (0, "-", 2.4),
+    "el-local": (1, "-", 2.4),
+    "complete": (6, "-", 1.6),
+    "regular": (2, "-", 1.6),
+    "unlucky": (3, "-", 1.6),
+    "u-equistatic": (4, "-", 1.6),
+    "d-equistatic": (4, (0, (4, 2)), 1.4),
+    "od-equidyn": (5, "-", 1.4),
+    "ou-equidyn": (5, (0, (4, 2)), 1.4),
+    "exponential": (2, (0, (4, 2)), 1.4),
+    "one-peer-exponential": (3, (0, (4, 2)), 1.4),
+    "erdos-renyi": (6, (0, (4, 2)), 1.4),
+    "ring": (7, "-", 1.4),
+    "torus": (7, (0, (4, 2)), 1.4),
+    "none": (7, (0, (1, 2)), 1.4),
+    "hypercube": (3, (0, (1, 1.4)), 1.4),
+    "base": (3, (0, (6, 2, 1, 2)), 1.6),
+    "matcha": (4, (0, (1, 1.4)), 1.4),
+    "geometric": (6, (0, (1, 1.4)), 1.4),
+    "peer-swap": (0, (0, (4, 2)), 1.4),
+    "pull": (1, (0, (4, 2)), 1.4),
+    "periodic": (2, (0, (6, 2, 1, 2)), 1.4),
 }
-"""Which of the colours for words a method's own colour is, or is close to."""
+"""The looks of the paper's methods and of those it is compared with, and their colours on the page: --m-KIND in page.css. A kind that is not here has a look that follows
+from its name, so adding one needs nothing here."""
+
+
+def look_of(kind: str) -> tuple[int, Dashes, float]:
+    """Colour, dashes and width of a method's line, the same wherever it is drawn; "complete (all-reduce)" is a variant of "complete"."""
+    if kind in LOOKS:
+        return LOOKS[kind]
+    if kind == "other":
+        return 7, (0, (3, 1, 1, 1)), 1.4
+    method, _, variant = kind.partition(" (")
+    if variant and method in LOOKS:
+        return LOOKS[method][0], (0, (6, 2, 1, 2)), 1.4
+    return zlib.crc32(kind.encode()) % WORDS, (0, (3, 1, 1, 1)), 1.4
 
 
 def colour_name(kind: str) -> str:
     """The CSS variable of a method's colour."""
-    return f"m-{kind}" if kind in KINDS else "m-other"
+    return f"m-{kind}" if kind in LOOKS or kind == "other" else f"w{look_of(kind)[0]}"
 
 
 def looks_of_methods(kinds: Sequence[str]) -> list[LineStyle]:
@@ -46,11 +73,11 @@ def looks_of_methods(kinds: Sequence[str]) -> list[LineStyle]:
 
     Further ones of the same colour differ in dashes.
     """
-    free = [word for word in range(WORDS) if word not in {USED.get(kind) for kind in kinds}]
+    free = [word for word in range(WORDS) if word not in {LOOKS[kind][0] for kind in kinds if kind in LOOKS}]
     found: list[LineStyle] = []
     others = 0
     for kind in kinds:
-        if kind in KINDS:
+        if kind in LOOKS:
             found.append(LineStyle(kind, sum(one.kind == kind for one in found)))
         else:  # where no colour is left, dashes begin with those of a second line
             turn, word = divmod(others, len(free) or WORDS)

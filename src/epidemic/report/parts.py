@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 from typing import Any
 
 import msgspec
 
+from epidemic.core.formatting import decimals as shown
+from epidemic.core.formatting import half_width, interval
 from epidemic.report.palette import LineStyle
+
+# -- Numbers as a page shows them: by the rules of `epidemic.core.formatting`, with room around the ± ----------------
+
+
+__all__ = ["half_width", "shown", "shown_interval"]
+
+shown_interval = partial(interval, between=" ± ")
+
 
 LONG = 40
 """A table with more rows than this scrolls upwards too."""

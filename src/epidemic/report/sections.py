@@ -15,14 +15,24 @@ from epidemic.counting import rounds_planned
 from epidemic.report import charts
 from epidemic.report.charts import Series
 from epidemic.report.contents import LOSS, Quantity, ReportContents, has_accuracy
-from epidemic.report.numbers import shown as number
-from epidemic.report.numbers import shown_interval
 from epidemic.report.palette import LineStyle
-from epidemic.report.parts import figure, legend, section, swatch, table, value_text
+from epidemic.report.parts import figure, legend, section, shown_interval, swatch, table, value_text
+from epidemic.report.parts import shown as number
 from epidemic.report.results import NodeResult, Result, SeedResult
-from epidemic.report.statistics import READ, Interval, best, disagreement_of, first_reaching
+from epidemic.report.statistics import (
+    FIRST,
+    MOST,
+    READ,
+    CostToTarget,
+    Interval,
+    best,
+    disagreement_of,
+    first_reaching,
+    mean_cost,
+    nodes_until,
+    over_seeds,
+)
 from epidemic.report.sweeps import far_apart
-from epidemic.report.targets import FIRST, MOST, CostToTarget, mean_cost, nodes_until, over_seeds
 
 NODES_SHOWN = 200
 """More nodes than these are not drawn one by one."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epidemic.core.errors import BadInput
-from epidemic.report.palette import LineStyle, between
+from epidemic.report.palette import LineStyle, between, look_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,32 +20,6 @@ if TYPE_CHECKING:
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PURPLE, GREY = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#7F7F7F",
 )  # fmt: skip
-
-METHODS: dict[str, tuple[str, Any, float]] = {  # kind: colour, dashes, line width
-    "el-oracle": (BLUE, "-", 2.4),
-    "el-local": (RED, "-", 2.4),
-    "complete": (BLACK, "-", 1.6),
-    "regular": (GREEN, "-", 1.6),
-    "unlucky": (PURPLE, "-", 1.6),
-    "u-equistatic": (ORANGE, "-", 1.6),
-    "d-equistatic": (ORANGE, (0, (4, 2)), 1.4),
-    "od-equidyn": (SKY, "-", 1.4),
-    "ou-equidyn": (SKY, (0, (4, 2)), 1.4),
-    "exponential": (GREEN, (0, (4, 2)), 1.4),
-    "one-peer-exponential": (PURPLE, (0, (4, 2)), 1.4),
-    "erdos-renyi": (BLACK, (0, (4, 2)), 1.4),
-    "ring": (GREY, "-", 1.4),
-    "torus": (GREY, (0, (4, 2)), 1.4),
-    "none": (GREY, (0, (1, 2)), 1.4),
-    "hypercube": (PURPLE, (0, (1, 1.4)), 1.4),
-    "base": (PURPLE, (0, (6, 2, 1, 2)), 1.6),
-    "matcha": (ORANGE, (0, (1, 1.4)), 1.4),
-    "geometric": (BLACK, (0, (1, 1.4)), 1.4),
-    "peer-swap": (BLUE, (0, (4, 2)), 1.4),
-    "pull": (RED, (0, (4, 2)), 1.4),
-    "periodic": (GREEN, (0, (6, 2, 1, 2)), 1.4),
-    "complete (all-reduce)": (BLACK, (0, (6, 2, 1, 2)), 1.4),
-}
 
 ORDERED = ("#2d1160", "#7b1f82", "#bd3a76", "#dd5a3c", "#de8a1c")
 """Between these the colours of ordered values are mixed; the same are --q0 to --q4 in page.css."""
@@ -60,9 +34,9 @@ VARIANTS: tuple[Any, ...] = ((0, (5, 2)), (0, (1, 1.4)), (0, (6, 2, 1, 2)), (0, 
 
 def line(kind: str, variant: int = 0) -> dict[str, Any]:
     """Keyword arguments of a Matplotlib line for a method; a further one of the same kind has other dashes."""
-    colour, dashes, width = METHODS.get(kind, (GREY, (0, (3, 1, 1, 1)), 1.4))
+    word, dashes, width = look_of(kind)
     return {
-        "color": colour,
+        "color": WORDS[word],
         "linestyle": dashes if variant == 0 else VARIANTS[(variant - 1) % len(VARIANTS)],
         "linewidth": width,
     }

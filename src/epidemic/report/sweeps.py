@@ -6,17 +6,27 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from epidemic.core.formatting import mean_alone
 from epidemic.counting import of_planned
 from epidemic.report import charts
-from epidemic.report.axes import PANEL
-from epidemic.report.charts import ChartPoint, Series
+from epidemic.report.charts import PANEL, ChartPoint, Series
 from epidemic.report.contents import ACCURACY, LOSS, Quantity, ReportContents, design_words
-from epidemic.report.numbers import half_width, shown_interval
-from epidemic.report.numbers import shown as number
-from epidemic.report.parts import Cell, count, figure, heat_table, legend, section, swatch, table, value_text
+from epidemic.report.parts import (
+    Cell,
+    count,
+    figure,
+    half_width,
+    heat_table,
+    legend,
+    section,
+    shown_interval,
+    swatch,
+    table,
+    value_text,
+)
+from epidemic.report.parts import shown as number
 from epidemic.report.results import Result
-from epidemic.report.schemes import PANELS
-from epidemic.report.settings import Value, VariedSetting
+from epidemic.report.settings import PANELS, Value, VariedSetting
 from epidemic.report.statistics import Interval
 
 
@@ -147,7 +157,7 @@ def _cell(run: Result | None, one: Interval | None, what: Quantity, means: Seque
     standing = _standing(run)
     said = f"{where}: {shown_interval(one, what.factor, what.digits)}, {count(one.seeds, 'seed')}{standing}"
     return Cell(
-        number(what.factor * one.mean, what.digits),
+        mean_alone(one, what.factor, what.digits),
         [line for line in (below, standing.strip(", ")) if line],
         said,
         1 - depth if what == LOSS else depth,

@@ -1,7 +1,7 @@
-"""The arithmetic of aggregators that are not averages: many receivers at once, or one.
+"""The arithmetic of aggregators that are not averages, for many receivers at once or for one.
 
-A coordinatewise rule is computed in pieces, so many receivers and columns at a time that their inputs stay in a core's cache; no number depends on
-how they are cut. Any other rule is called once for each receiver.
+A coordinatewise rule is computed in pieces of as many receivers and columns as fit into a core's cache; no number depends on how the work is cut. Any
+other rule is called once per receiver.
 
 Shapes: k receivers, d numbers of a row, m inputs of a receiver, h = m - 1 of them received, l rows that can be received.
 """
@@ -24,24 +24,24 @@ from epidemic.core.workers import Workers, blocks
 MEAN = Mean()
 
 NUMBERS = 1 << 18
-"""Inputs of a piece."""
+"""Inputs per piece."""
 UNIT = 64
 """Columns are cut at multiples of this many."""
 
 
 @dataclass(frozen=True, eq=False)
 class Receiver:
-    """What one receiver has heard, by the places of rows that can be received."""
+    """The messages of one receiver, as positions among the rows that can be received."""
 
     at: IntArray  # (h,)
-    senders: IntArray  # (h,) their nodes, ascending
+    senders: IntArray  # (h,) their node ids, ascending
     weights: FloatArray  # (1 + h,) its own first
 
 
 def aggregate_all(
     rule: Aggregator, receivers: Sequence[Receiver], own: Tensor, rows: Tensor, workers: Workers, out: Tensor
 ) -> Tensor:
-    """What all receivers make of it, into `out`.   # (k, d), (l, d) -> (k, d), or (k,), (l,) -> (k,)"""
+    """Aggregate for all receivers, into `out`.   # (k, d), (l, d) -> (k, d), or (k,), (l,) -> (k,)"""
     if own.dim() == 1:
         return aggregate_all(rule, receivers, own[:, None], rows[:, None], workers, out[:, None])[:, 0]
     if isinstance(rule, Coordinatewise):
@@ -63,7 +63,7 @@ def aggregate_all(
 
 
 def aggregate_everybody(rule: Coordinatewise, rows: Tensor, workers: Workers, out: Tensor) -> Tensor:
-    """What each of these nodes makes of the rows of all of them: the same, so it is computed once.   # (m, d) -> (m, d)"""
+    """Aggregate for nodes that all receive each other's rows: the result is the same, so it is computed once.   # (m, d) -> (m, d)"""
     if rows.dim() == 1:
         return aggregate_everybody(rule, rows[:, None], workers, out[:, None])[:, 0]
     if len(rows) < rule.fewest:
@@ -77,9 +77,9 @@ def aggregate_everybody(rule: Coordinatewise, rows: Tensor, workers: Workers, ou
 
 
 def aggregate_one(rule: Aggregator, own: Tensor, received: Sequence[Tensor], heard: Heard, out: Tensor) -> None:
-    """What one receiver makes of rows that came one by one, into `out`.   # (d,), h times (d,)
+    """Aggregate for one receiver whose rows came one by one, into `out`.   # (d,), h times (d,)
 
-    `heard`: what else is known of them; its tensors are not looked at.
+    `heard` has everything else about them; its tensors are not read.
     """
     m = 1 + len(received)
     if m < rule.fewest:
@@ -95,7 +95,7 @@ def aggregate_one(rule: Aggregator, own: Tensor, received: Sequence[Tensor], hea
 
 
 def called(rule: Aggregator, heard: Heard) -> Tensor:
-    """What a rule makes of it; a user's own that is wrong ends the run with a line."""
+    """Apply a rule; an invalid result of a user's own rule ends the run with one line."""
     name = _name(rule)
     try:
         found = rule(heard)
@@ -108,13 +108,13 @@ def called(rule: Aggregator, heard: Heard) -> Tensor:
     if not isinstance(found, Tensor) or found.shape != own.shape or found.dtype != own.dtype:
         said = f"{_dtype(found)} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         raise RunFailed(
-            f"aggregation: {name} gave {said}; it must give {_dtype(own)} {tuple(own.shape)}, as heard.own is"
+            f"aggregation: {name} gave {said}; it must return {_dtype(own)} {tuple(own.shape)}, as heard.own is"
         )
     return found
 
 
 def reduced(rule: Coordinatewise, inputs: list[Tensor]) -> Tensor:
-    """The same of a coordinatewise rule."""
+    """Apply a coordinatewise rule; checks as `called`."""
     shape, dtype = inputs[0].shape, inputs[0].dtype
     try:
         found = rule.reduce(inputs)
@@ -134,7 +134,7 @@ def reduced(rule: Coordinatewise, inputs: list[Tensor]) -> Tensor:
 def _by_coordinates(
     rule: Coordinatewise, heard: Sequence[IntArray], own: Tensor, rows: Tensor, workers: Workers, out: Tensor
 ) -> None:
-    """Receivers of as many rows together, piece by piece."""
+    """Aggregate for all receivers with the same number of rows together, piece by piece."""
     counts = np.array([len(at) for at in heard], dtype=np.int64)
     pieces: list[tuple[NDArray[np.int64], slice]] = []
     for h in np.unique(counts).tolist():
@@ -161,7 +161,7 @@ def _by_coordinates(
 
 
 def _columns(width: int, m: int) -> list[slice]:
-    """Blocks of columns of which m rows stay in a core's cache."""
+    """Blocks of columns of which m rows fit into a core's cache."""
     return blocks(width, max(1, NUMBERS // m // UNIT) * UNIT)
 
 

@@ -1,10 +1,10 @@
-"""Which samples the hosted nodes train on in a round.
+"""The samples that the hosted nodes train on in a round.
 
-  replacement   every sample is drawn uniformly from the node's own, whatever was drawn before
-  epoch         a node goes through all its own samples in a random order, then through all of them in a new one, and so on
+  replacement   every sample is drawn uniformly from the node's own, with replacement
+  epoch         a node goes through all its own samples in random order, then again in a new order, and so on
 
-Either way the samples of round t are a function of the run's streams and t: any host draws those of any node, without
-knowing the sizes of the others, and a run that goes on replays nothing.
+Either way the samples of round t are a function of the run's streams and t: any host can draw those of any node without knowing the sizes of the others,
+and resuming needs no replay.
 
 Shapes: k hosted nodes, r local steps, b batch size.
 """
@@ -35,7 +35,7 @@ class Batches:
         hosted: slice | IntArray,
         sampling: str = "replacement",
     ) -> None:
-        """`parts` has the samples of the hosted ones of all `nodes`, in the order of `hosted`: a slice of them, or their ids."""
+        """Prepare; `parts` has the samples of the hosted ones of all `nodes`, in the order of `hosted`: a slice of them, or their ids."""
         require_choice("sampling", sampling, SAMPLINGS)
         size = np.array([len(part) for part in parts])
         self._start = np.cumsum(size) - size
@@ -47,28 +47,28 @@ class Batches:
         )
 
     def index(self, streams: Streams, round: int) -> NDArray[np.int64]:
-        """The sample numbers of round `round`.   # (k, r, b)"""
+        """The sample numbers of a round.   # (k, r, b)"""
         return np.asarray(self._samples[self._way.node_ids(streams, round) + self._start[:, None, None]])
 
     def of(self, streams: Streams, position: int, count: int) -> NDArray[np.int64]:
-        """The sample numbers of the count-th training of the hosted node at this position, where there are no rounds.   # (r, b)"""
+        """For asynchronous methods: the sample numbers of the count-th training of the hosted node at `position`.   # (r, b)"""
         return np.asarray(self._samples[self._way.places_of(streams, position, count) + self._start[position]])
 
 
 class _Way(Protocol):
-    """A way of sampling."""
+    """One way of sampling."""
 
     def node_ids(self, streams: Streams, round: int) -> NDArray[np.int64]:
-        """Where the samples of round `round` stand among the node's own.   # (k, r, b)"""
+        """Positions of the samples of a round among each node's own.   # (k, r, b)"""
         ...
 
     def places_of(self, streams: Streams, position: int, count: int) -> NDArray[np.int64]:
-        """The same of one node's count-th training.   # (r, b)"""
+        """Positions of the samples of one node's count-th training.   # (r, b)"""
         ...
 
 
 class _Replacement:
-    """One array of uniforms for all nodes, and floor(u * size) of it for each of the hosted ones."""
+    """Draws one array of uniforms for all nodes; a hosted node uses floor(u * size) of its row."""
 
     def __init__(self, size: NDArray[np.int64], shape: tuple[int, int, int], hosted: slice | IntArray) -> None:
         self._size, self._shape, self._hosted = size[:, None, None], shape, hosted
@@ -84,17 +84,17 @@ class _Replacement:
 
 
 class _Epochs:
-    """Sample number c of a node, counted over all rounds, is in epoch c // size; each epoch of each node has a stream of its own.
+    """Sample number c of a node, counted over all rounds, is in epoch c // size; each epoch of each node has its own stream.
 
-    Batches run on across the boundary of epochs. The order of the epoch that each node was last in is remembered, and drawn
-    again when another one is asked for: that saves time, and nothing depends on it.
+    Batches continue across the boundary of epochs. The order of each node's current epoch is cached and redrawn when another one is needed, which affects
+    speed only.
     """
 
     def __init__(self, size: NDArray[np.int64], shape: tuple[int, int], ids: IntArray) -> None:
         self._size, self._shape, self._ids = size, shape, ids
         self._start = np.cumsum(size) - size
         self._order = np.zeros(int(size.sum()), dtype=np.int64)  # of all hosted nodes, one after the other
-        self._epoch = np.full(len(size), -1)  # that it belongs to
+        self._epoch = np.full(len(size), -1)  # the epoch that the order belongs to
         self._streams: Streams | None = None
 
     def node_ids(self, streams: Streams, round: int) -> NDArray[np.int64]:
@@ -106,7 +106,7 @@ class _Epochs:
         node_id = np.empty_like(at)
         who = np.arange(len(self._size))
         wanted = epoch[:, 0]
-        while len(who):  # once, and again for those whose batches run on into the next epoch
+        while len(who):  # once, and again for nodes whose batches reach into the next epoch
             self._turn(streams, who, wanted[who])
             row, column = np.nonzero(epoch[who] == wanted[who, None])
             row = who[row]
@@ -128,8 +128,8 @@ class _Epochs:
         return node_id.reshape(steps, batch)
 
     def _turn(self, streams: Streams, who: NDArray[np.int64], epoch: NDArray[np.int64]) -> None:
-        """Put the order of these nodes' samples in this epoch in place."""
-        # A single sample has one order only, and would need a new one for every place of a batch.
+        """Set the order of these nodes' samples to that of an epoch."""
+        # A single sample has only one order, and would need a new one for every position of a batch.
         other = (self._epoch[who] != epoch) & (self._size[who] > 1)
         for i, e in zip(who[other].tolist(), epoch[other].tolist(), strict=True):
             start, size = self._start[i], self._size[i]

@@ -1,7 +1,7 @@
-"""The checkpoint of a run: the state's tensors, where the run stands, and a digest of all of it.
+"""The checkpoint of a run: the state's tensors, the progress, and a digest of all of it.
 
-A finished run keeps its last one, so that it can go on with more rounds. What the file of its models holds already is left out of
-it then, and taken from there.
+A finished run keeps its last one, so that it can continue with more rounds. Tensors that are also in the file of its models are left out of it, and read
+from there.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from epidemic.runtime.tensor_files import PIECE, Fed, Head, Put, head_of, portio
 
 CHECKPOINT, MODELS = "checkpoint.safetensors", "models.safetensors"
 STATE = "state."
-"""How the names of the columns of the nodes' state begin."""
+"""Prefix of the names of the columns of the nodes' state."""
 
 
 class Progress(msgspec.Struct, kw_only=True):
-    """Where a run stands: goes into the checkpoint beside the tensors."""
+    """How far a run has come; stored in the checkpoint beside the tensors."""
 
     round: int  # rounds done
     recorded: int  # the last round that has a record; -1: none
     records_bytes: int = 0
     timings_bytes: int = 0
-    tallies: dict[str, int] = {}  # what a deployed node has counted, besides bytes
+    tallies: dict[str, int] = {}  # counters of a deployed node, besides bytes
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A checkpoint that was found whole. The rows of the nodes' state stay in its file until they are asked for.
+    """A checkpoint that was read and checked. The rows of the nodes' state are read from its file on demand.
 
-    The files are open all the time: a checkpoint that is replaced meanwhile is still the one that was found.
+    The files stay open, so a checkpoint that is replaced meanwhile can still be read.
     """
 
     path: Path  # the seed's directory
     layout: Layout
     progress: Progress
-    tensors: dict[str, Tensor]  # everything but the state of the nodes
-    state: dict[str, Head]  # what the columns of that are
-    in_models: frozenset[str]  # those of them that are in the file of the models
+    tensors: dict[str, Tensor]  # everything but the nodes' state
+    state: dict[str, Head]  # types and shapes of the columns of that state
+    in_models: frozenset[str]  # columns that are in the file of the models
     file: Any  # the checkpoint ...
     models: Any  # ... and the models of a finished run, or None
 
@@ -61,7 +61,7 @@ class Found:
         return _models(self.models, self.layout, part) if key in self.in_models else rows_of(self.file, key, part)
 
     def fed(self, name: str) -> Fed:
-        """A column of the state, piece by piece."""
+        """A column of the state, to be read piece by piece."""
         head = self.state[name]
 
         def feed(put: Put) -> None:
@@ -76,7 +76,7 @@ class Found:
 
 
 def read_rows(head: Head, read: Callable[[slice], Tensor]) -> Tensor:
-    """All rows of a tensor, of which `read` gives some.   # (n, ...)"""
+    """All rows of a tensor, of which `read` returns some.   # (n, ...)"""
     rows = torch.empty(head.shape, dtype=head.dtype)
     for part in _pieces(head):
         rows[part] = read(part)
@@ -90,9 +90,9 @@ def write_checkpoint(
     state: Mapping[str, Fed],
     together: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
-    """Write it to a seed's directory; what was saved before is replaced only when the new one is whole.
+    """Write a checkpoint to a seed's directory, replacing the earlier one only when the new one is complete.
 
-    `path` is None on ranks that hand over their rows of the state to the one that writes.
+    `path` is None on ranks that send their rows to the one that writes.
     """
     said = msgspec.json.encode(progress).decode()
     write_tensors(
@@ -106,7 +106,7 @@ def write_checkpoint(
 
 
 def thin_checkpoint(path: Path, rounds: int, models: Sequence[str]) -> None:
-    """Leave those tensors out that are the models of a run which has finished after so many rounds."""
+    """Remove the tensors from a checkpoint that are in the models of a run finished after `rounds` rounds."""
     with _open(path / CHECKPOINT) as file:
         said = file.metadata()
         if not models or msgspec.json.decode(said["progress"], type=Progress).round != rounds:
@@ -123,7 +123,7 @@ def thin_checkpoint(path: Path, rounds: int, models: Sequence[str]) -> None:
 
 
 def read_checkpoint(path: Path, layout: Layout) -> Found | None:
-    """That of a seed's directory, checked; None if there is none."""
+    """Read and check the checkpoint of a seed's directory; None if there is none."""
     file_path = path / CHECKPOINT
     if not file_path.is_file():
         return None
@@ -145,7 +145,7 @@ def read_checkpoint(path: Path, layout: Layout) -> Found | None:
 
 
 def _found(path: Path, layout: Layout) -> tuple[Found, dict[str, str]]:
-    """What the file holds, and what it says about itself."""
+    """The content of the file, and its metadata."""
     file = _open(path / CHECKPOINT)
     said, keys = file.metadata(), list(file.keys())
     progress = msgspec.json.decode(said["progress"], type=Progress)
@@ -160,7 +160,7 @@ def _found(path: Path, layout: Layout) -> tuple[Found, dict[str, str]]:
 
 
 def _digest(progress: str, found: Found) -> str:
-    """Of everything in a checkpoint: flipped bytes must not be gone on with."""
+    """A digest of everything in a checkpoint, to detect corruption before a run resumes from it."""
     digest = blake3(progress.encode())
     state = {STATE + name: name for name in found.state}
     for key in sorted([*found.tensors, *state]):
@@ -184,7 +184,7 @@ def _models(file: Any, layout: Layout, part: slice) -> Tensor:
 
 
 def _fed(path: Path, key: str, head: Head) -> Fed:
-    """A tensor of a file, piece by piece."""
+    """A tensor of a file, to be read piece by piece."""
 
     def feed(put: Put) -> None:
         for part in _pieces(head):
@@ -196,7 +196,7 @@ def _fed(path: Path, key: str, head: Head) -> Fed:
 
 
 def _pieces(head: Head) -> Iterator[slice]:
-    """Its rows, as many at a time as are read at once, but one at least."""
+    """Its rows in pieces that are read at once, at least one row each."""
     width = max(1, min(PIECE, head.width * head.dtype.itemsize))
     return (rows for rows, _ in portions(head.shape[0], width))
 

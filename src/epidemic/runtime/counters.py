@@ -1,4 +1,4 @@
-"""What every node has sent and received."""
+"""Counters of what every node has sent and received."""
 
 from __future__ import annotations
 
@@ -16,30 +16,35 @@ from epidemic.runtime.plan import Plan
 
 
 def control_bytes(control: Control) -> NDArray[np.int64]:
-    """Bytes that each node sent to find others.   # (n,)"""
+    """Bytes that each node sent to find peers.   # (n,)"""
     return np.asarray(control.messages * CONTROL_BYTES + control.entries * ENTRY_BYTES, dtype=np.int64)
 
 
 @dataclass
 class Counters:
-    """What every node has sent and received so far.   # (n,) each"""
+    """What every node has sent and received.   # (n,) each"""
 
     model: NDArray[np.int64]
     header: NDArray[np.int64]
     control: NDArray[np.int64]
     wasted: NDArray[np.int64]
-    degrees: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # in how many rounds it received so many models
+    degrees: dict[int, NDArray[np.int64]] = field(
+        default_factory=dict
+    )  # by number of models received: rounds of each node
 
     @staticmethod
     def zero(n: int) -> Counters:
-        """Nothing yet."""
+        """Counters of n nodes, all zero."""
         model, header, control, wasted = (np.zeros(n, dtype=np.int64) for _ in range(4))
         return Counters(model, header, control, wasted)
 
     def count(self, plan: Plan, message_bytes: int | Sequence[int], model_bytes: int | None = None) -> None:
-        """Add a round. `message_bytes`: of a message, or of one of each part of the models.
+        """Add a round.
 
-        `model_bytes`: of the models that returning nodes are given, if they are not as large as messages.
+        Args:
+            plan: The round's plan.
+            message_bytes: The size of a message, or of one message for each part of the models.
+            model_bytes: The size of a model for a returning node, if it differs from a message.
         """
         sizes = (message_bytes,) if isinstance(message_bytes, int) else message_bytes
         given = np.bincount(plan.donors, minlength=len(self.model))
@@ -52,7 +57,7 @@ class Counters:
         for passage, size in zip(plan.passages, sizes, strict=True):
             delivery = passage.delivery
             sent = delivery.models_sent
-            self.model += -(-sent * size // delivery.pieces)  # whole bytes, rounded up
+            self.model += -(-sent * size // delivery.pieces)  # rounded up to whole bytes
             self.header += sent * HEADER_BYTES
             self.control += delivery.offers_sent * CONTROL_BYTES
             self.wasted += (sent - delivery.graph.sent) * (size + HEADER_BYTES)
@@ -62,7 +67,7 @@ class Counters:
             nodes += (received == degree) & alive
 
     def sent(self, messages: int, numbers: int, offers: int = 0, told: int = 0) -> None:
-        """Add what the one hosted node really sent: so many messages, whose numbers took so many bytes; `told`: bytes of whom it knows."""
+        """Add what the one hosted node sent: `numbers` bytes in so many messages; `told`: bytes sent to find peers."""
         self.model[0] += numbers
         self.header[0] += messages * HEADER_BYTES
         self.control[0] += offers * CONTROL_BYTES + told
@@ -73,24 +78,24 @@ class Counters:
 
     @property
     def rounds(self) -> NDArray[np.int64]:
-        """In how many rounds each node took part.   # (n,)"""
+        """The rounds in which each node took part.   # (n,)"""
         return sum(self.degrees.values(), np.zeros_like(self.model))
 
     def traffic(self) -> Traffic:
-        """Over the nodes."""
+        """Mean, minimum and maximum over the nodes."""
         total = self.model + self.header + self.control
         parts = (self.model, self.header, self.control, total, *([self.wasted] if self.wasted.any() else []))
         return Traffic(*(MeanMax(float(part.mean()), int(part.max())) for part in parts))
 
     def tensors(self) -> dict[str, Tensor]:
-        """For the checkpoint."""
+        """The counters as tensors for a checkpoint."""
         kinds = ("model", "header", "control", *(["wasted"] if self.wasted.any() else []))
         found = {f"sent.{k}": torch.from_numpy(getattr(self, k)) for k in kinds}
         return {**found, **{f"degree.{k}": torch.from_numpy(v) for k, v in self.degrees.items()}}
 
     @staticmethod
     def restored(tensors: dict[str, Tensor]) -> Counters:
-        """From the checkpoint."""
+        """The counters from the tensors of a checkpoint."""
         model, header, control = (tensors[f"sent.{k}"].numpy() for k in ("model", "header", "control"))
         wasted = tensors["sent.wasted"].numpy() if "sent.wasted" in tensors else np.zeros_like(model)
         degrees = {int(k.removeprefix("degree.")): t.numpy() for k, t in tensors.items() if k.startswith("degree.")}

@@ -1,4 +1,4 @@
-"""What a run's network is, where it is the same in every round: written down beside the results, and warned of if it falls apart."""
+"""A description of a run's network if it is the same in every round, stored with the results; and a warning if it is disconnected."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from epidemic.mixing import spectrum, weights
 from epidemic.topology import is_static
 
 SIGMA_LIMIT = 10_000
-"""Beyond this many nodes a run does not wait for the spectrum of its matrix."""
+"""Number of nodes above which the spectrum of the matrix is not computed."""
 
 _NAMED = 5
 
 
 def describe_network(experiment: Experiment, seed: int, samples: IntArray | None = None) -> dict[str, Any]:
-    """Whether the graph is static; if so, whether it is connected, and sigma of its matrix (None where that is not worked out).
+    """Whether the graph is static; if so, whether it is connected, and sigma of its matrix (None if it is not computed).
 
-    Where voices count by `samples`, sigma needs those of all nodes; a deployed one does not know them.   # (n,)
+    If aggregation weights depend on `samples`, sigma needs those of all nodes; a deployed node does not know them.   # (n,)
     """
     graph = _static_graph(experiment, seed)
     if graph is None:
@@ -30,13 +30,13 @@ def describe_network(experiment: Experiment, seed: int, samples: IntArray | None
     if known and experiment.nodes <= SIGMA_LIMIT:
         try:
             sigma = spectrum(weights(experiment.mixing_rule, graph, None, samples)).sigma
-        except RunFailed:  # it does not converge, which is no reason not to run
+        except RunFailed:  # not converged, which is no reason not to run
             sigma = None
     return {"static": True, "connected": graph.connected, "sigma": sigma}
 
 
 def disconnection(experiment: Experiment, seed: int) -> str | None:
-    """A line that says who is cut off for the whole run; None if nobody is, or nobody was meant to send anything."""
+    """A line that says which nodes are cut off for the whole run; None if there are none, or if no messages were intended."""
     graph = _static_graph(experiment, seed)
     if graph is None or graph.messages == 0 or graph.connected:
         return None
@@ -50,5 +50,5 @@ def disconnection(experiment: Experiment, seed: int) -> str | None:
 
 
 def _static_graph(experiment: Experiment, seed: int) -> Graph | None:
-    """The graph of all rounds; None if there are several."""
+    """The graph of all rounds; None if it changes."""
     return experiment.topology.graph(experiment.nodes, 0, Streams(seed)) if is_static(experiment.topology) else None

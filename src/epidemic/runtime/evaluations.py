@@ -1,4 +1,4 @@
-"""What is found out about the hosted nodes, as it is written down: records, the summary, a line per node, and the time it took."""
+"""Records, summaries, one line per node, and timings, from evaluations of the hosted nodes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def record_of(
     time: Moment | None = None,
     delivery: HeardCounts | None = None,
 ) -> Record:
-    """The record of a round: `found` of the nodes with these `ids` (of one, if all are the same), `mean` of the average of all models."""
+    """Make the record of a round: `found` has the evaluations of the nodes `ids` (of one, if all are the same), `mean` that of the average model."""
     hosted = len(ids)
     return Record(
         round=round,
@@ -76,9 +76,9 @@ def _with_accuracies(moment: Moment, found: Evaluation, n: int) -> Moment:
 
 
 def living_of(found: Evaluation, up: NDArray[np.bool_], apart: Callable[[NDArray[np.bool_]], float]) -> Living | None:
-    """The same of the nodes that are up alone; None where all are (or none is). `apart`: gives D(X) of some of the nodes.
+    """The evaluation of the nodes that are up; None if all are, or none is.
 
-    `found` is of all nodes, or of one if all are the same.
+    `found` is of all nodes, or of one if all are the same; `apart` returns D(X) of a set of nodes.
     """
     if up.all() or not up.any():
         return None
@@ -87,12 +87,12 @@ def living_of(found: Evaluation, up: NDArray[np.bool_], apart: Callable[[NDArray
 
 
 def of_everybody(found: Evaluation, n: int) -> Evaluation:
-    """What was found of n nodes, from that or from what was found of one whose model they all have."""
+    """The evaluations of n nodes, from those or from that of the one model that they all have."""
     return Evaluation(found.loss.expand(n), {name: values.expand(n) for name, values in found.metrics.items()})
 
 
 def among(found: Evaluation, up: NDArray[np.bool_]) -> Evaluation:
-    """What was found of some of the nodes."""
+    """The evaluations of some of the nodes."""
     return Evaluation(found.loss[up], {name: values[up] for name, values in found.metrics.items()})
 
 
@@ -108,9 +108,9 @@ def summary_of(
     ended_early: str = "",
     living: Evaluation | None = None,
 ) -> Summary:
-    """What came out: `final` of the hosted nodes and `mean` of the average of all models, both on the full test set.
+    """Make the summary: `final` is of the hosted nodes, `mean` of the average model, both on the full test set.
 
-    `living`: of those who took part in the last round, where not everybody does.
+    `living`: of the nodes that took part in the last round, if not all did.
     """
     found = summary_without_data(
         setup.experiment,
@@ -142,9 +142,9 @@ def summary_without_data(
     bytes: Traffic,
     seconds: float | None = None,
 ) -> Summary:
-    """The part of a summary that follows from what was measured before: nothing is said of the average model.
+    """The part of a summary that follows from earlier measurements, without the average model.
 
-    `final`: of each node on its full test set; `tested`: how many samples that were.
+    `final` is of each node on its full test set of `tested` samples.
     """
     best = max((r for r in records if r.accuracy), key=_accuracy, default=None)
     lowest = min(records, key=lambda r: r.loss.mean)
@@ -171,7 +171,7 @@ def summary_without_data(
 
 
 def held_of(setup: Setup) -> Tensor:
-    """How many training samples each hosted node has, and of each class, where there are classes.   # (k, 1 + classes)"""
+    """The number of training samples of each hosted node, in all and, if there are classes, per class.   # (k, 1 + classes)"""
     targets, classes = setup.data.train.targets, len(setup.data.classes)
     counts = torch.zeros(len(setup.parts), 1 + classes, dtype=torch.int64)
     for row, part in zip(counts, setup.parts, strict=True):
@@ -182,7 +182,7 @@ def held_of(setup: Setup) -> Tensor:
 
 
 def nodes_of(setup: Setup, final: Evaluation, counters: Counters, ids: IntArray, held: Tensor) -> list[dict[str, Any]]:
-    """A line for each of these nodes; `held`: the numbers of their samples, as `held_of` has them.   # (k, 1 + classes)"""
+    """One line for each of these nodes; `held`: their numbers of samples as `held_of` returns them.   # (k, 1 + classes)"""
     nodes = []
     took_part = counters.rounds
     for i, node in enumerate(ids.tolist()):
@@ -221,19 +221,19 @@ def _first(found: Evaluation | None, metric: str) -> float | None:
 
 
 class Stopwatch:
-    """Seconds per phase since the last record."""
+    """Measures seconds per phase since the last record."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Measure what happens inside."""
+        """Measure the time spent inside under the name of a phase."""
         start = time.perf_counter()
         yield
         self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - start
 
     def taken(self) -> dict[str, float]:
-        """What was measured, and start again."""
+        """The measured seconds by phase; resets them."""
         seconds, self._seconds = self._seconds, {}
         return {phase: round(value, 6) for phase, value in seconds.items()}

@@ -23,13 +23,13 @@ from epidemic.runtime.message_coding import Memory
 from epidemic.runtime.mixing_arithmetic import mix_parts
 
 PARTS = ".parts"
-"""What the entry of a message is called that holds its mixed parts, one after the other: memory for the next round."""
+"""Suffix of the message entry that holds mixed parts, one after the other: memory reused in the next round."""
 PIECE = 1 << 17
-"""Numbers that are put into another order at a time."""
+"""Numbers reordered at a time."""
 
 
 class FragmentsInbox(InboxOfRows):
-    """The inboxes of all nodes of a message whose parts came by different ways."""
+    """The inboxes of all nodes for messages whose parts have different receivers."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class FragmentsInbox(InboxOfRows):
         memory: Memory,
         rule: Aggregator = MEAN,
     ) -> None:
-        """`parts`: which coordinates belong to each of the weights.   # (d',) each"""
+        """Start; `parts`: the coordinates that belong to each of the weights.   # (d',) each"""
         super().__init__(message, workers, rule)
         self._weights = weights
         self._parts = parts
@@ -52,7 +52,7 @@ class FragmentsInbox(InboxOfRows):
 
     def _aggregated(self, column: str) -> Tensor:
         def use(cuts: Sequence[slice], x: Tensor, out: Tensor) -> None:
-            ids = np.arange(len(x))  # which no coordinatewise rule looks at
+            ids = np.arange(len(x))  # not used by coordinatewise rules
             for weights, cut in zip(self._weights, cuts, strict=True):
                 block = x[:, cut]
                 aggregate_by(self._rule, weights, ids, block, block, self._workers, out[:, cut])
@@ -60,7 +60,7 @@ class FragmentsInbox(InboxOfRows):
         return self._part_by_part(column, use)
 
     def _part_by_part(self, column: str, use: Callable[[Sequence[slice], Tensor, Tensor], object]) -> Tensor:
-        """New rows of all parts, where `use` has each of them as a block of columns.   # (k, d)"""
+        """New rows of all parts; `use` gets each part as a block of columns.   # (k, d)"""
         rows = self._message[column]
         order = torch.cat(list(self._parts))  # (d,) one part after the other
         back = torch.empty_like(order)
@@ -68,7 +68,7 @@ class FragmentsInbox(InboxOfRows):
         ends = np.cumsum([len(part) for part in self._parts]).tolist()
         cuts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
         out, mixed = self._memory(column, rows), self._memory(column + PARTS, rows)
-        self._message[column + PARTS] = mixed  # so that this memory is used again
+        self._message[column + PARTS] = mixed  # so that this memory is reused
         some, size = blocks(len(rows), max(1, PIECE // max(1, rows.shape[1]))), rows.numel() * 8
         self._workers.map(partial(_reordered, rows, order, out), some, size=size)
         use(cuts, out, mixed)
@@ -76,11 +76,11 @@ class FragmentsInbox(InboxOfRows):
         return out
 
     def sum(self, column: str) -> Tensor:
-        """Nobody has all parts of the same messages."""
+        """Refuse: a node has no complete messages to sum."""
         raise self._only_means()
 
     def each(self, column: str) -> Iterator[Heard]:
-        """There are no messages that hold a whole model."""
+        """Refuse: no message holds a whole model."""
         raise self._only_means()
 
     @staticmethod
@@ -92,5 +92,5 @@ class FragmentsInbox(InboxOfRows):
 
 
 def _reordered(rows: Tensor, order: Tensor, out: Tensor, some: slice) -> None:
-    """The coordinates in another order, of some rows."""
+    """Reorder the coordinates of some rows."""
     torch.index_select(rows[some], 1, order, out=out[some])

@@ -1,13 +1,13 @@
-"""The exchange as a value: what receivers hold when a round's messages have come.
+"""The inbox: what receivers get from a round's messages.
 
 One noun, `InboxOfRows`, in three forms:
 
-  Exchange   of a host of all (or many) nodes: a row for each sender, and a matrix of weights; `Sharded` (sharded.py) fetches rows of other ranks first
-  Post       of a few nodes to whom messages came one by one
-  Mosaic     of parts of models that go separate ways (fragments.py)
+  MatrixInbox      for a host of all or many nodes: a row for each sender, and a matrix of weights; `ShardedInbox` fetches rows of other ranks first
+  MessageInbox     for a few nodes that received messages one by one
+  FragmentsInbox   for parts of models that go separate ways (topology/wrappers.py)
 
-All add up in the same order, the own row first and then by ascending sender, so they agree to the last bit. Over complete graphs
-they add up all rows by ascending node, in double precision.
+All sum in the same order, the own row first and then by ascending sender, so they agree to the last bit. Over complete graphs they sum all rows by
+ascending node id, in double precision.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from epidemic.runtime.mixing_arithmetic import add, mix, mix_member, mix_portion
 
 
 def no_sums() -> RunFailed:
-    """What is said to an algorithm that asks for sums of compressed messages."""
+    """The error for an algorithm that asks for sums of compressed messages."""
     return RunFailed("algorithm: messages that are compressed can be averaged, not added up; leave [compression] out")
 
 
 class InboxOfRows(ABC):
-    """What receivers hold of a message. What is not asked for is never computed."""
+    """The inboxes of receivers. Nothing is computed before it is asked for."""
 
     def __init__(self, message: Rows, workers: Workers, rule: Aggregator) -> None:
-        """`rule`: what the experiment has as [aggregation]."""
+        """Start; `rule`: the aggregator of [aggregation]."""
         self._message = message  # (k, ...) each
         self._workers = workers
         self._rule = rule
 
     def own(self, column: str) -> Tensor:
-        """Everybody's own part.   # (k, d)"""
+        """Each node's own part.   # (k, d)"""
         return self._message[column]
 
     def aggregate(self, column: str) -> Tensor:
-        """What the rule makes of the own part and the messages.   # (k, d)"""
+        """The aggregate of the own part and the messages, by the rule.   # (k, d)"""
         return self.mean(column) if self._rule.linear else self._aggregated(column)
 
     @abstractmethod
@@ -60,19 +60,19 @@ class InboxOfRows(ABC):
 
     @abstractmethod
     def sum(self, column: str) -> Tensor:
-        """The own part plus the messages.   # (k, d)"""
+        """The sum of the own part and the messages.   # (k, d)"""
 
     @abstractmethod
     def each(self, column: str) -> Iterator[Heard]:
-        """The messages themselves, receiver by receiver."""
+        """The single messages, receiver by receiver."""
 
     @abstractmethod
     def _aggregated(self, column: str) -> Tensor:
-        """What a rule makes of it that is no average.   # (k, d)"""
+        """The aggregate by a rule that is not an average.   # (k, d)"""
 
 
 class MatrixInbox(InboxOfRows):
-    """The inboxes of all nodes of a message, by one matrix; complete graphs stay implicit."""
+    """The inboxes of all nodes, as one matrix; complete graphs stay implicit."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class MatrixInbox(InboxOfRows):
         coder: Coder | None = None,
         rule: Aggregator = MEAN,
     ) -> None:
-        """`weights` are those of these rows, whose nodes are `ids`. `coder`: reads messages that are compressed."""
+        """Start; `weights` are those of these rows, which belong to the nodes `ids`; `coder` reads compressed messages."""
         super().__init__(message, workers, rule)
         self._weights = weights
         self._ids = ids
@@ -99,13 +99,13 @@ class MatrixInbox(InboxOfRows):
         return mix_said(self._weights, own, said, self._coder.fill, self._workers, self._memory(column, own))
 
     def sum(self, column: str) -> Tensor:
-        """The own part plus the messages.   # (k, d)"""
+        """The sum of the own part and the messages.   # (k, d)"""
         if self._coder is not None:
             raise no_sums()
         return self._apply(self._weights.ones, column)
 
     def each(self, column: str) -> Iterator[Heard]:
-        """The messages themselves, receiver by receiver."""
+        """The single messages, receiver by receiver."""
         rows = self._message[column]
         said = (
             Said(rows) if self._coder is None else self._coder.decode_all(self._message[column + SENT], self._workers)
@@ -128,16 +128,16 @@ class MatrixInbox(InboxOfRows):
         return aggregate_by(rule, self._weights, self._ids, rows, messages, self._workers, out)
 
     def _said(self, column: str, coder: Coder) -> Said:
-        """What compressed messages say."""
+        """The decoded messages."""
         said = coder.decode_all(self._message[column + SENT], self._workers, self._memory)
-        self._message[column + SAID] = said.rows  # so that this memory is used again
+        self._message[column + SAID] = said.rows  # so that this memory is reused
         if said.mask is not None:
             self._message[column + HEARD] = said.mask
         return said
 
 
 def receivers_of(weights: Weights, ids: IntArray, some: range | None = None) -> Iterator[Receiver]:
-    """What all nodes of a matrix hear, or some of them; `ids`: who they are."""
+    """What all nodes, or some of them, receive by a matrix; `ids`: their node ids."""
     for at, share in weights.by_row(some):
         yield Receiver(at[1:], ids[at[1:]].astype(np.int64), share)
 
@@ -145,7 +145,7 @@ def receivers_of(weights: Weights, ids: IntArray, some: range | None = None) -> 
 def aggregate_by(
     rule: Aggregator, weights: Weights, ids: IntArray, own: Tensor, messages: Tensor, workers: Workers, out: Tensor
 ) -> Tensor:
-    """What a rule makes of the rows of all nodes of a matrix, into `out`; `messages` are the same rows as others see them.   # (n, d) -> (n, d)"""
+    """Aggregate the rows of all nodes by a rule, into `out`; `messages` are the same rows as receivers see them.   # (n, d) -> (n, d)"""
     if isinstance(rule, Coordinatewise) and weights.clique is not None and messages is own:
         if len(weights.clique) == weights.n:
             return aggregate_everybody(rule, own, workers, out)
@@ -159,26 +159,26 @@ def aggregate_by(
 
 @dataclass(frozen=True, eq=False)
 class Received:
-    """The messages of one receiver, by ascending sender, and how much each voice counts."""
+    """The messages of one receiver, by ascending sender, with their weights."""
 
     senders: Sequence[int]
-    messages: Sequence[Mapping[str, Tensor]]  # a row for each column, or its bytes where it is compressed
-    shares: FloatArray  # (1 + h,) the own one first
+    messages: Sequence[Mapping[str, Tensor]]  # a row for each column; bytes if compressed
+    shares: FloatArray  # (1 + h,) own weight first
     at: int | None = None
-    """Of a complete graph: how many of the senders come before the receiver itself."""
+    """In a complete graph: how many of the senders come before the receiver."""
     by_portions: bool = False
-    """Of a complete graph: each voice has a portion of its own; otherwise all messages have the same share."""
+    """In a complete graph: whether each message has its own weight; otherwise all have the same."""
     ages: Sequence[int] = ()
-    """How many rounds ago each message was sent; none: all in this round."""
+    """How many rounds ago each message was sent; empty: all in this round."""
 
     def heard(self, own: Tensor, messages: Tensor) -> Heard:
-        """The same with these rows.   # (d,), (h, d)"""
+        """The same messages with these rows.   # (d,), (h, d)"""
         ages = np.array(self.ages or [0] * len(self.senders), dtype=np.int64)
         return Heard(own, messages, np.array(self.senders, dtype=np.int64), self.shares, ages)
 
 
 class MessageInbox(InboxOfRows):
-    """The inboxes of a few nodes to whom messages came one by one."""
+    """The inboxes of a few nodes that received messages one by one."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class MessageInbox(InboxOfRows):
         coder: Coder | None = None,
         rule: Aggregator = MEAN,
     ) -> None:
-        """`coder`: reads messages that are compressed."""
+        """Start; `coder` reads compressed messages."""
         super().__init__(message, workers, rule)
         self._received = received
         self._coder = coder
@@ -200,13 +200,13 @@ class MessageInbox(InboxOfRows):
         return self._added(column, lambda i: self._received[i].shares.tolist())
 
     def sum(self, column: str) -> Tensor:
-        """The own part plus the messages.   # (k, d)"""
+        """The sum of the own part and the messages.   # (k, d)"""
         if self._coder is not None:
             raise no_sums()
         return self._added(column, lambda i: [1.0] * len(self._received[i].shares), 0.0)
 
     def each(self, column: str) -> Iterator[Heard]:
-        """The messages themselves, receiver by receiver."""
+        """The single messages, receiver by receiver."""
         for own, one in zip(self._message[column], self._received, strict=True):
             messages = self._messages(column, own, one)
             yield one.heard(own, torch.stack(messages) if messages else own.new_empty((0, *own.shape)))
@@ -223,7 +223,7 @@ class MessageInbox(InboxOfRows):
         return out
 
     def _added(self, column: str, shares: Callable[[int], list[float]], besides: float | None = None) -> Tensor:
-        """The rows by their shares. `besides`: what `Weights.own` gives to the own row of a complete graph; None: what is left to 1."""
+        """The weighted sum of the rows. `besides`: the weight of the own row outside the sum of a complete graph; None: the rest to 1."""
         own = self._message[column]
         out = torch.empty_like(own)
 
@@ -266,7 +266,7 @@ class MessageInbox(InboxOfRows):
         return out
 
     def _messages(self, column: str, own: Tensor, one: Received) -> list[Tensor]:
-        """The messages of a receiver as rows; of what a compressed one does not say, the own value (of differences: none)."""
+        """The messages of a receiver as rows; coordinates missing in a compressed one get the own value (differences: zero)."""
         found = [message[column].to(own.device) for message in one.messages]
         if self._coder is None:
             return found

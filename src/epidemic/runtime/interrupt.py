@@ -1,4 +1,4 @@
-"""Stopping gently: Ctrl-C and SIGTERM wait while the models or the records are being changed."""
+"""Interrupts: Ctrl-C and SIGTERM wait while models or records are being changed."""
 
 from __future__ import annotations
 
@@ -9,39 +9,48 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+PATIENCE = 3.0
+"""Seconds that a wish to stop waits for the end of what is held, where that may take for ever."""
+
 AT_ONCE = 2.0
-"""Seconds in which several signals are one wish: a terminal and a launcher both hand on the same Ctrl-C."""
+"""Seconds in which several signals count as one: a terminal and a launcher both forward the same Ctrl-C."""
 
 
 class Stop:
-    """Holds an interrupt back while a round changes the models."""
+    """Delays an interrupt while a round changes the models."""
 
     def __init__(self) -> None:
         self._holding = False
         self._wanted = False
         self._raised = False
+        self._since = 0.0  # when somebody wanted it first
         self.broke = False  # whether the models were left in the middle of a round
 
     def request(self, *_: Any) -> None:
-        """The signal handler."""
+        """Handle a signal."""
         if not self._holding or self._wanted:  # a second Ctrl-C does not wait; the last checkpoint then counts
             self._raised = True
             raise KeyboardInterrupt
-        self._wanted = True
+        self._wanted, self._since = True, time.monotonic()
 
     def heed(self) -> None:
-        """Stop if an interrupt got lost: Python ignores what is raised while it clears away objects. Call it wherever work begins anew."""
+        """Stop if an interrupt was lost: Python ignores exceptions raised while objects are destroyed. Call it between units of work."""
         if self._raised:
+            raise KeyboardInterrupt
+
+    def heed_at_last(self) -> None:
+        """Stop, held or not, if somebody has wanted it for longer than `PATIENCE`; the last checkpoint then counts."""
+        if self._wanted and time.monotonic() - self._since > PATIENCE:
             raise KeyboardInterrupt
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody wants it to stop."""
+        """Whether an interrupt was requested."""
         return self._wanted
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """What happens inside is not interrupted; a request is honoured at the end."""
+        """Delay interrupts inside; a request is honoured at the end."""
         self._holding = True
         try:
             yield
@@ -55,14 +64,10 @@ class Stop:
 
 
 class AgreedStop(Stop):
-    """Only takes note: the ranks of a simulation stop when all have agreed to, because each waits for the others in every round."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._since = 0.0
+    """Only records interrupts: the ranks of a simulation stop when all have agreed, because each waits for the others in every round."""
 
     def request(self, *_: Any) -> None:
-        """The signal handler."""
+        """Handle a signal."""
         now = time.monotonic()
         if self._wanted and now - self._since > AT_ONCE:  # a second one does not wait
             self.broke = True
@@ -72,13 +77,13 @@ class AgreedStop(Stop):
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Everything is held."""
+        """Delay interrupts inside: on ranks they are always delayed."""
         yield
 
 
 @contextmanager
 def signals_to(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM call this inside, and whatever they called before afterwards; outside the main thread nobody hears them."""
+    """Inside, Ctrl-C and SIGTERM call this handler, afterwards the earlier one; has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -92,7 +97,7 @@ def signals_to(handler: Callable[[int, Any], None]) -> Iterator[None]:
 
 @contextmanager
 def gentle_stop(stop: Stop | None = None) -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM wait for the end of the round, or for what `stop` waits for."""
+    """Inside, Ctrl-C and SIGTERM wait for the end of the round, or for what `stop` waits for."""
     stop = Stop() if stop is None else stop
     with signals_to(stop.request):
         yield stop
@@ -100,7 +105,7 @@ def gentle_stop(stop: Stop | None = None) -> Iterator[Stop]:
 
 @contextmanager
 def agreed_stop() -> Iterator[Stop]:
-    """The same for ranks, which agree; inside another one it is that one, so that a wish is not forgotten between two runs."""
+    """The same for ranks, which must agree. If nested, it returns the outer one, so that a request between two runs is not lost."""
     outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     if isinstance(outer, AgreedStop):
         yield outer

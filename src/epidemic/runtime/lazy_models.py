@@ -1,17 +1,16 @@
-"""Promises: models that will be known when somebody has to know them.
+"""Lazy models: models that are computed when a number is needed.
 
-What nodes do under a clock is decided without looking at a number of any model, so that it can be decided first and computed later:
-everything that has come together by then, in batches. A promise never changes; what it stands for is the same however many are computed
-at once.
+What nodes do under a clock is decided without looking at the numbers of any model. So decisions come first and computation later, in batches of
+everything collected by then. A lazy model never changes; its value does not depend on how many are computed at once.
 
-  Given        known from the start
-  Mixture      a weighted sum of promises, added in the order of its terms
-  Aggregate    what an aggregator that is no average makes of promises
-  Patch        a promise with some of its parts replaced by weighted sums
-  Cut          one part of a promise
-  Training     what the local steps of a node make of a promise
+  GivenModel     known from the start
+  LazyMixture    a weighted sum, added in the order of its terms
+  LazyAggregate  the aggregate by a rule that is not an average
+  LazyPatch      a model with some of its parts replaced by weighted sums
+  LazyCut        one part of a model
+  LazyTraining   the result of a node's local steps
 
-Rounds under a clock have two more kinds, in `simulator/round_promises.py`.
+Rounds under a clock add two kinds, in `simulator/clocked_rounds.py`.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from epidemic.runtime.aggregating import aggregate_one
 from epidemic.runtime.mixing_arithmetic import add
 
 AT_A_TIME = 250_000
-"""Numbers that a thread is given to add before it is asked again."""
+"""Numbers added by a thread per piece of work."""
 
 WeightedModels = Sequence[tuple[float, "LazyModel"]]
 
 
 class LazyModel:
-    """Something that is computed when it is needed."""
+    """A value that is computed when it is needed."""
 
     __slots__ = ("__weakref__", "id", "value")
 
@@ -46,20 +45,20 @@ class LazyModel:
         self.value: Any = None
 
     def needs(self) -> Iterable[LazyModel]:
-        """What must be known before."""
+        """The lazy models that it depends on."""
         return ()
 
     def forget_needs(self) -> None:
-        """It is known now: nothing else is held any more for its sake."""
+        """Drop the references to its dependencies, once it is computed."""
 
     @property
     def together(self) -> tuple[Any, ...]:
-        """Promises that have this in common may be computed in one batch."""
+        """A key: lazy models of one key may be computed in one batch."""
         return (type(self).__name__,)
 
 
 class GivenModel(LazyModel):
-    """A row that is known.   # (d,)"""
+    """A known row.   # (d,)"""
 
     __slots__ = ()
 
@@ -78,16 +77,16 @@ class LazyMixture(LazyModel):
         self.terms: WeightedModels = terms
 
     def needs(self) -> Iterable[LazyModel]:
-        """Its terms."""
+        """The models of its terms."""
         return [row for _, row in self.terms]
 
     def forget_needs(self) -> None:
-        """The terms are not needed any more."""
+        """Drop the references to its terms."""
         self.terms = ()
 
 
 class LazyAggregate(LazyModel):
-    """What a node's aggregator makes of its own model and those that it received.   # (d,)"""
+    """The aggregate of a node's own model and those that it received.   # (d,)"""
 
     __slots__ = ("ages", "own", "rows", "rule", "senders", "weights")
 
@@ -100,22 +99,22 @@ class LazyAggregate(LazyModel):
         weights: Sequence[float],
         ages: Sequence[int],
     ) -> None:
-        """Rows, senders and ages (microseconds) by message; `weights`: the own one first."""
+        """Start; rows, senders and ages (microseconds) by message; `weights`: own weight first."""
         super().__init__()
         self.rule = rule
         self.own: LazyModel | None = own
         self.rows, self.senders, self.weights, self.ages = rows, senders, weights, ages
 
     def needs(self) -> Iterable[LazyModel]:
-        """The own model and those received."""
+        """The own model and the received ones."""
         return () if self.own is None else (self.own, *self.rows)
 
     def forget_needs(self) -> None:
-        """The models are not needed any more."""
+        """Drop the references to these models."""
         self.own, self.rows = None, ()
 
     def computed(self) -> Tensor:
-        """The numbers, of models that are known.   # (d,)"""
+        """Compute the aggregate from known models.   # (d,)"""
         assert self.own is not None
         own: Tensor = self.own.value
         out = torch.empty_like(own)
@@ -128,13 +127,13 @@ class LazyAggregate(LazyModel):
 def aggregate_of(
     rule: Aggregator, own: LazyModel, messages: Sequence[Message], weights: Sequence[float], now: int
 ) -> LazyMixture | LazyAggregate:
-    """What a node without rounds makes of its own model and of messages that carry whole ones.
+    """The aggregate of an asynchronous node's own model and whole models in messages.
 
     Args:
         rule: The experiment's aggregator.
-        own: Its own model.
-        messages: By ascending sender.
-        weights: How much each counts, its own first; none: all alike.
+        own: The node's own model.
+        messages: Messages in ascending order of senders.
+        weights: Weights in an average, own model first; empty: all equal.
         now: Microseconds since the start of the run.
     """
     with_rows = [message for message in messages if message.row is not None]
@@ -147,7 +146,7 @@ def aggregate_of(
 
 
 class LazyPatch(LazyModel):
-    """A row of which some parts are replaced by weighted sums.   # (d,)"""
+    """A row with some parts replaced by weighted sums.   # (d,)"""
 
     __slots__ = ("base", "parts")
 
@@ -157,12 +156,12 @@ class LazyPatch(LazyModel):
         self.parts: Mapping[int, WeightedModels] = parts
 
     def needs(self) -> Iterable[LazyModel]:
-        """The base and all terms."""
+        """The base and the models of all terms."""
         found = [row for terms in self.parts.values() for _, row in terms]
         return found if self.base is None else [self.base, *found]
 
     def forget_needs(self) -> None:
-        """Base and terms are not needed any more."""
+        """Drop the references to base and terms."""
         self.base, self.parts = None, {}
 
 
@@ -181,12 +180,12 @@ class LazyCut(LazyModel):
         return () if self.row is None else (self.row,)
 
     def forget_needs(self) -> None:
-        """The whole row is not needed any more."""
+        """Drop the reference to the whole row."""
         self.row = None
 
 
 class LazyTraining(LazyModel):
-    """What a node's count-th training makes of a row; where the optimiser remembers, the one before goes first.   # (d,)"""
+    """The result of a node's count-th training; if the optimiser has memory, the previous training comes first.   # (d,)"""
 
     __slots__ = ("before", "count", "loss", "node", "start")
 
@@ -198,36 +197,36 @@ class LazyTraining(LazyModel):
         self.loss: float | None = None
 
     def needs(self) -> Iterable[LazyModel]:
-        """The row that it starts from, and the training before."""
+        """The row that it starts from, and the previous training."""
         return [one for one in (self.start, self.before) if one is not None]
 
     def forget_needs(self) -> None:
-        """Neither is needed any more."""
+        """Drop the references to both."""
         self.start = self.before = None
 
 
 Work = Callable[[list[Any]], None]
-"""Computes promises of one kind, whose needs are known."""
+"""Computes lazy models of one kind, whose dependencies are known."""
 
 
 class LazyModels:
-    """All promises of a run: numbered as they are made, computed in batches."""
+    """All lazy models of a run: numbered as they are created, computed in batches."""
 
     def __init__(self, *, dry: bool = False) -> None:
-        """`dry`: nothing is ever computed."""
+        """Start empty; `dry`: nothing is ever computed."""
         self.dry = dry
         self.made = 0
-        self.waiting = 0  # trainings that are not computed yet
+        self.waiting = 0  # trainings not computed yet
         self._pending: list[LazyModel] = []
         self._live: weakref.WeakValueDictionary[int, LazyModel] = weakref.WeakValueDictionary()
         self._work: dict[str, Work] = {}
 
     def computes(self, kind: type[LazyModel], work: Work) -> None:
-        """Say who computes a kind."""
+        """Register the function that computes a kind of lazy models."""
         self._work[kind.__name__] = work
 
     def new(self, lazy_model: Any) -> Any:
-        """Take a promise in."""
+        """Register a new lazy model and return it."""
         self.made += 1
         if self.dry:
             lazy_model.forget_needs()
@@ -239,10 +238,10 @@ class LazyModels:
         return lazy_model
 
     def settle(self) -> None:
-        """Compute everything, in as few batches as there are steps from one promise to the next."""
+        """Compute everything, in as few batches as the dependencies allow."""
         level: dict[int, int] = {}
         batches: dict[tuple[Any, ...], list[LazyModel]] = {}
-        for lazy_model in self._pending:  # in the order in which they were made: needs come first
+        for lazy_model in self._pending:  # in order of creation: dependencies come first
             at = 1 + max((level.get(need.id, 0) for need in lazy_model.needs()), default=0)
             level[lazy_model.id] = at
             batches.setdefault((at, *lazy_model.together), []).append(lazy_model)
@@ -254,11 +253,11 @@ class LazyModels:
         self.waiting = 0
 
     def known(self) -> Iterator[LazyModel]:
-        """Those that somebody still holds, by number; all are known after `settle`."""
+        """The lazy models still referenced, by number; all are computed after `settle`."""
         return iter(sorted(self._live.values(), key=lambda one: one.id))
 
     def forget_pending(self) -> None:
-        """What was promised so far is known from elsewhere."""
+        """Skip everything not computed yet: the values come from elsewhere."""
         for lazy_model in self._pending:
             lazy_model.forget_needs()
         self._pending.clear()
@@ -266,10 +265,10 @@ class LazyModels:
 
 
 class Arithmetic:
-    """Mixtures, patches and cuts."""
+    """Computes mixtures, patches and cuts."""
 
     def __init__(self, lazy_models: LazyModels, workers: Workers, parts: Sequence[Tensor] = ()) -> None:
-        """`parts`: which numbers of a row belong to each part."""
+        """Register with `lazy_models`; `parts`: the coordinates of each part of a row."""
         self._workers = workers
         self._parts = parts
         lazy_models.computes(LazyMixture, self._mixtures)
@@ -278,7 +277,7 @@ class Arithmetic:
         lazy_models.computes(LazyCut, self._cuts)
 
     def _each(self, work: Callable[[Any], None], those: list[Any], numbers: int) -> None:
-        """Do all of them, each of so many numbers; small ones several at a time, because handing over one would take longer."""
+        """Apply `work` to all items of `numbers` numbers each, several small ones per task."""
 
         def some(which: slice) -> None:
             for one in those[which]:
@@ -317,7 +316,7 @@ class Arithmetic:
 
 
 def weighted_sum(terms: WeightedModels, which: Tensor | None = None, size: int = 0) -> Tensor:
-    """The terms by their weights, in their order; of a part, whole rows of `size` numbers are cut.   # (d,)"""
+    """The weighted sum of the terms in their order; for a part, whole rows of `size` numbers are cut.   # (d,)"""
 
     def numbers(row: LazyModel) -> Tensor:
         value: Tensor = row.value

@@ -1,8 +1,7 @@
-"""Coding: how the messages of a run are compressed, and what receivers make of them.
+"""How the messages of a run are compressed, and what receivers make of them.
 
-Where messages are compressed, a message has besides its column "x" one more entry, "x.sent": the bytes of each sender's message. They are all that
-leaves a node, in a simulation too; its own part stays exact. (Of an algorithm that sends compressed differences, what it has said counts for
-itself as well.)
+A compressed message has, besides its column "x", an entry "x.sent" with the bytes of each sender's message. Only these leave a node, in a simulation too;
+the node's own row stays exact. (In an algorithm that sends compressed differences, a node applies its own differences to itself as well.)
 
 Shapes: k senders, d numbers of a row, b bytes of an encoded row.
 """
@@ -22,23 +21,23 @@ from epidemic.core.workers import Workers, blocks
 from epidemic.experiment import Experiment
 
 SENT = ".sent"
-"""What the entry of a message is called that holds a column's bytes."""
+"""Suffix of the message entry that holds a column's bytes."""
 SAID, HEARD = ".said", ".heard"
-"""What the entries are called that hold what receivers have made of those bytes: memory for the next round."""
+"""Suffixes of the entries that hold decoded messages: memory reused in the next round."""
 MEMORY = "codec.said"
-"""What the entry of a state is called that holds what each node has last said of each coordinate."""
+"""Name of the state entry with the last sent value of each coordinate of a node."""
 PIECE = 1 << 17
-"""Numbers that are encoded at a time: so many that they stay in a core's cache."""
+"""Numbers encoded at a time, so that they fit into a core's cache."""
 
 Memory = Callable[[str, Tensor], Tensor]
-"""Gives memory for an entry of this name, like this one."""
+"""Returns memory for an entry of this name, shaped like the given tensor."""
 
 
 class Coder:
-    """Compresses one column, and reads it again."""
+    """Compresses one column, and decodes it."""
 
     def __init__(self, codec: Codec, column: Column, streams: Streams, fill: Fill, *, differences: bool) -> None:
-        """`differences`: messages are differences, which every node adds to what it has heard before, to its own as well."""
+        """Start; `differences`: messages are differences, added by every node, the sender included, to what came before."""
         self._codec = codec
         self._streams = streams
         self.column = column
@@ -49,7 +48,7 @@ class Coder:
         self.remembers = codec.remembers and not differences
 
     def encode(self, rows: Tensor, round: int, ids: IntArray, before: Tensor | None, workers: Workers) -> Tensor:
-        """The messages of these nodes in a round; `before`, what they have last said, is brought up to date.   # (k, d) -> (k, b) uint8"""
+        """The messages of these nodes in a round; updates `before`, the values last sent.   # (k, d) -> (k, b) uint8"""
         keys = self._streams.keys("compression", round, last=ids.tolist())
         raw = torch.empty(len(rows), self.bytes, dtype=torch.uint8, device=rows.device)
 
@@ -60,11 +59,11 @@ class Coder:
         return raw
 
     def decode(self, raw: Tensor) -> Said:
-        """What messages say.   # (k, b) uint8 -> (k, d)"""
+        """Decode messages.   # (k, b) uint8 -> (k, d)"""
         return self._codec.decode(raw, self.column.shape[0], self.column.dtype)
 
     def decode_all(self, raw: Tensor, workers: Workers, memory: Memory | None = None) -> Said:
-        """The same on all threads; `memory` gives room for entries of a message.   # (k, b) uint8 -> (k, d)"""
+        """Decode messages on all threads; `memory` returns memory for entries of a message.   # (k, b) uint8 -> (k, d)"""
         like = torch.empty(len(raw), self.column.shape[0], dtype=self.column.torch_dtype, device=raw.device)
         name = self.column.name
         rows = like if memory is None else memory(name + SAID, like)
@@ -83,7 +82,7 @@ class Coder:
         return Said(rows, mask)
 
     def problem(self, raw: memoryview, largest: float) -> str | None:
-        """Why bytes of the right length are refused; None if they are not."""
+        """Why bytes of the right length are refused; None if they are valid."""
         return self._codec.problem(raw, self.column.shape[0], self.column.dtype, largest)
 
     def _pieces(self, rows: int) -> list[slice]:
@@ -91,7 +90,7 @@ class Coder:
 
 
 def coder_of(experiment: Experiment, columns: Sequence[Column], streams: Streams) -> Coder | None:
-    """How the messages of an experiment are compressed; None if they are not."""
+    """The coder of an experiment; None if its messages are not compressed."""
     own = getattr(experiment.algorithm, "compressor", None)
     if own is not None:
         return None if own.exact else Coder(own, columns[0], streams, "zero", differences=True)
@@ -102,10 +101,10 @@ def coder_of(experiment: Experiment, columns: Sequence[Column], streams: Streams
 
 
 def message_bytes(columns: Sequence[Column], coder: Coder | None) -> int:
-    """What the numbers of a message take."""
+    """The size of the numbers of a message in bytes."""
     return sum(column.bytes for column in columns) if coder is None else coder.bytes
 
 
 def message_in(message: Mapping[str, Tensor]) -> Rows:
-    """Of a message, what leaves its sender: by column, its bytes where it is compressed."""
+    """The part of a message that leaves its sender: its columns, or their bytes if compressed."""
     return {name: message.get(name + SENT, numbers) for name, numbers in message.items() if not name.endswith(SENT)}

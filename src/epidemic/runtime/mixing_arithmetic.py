@@ -19,15 +19,15 @@ from epidemic.core.graph import FloatArray
 from epidemic.core.workers import SMALL, Workers, blocks
 from epidemic.mixing import Weights
 
-NUMBERS = 1 << 19  # of a sparse mixture per piece, where it is cut into columns ...
-ENOUGH = 8  # of these pieces there must be, or it is cut ...
-ROWS = 64  # ... into so many rows
+NUMBERS = 1 << 19  # of a sparse mixture per piece, if it is cut into columns ...
+ENOUGH = 8  # ... into at least this many pieces; otherwise it is cut ...
+ROWS = 64  # ... into blocks of this many rows
 UNIT = 64
-"""Columns are cut at multiples of this many, so that each has the same place in a vector register as in one process."""
+"""Columns are cut at multiples of this, so that each has the same position in a vector register as in one process."""
 COLUMNS = 1 << 14  # of a sum over all nodes per piece
-LEFT = 1e-12  # a share of the own row that is rounding
+LEFT = 1e-12  # a smaller share of the own row is rounding
 OF_ALL = 1 << 24
-"""Numbers of all nodes per piece of what is found of all models; of more than 1,024 nodes, such a piece has fewer columns than others."""
+"""Numbers per piece of sums over all models; with more than 1,024 nodes such a piece has fewer columns than others."""
 
 
 def mix(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
@@ -40,10 +40,10 @@ def mix(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
 
 
 def mix_said(weights: Weights, own: Tensor, said: Said, fill: Fill, workers: Workers, out: Tensor) -> Tensor:
-    """W @ X where everybody takes its own row as it is and the others' as they were said, each coordinate from those who said it.   # (n, d)"""
+    """W @ X where a node takes its own row exactly and the others' as decoded; each coordinate from those that sent it.   # (n, d)"""
     matrix = weights.spelled_out
     messages = np.ones(matrix.nnz, dtype=bool)
-    messages[matrix.indptr[:-1]] = False  # each row opens with the own one
+    messages[matrix.indptr[:-1]] = False  # the own row comes first in each row
     first = torch.from_numpy(matrix.data[~messages]).to(own.device, own.dtype)[:, None]
     indptr = matrix.indptr - np.arange(weights.n + 1)
     rest = _Sums(csr_array((matrix.data[messages], matrix.indices[messages], indptr), shape=matrix.shape), own)
@@ -62,16 +62,16 @@ def mix_said(weights: Weights, own: Tensor, said: Said, fill: Fill, workers: Wor
 
 
 def _numbers(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask as numbers 0 and 1; from bytes they are made three times as fast as from truth values."""
+    """A mask as numbers 0 and 1; conversion from bytes is three times as fast as from booleans."""
     return (mask.view(torch.uint8) if mask.dtype == torch.bool else mask).to(dtype)
 
 
 def with_own(said: Tensor, heard: Tensor | None, own: Tensor, first: Tensor, fill: Fill, out: Tensor) -> None:
-    """The average of the own row and of what the others said, added up by their weights, into `out`.   # (..., d)
+    """The average of the own row and the received values, summed by their weights, into `out`.   # (..., d)
 
-    `heard`: the weight of those who spoke of each coordinate; None: all did. `first`: that of the own row.
-    count: those who spoke share the whole weight. own: the own value has the weight of those who did not. Either way a coordinate of which nobody spoke
-    stays what it is, to the last bit.
+    `heard`: the total weight of the senders of each coordinate; None: all sent it. `first`: the weight of the own row.
+    count: the senders share the whole weight. own: the own value gets the weight of those that did not send. Either way a coordinate that nobody sent stays
+    unchanged, to the last bit.
     """
     torch.mul(own, first, out=out).add_(said)
     if heard is None:
@@ -84,17 +84,17 @@ def with_own(said: Tensor, heard: Tensor | None, own: Tensor, first: Tensor, fil
 
 
 def _keep(own: Tensor, heard: Tensor, out: Tensor) -> None:
-    """The own number, bit by bit, where nothing was heard; `torch.where`, which branches, takes five times as long."""
+    """Restore the own number, bit by bit, where nothing was received; `torch.where`, which branches, takes five times as long."""
     whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[heard.element_size()]
     own, out = own.view(whole), out.view(whole)
-    # 0 or 1: a weight is 0.0 or more, and the bits of one that is not 0.0 are a positive whole number
+    # 0 or 1: weights are 0.0 or more, and the bits of a positive float are a positive integer
     some = heard.view(whole).clamp(max=1)
-    # a difference of whole numbers that overflows comes back when it is added again
+    # an overflowing difference of integers is undone when it is added again
     torch.addcmul(own, some, out.sub_(own), out=out)
 
 
 def mix_parts(weights: Sequence[Weights], cuts: Sequence[slice], x: Tensor, workers: Workers, out: Tensor) -> Tensor:
-    """Each of these blocks of columns by its own weights, into `out`.   # (n, d) -> (n, d)"""
+    """Mix each of these blocks of columns by its own weights, into `out`.   # (n, d) -> (n, d)"""
     found: list[tuple[_Sums, slice, Piece]] = []
     for own, cut in zip(weights, cuts, strict=True):
         if own.matrix is None:
@@ -112,7 +112,7 @@ def mix_parts(weights: Sequence[Weights], cuts: Sequence[slice], x: Tensor, work
 
 
 def added(matrix: csr_array, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
-    """For each row of the matrix, its weights times the rows of x, added in its order, into `out`.   # (m, d) -> (n, d)"""
+    """The product of a sparse matrix and x, each row added in its order, into `out`.   # (m, d) -> (n, d)"""
     sums = _Sums(matrix, x)
 
     def one(piece: Piece) -> None:
@@ -123,14 +123,14 @@ def added(matrix: csr_array, x: Tensor, workers: Workers, out: Tensor) -> Tensor
 
 
 Piece = tuple[slice, slice]
-"""Some rows of a result, and some of its columns."""
+"""Rows and columns of a result."""
 
 
 class _Sums:
-    """Sums of rows by the weights of a matrix, piece by piece."""
+    """Sums of rows weighted by a matrix, piece by piece."""
 
     def __init__(self, matrix: csr_array, x: Tensor) -> None:
-        """`x`: like the rows that are to be added.   # (m, d)"""
+        """Prepare; `x` has the type and width of the rows to add.   # (m, d)"""
         self._indptr = matrix.indptr.astype(np.int64)
         self._indices = torch.from_numpy(matrix.indices).long().to(x.device)
         self._values = torch.from_numpy(matrix.data).to(x.device, x.dtype)
@@ -139,7 +139,7 @@ class _Sums:
         self.size = len(self._values) * x.shape[1]
 
     def of(self, x: Tensor, piece: Piece) -> Tensor:
-        """That piece of the result.   # (m, d) -> (rows, columns)"""
+        """Compute one piece of the result.   # (m, d) -> (rows, columns)"""
         rows, columns = piece
         edges = slice(int(self._indptr[rows.start]), int(self._indptr[rows.stop]))
         starts = torch.from_numpy(self._indptr[rows] - edges.start).to(x.device)
@@ -147,12 +147,12 @@ class _Sums:
         return F.embedding_bag(self._indices[edges], x[:, columns], starts, mode="sum", per_sample_weights=values)
 
     def by_columns(self) -> list[Piece]:
-        """Blocks of columns of which all rows stay in a core's cache."""
+        """Blocks of columns of which all rows fit into a core's cache."""
         m, d = self._shape
         return [(slice(0, self._rows), block) for block in blocks(d, max(1, NUMBERS // max(1, m) // UNIT) * UNIT)]
 
     def pieces(self) -> list[Piece]:
-        """The same; where there are few of those, blocks of rows."""
+        """Blocks of columns, or of rows if these were too few."""
         rows, columns = slice(0, self._rows), slice(0, self._shape[1])
         if self.size < SMALL:
             return [(rows, columns)]
@@ -171,7 +171,7 @@ def add(row: Tensor, message: Tensor, share: float) -> None:
 
 
 def mix_member(members: Tensor, at: int, share: float, own: float) -> Tensor:
-    """What the member at place `at` of a complete graph takes, as `mix` computes it.   # (m, d) -> (d,), or (m,) -> ()"""
+    """The row that the member at position `at` of a complete graph gets, as `mix` computes it.   # (m, d) -> (d,), or (m,) -> ()"""
     if members.dim() == 1:
         return mix_member(members[:, None], at, share, own)[0]
     parts = [members[:, part] for part in column_blocks(members.shape[1])]
@@ -179,7 +179,7 @@ def mix_member(members: Tensor, at: int, share: float, own: float) -> Tensor:
 
 
 def mix_portions(members: Tensor, portions: FloatArray) -> Tensor:
-    """What every member of a complete graph takes where each counts by a portion of its own.   # (m, d) -> (d,), or (m,) -> ()"""
+    """The row that every member of a complete graph gets if each has its own weight.   # (m, d) -> (d,), or (m,) -> ()"""
     if members.dim() == 1:
         return mix_portions(members[:, None], portions)[0]
     parts = [members[:, part] for part in column_blocks(members.shape[1])]
@@ -187,7 +187,7 @@ def mix_portions(members: Tensor, portions: FloatArray) -> Tensor:
 
 
 def columns_for(n: int) -> int:
-    """Of how many columns what is found of n models is computed at once: in a process that has a part of the rows, all are needed for it."""
+    """Columns per block of sums over n models: a process that has only some of the rows needs all of them for a block."""
     return min(COLUMNS, max(1, OF_ALL // max(1, n) // UNIT) * UNIT)
 
 
@@ -217,7 +217,7 @@ def mean_of_block(x: Tensor) -> Tensor:
 
 
 def spread_of_block(x: Tensor) -> float:
-    """What a block of columns adds to n D(X).   # (n, w)"""
+    """The contribution of a block of columns to n D(X).   # (n, w)"""
     block = x.to(_wide(x), copy=True, memory_format=torch.contiguous_format)
     return float(block.sub_(block.mean(0)).square_().sum())
 
@@ -227,9 +227,9 @@ def _wide(x: Tensor) -> torch.dtype:
 
 
 def column_blocks(width: int, at_most: int = COLUMNS) -> list[slice]:
-    """0..width in slices for sums over all nodes; a single column at the end stays with those before it.
+    """Cut 0..width into slices for sums over all nodes; a single last column stays with those before it.
 
-    Alone it would be added up in another order, and results would depend on where columns are cut.
+    Alone it would be summed in another order, and results would depend on where columns are cut.
     """
     found = blocks(width, at_most)
     if len(found) > 1 and width - found[-1].start == 1:
@@ -238,7 +238,7 @@ def column_blocks(width: int, at_most: int = COLUMNS) -> list[slice]:
 
 
 def _mix_clique(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> Tensor:
-    """Members take their share of a sum over all members; the others keep what they have."""
+    """Mix a complete graph: members take a share of the sum over all members; the others keep their rows."""
     assert weights.clique is not None
     everyone = len(weights.clique) == weights.n
     who = torch.from_numpy(weights.clique).to(x.device)
@@ -257,17 +257,17 @@ def _mix_clique(weights: Weights, x: Tensor, workers: Workers, out: Tensor) -> T
 
 
 def shared_row(weights: Weights, members: Tensor) -> Tensor:
-    """What all members of a complete graph take alike, added up over them in double precision.   # (m, d) -> (1, d)"""
+    """The part of the result that all members of a complete graph share, summed in double precision.   # (m, d) -> (1, d)"""
     return _shared(members, weights.share) if weights.portions is None else _portioned(members, weights.portions)
 
 
 def taken(weights: Weights, row: Tensor, takers: Tensor) -> Tensor:
-    """What members take: that row, and something of their own.   # (1, d), (t, d) -> (t, d) or (1, d)"""
+    """The members' results: that row, plus a share of their own.   # (1, d), (t, d) -> (t, d) or (1, d)"""
     return _besides(row, takers, weights.own if weights.portions is None else 0.0)
 
 
 def _portioned(members: Tensor, portions: FloatArray) -> Tensor:
-    """The sum over all members by their portions, in double precision; equal ones are what `_shared` gives.   # (m, d) -> (1, d)"""
+    """The weighted sum over all members in double precision; equal weights give what `_shared` gives.   # (m, d) -> (1, d)"""
     if len(portions) and (portions == portions[0]).all():
         return _shared(members, float(portions[0]))
     by = torch.from_numpy(portions).to(members.device, _wide(members))
@@ -275,10 +275,10 @@ def _portioned(members: Tensor, portions: FloatArray) -> Tensor:
 
 
 def _shared(members: Tensor, share: float) -> Tensor:
-    """A share of the sum over all members, added up in double precision.   # (m, d) -> (1, d)"""
+    """A share of the sum over all members, summed in double precision.   # (m, d) -> (1, d)"""
     return (share * members.sum(0, keepdim=True, dtype=_wide(members))).to(members.dtype)
 
 
 def _besides(row: Tensor, takers: Tensor, own: float) -> Tensor:
-    """A row, and so much of each taker's own.   # (1, d), (t, d) -> (t, d) or (1, d)"""
+    """A row plus a share of each taker's own.   # (1, d), (t, d) -> (t, d) or (1, d)"""
     return row + own * takers if abs(own) > LEFT else row

@@ -1,4 +1,4 @@
-"""Going on with more rounds than a run was begun with: what it did stays as it is, and what only its end had is taken back.
+"""Continuing a run with more rounds: what only its end wrote is removed, the rest stays.
 
 The result has the same bytes as a run that had all the rounds from the start.
 """
@@ -17,33 +17,33 @@ from epidemic.runtime.checkpoint import CHECKPOINT, MODELS, Progress, read_check
 RECORDS, TIMINGS, SUMMARY, NODES = "records.jsonl", "timings.jsonl", "summary.json", "nodes.json"
 
 NEXT_RUN = "make a new run with the same keys, from its models, by 'epidemic cluster next'"
-"""What a deployment does instead."""
+"""What to do with a deployment instead."""
 
 
 def rounds_of(info: dict[str, Any] | None, otherwise: int) -> int:
-    """The rounds that run.json says a seed was begun with."""
+    """The rounds in run.json of a seed."""
     found = (info or {}).get("experiment", {}).get("rounds", otherwise)
     return found if isinstance(found, int) else otherwise
 
 
 def ended_early(path: Path) -> bool:
-    """Whether a callback ended the seed in this directory; it is finished then, however many rounds are wanted."""
+    """Whether a callback ended the seed in this directory; it is then finished, however many rounds are wanted."""
     return bool((read_json(path / SUMMARY) or {}).get("ended_early"))
 
 
 def check_longer(path: Path, begun: int, wanted: int) -> None:
-    """Refuse to go on with the seed in this directory where `wanted` rounds cannot be had."""
+    """Refuse to continue the seed in this directory to `wanted` rounds if that is impossible."""
     if wanted < begun:
         raise BadInput(
             f"rounds = {wanted} is fewer than the {begun} of the run in {path};"
-            f" go on with {begun} or more, or choose another directory"
+            f" continue to {begun} or more, or choose another directory"
         )
     info = read_json(path / "run.json") or {}
     table = info.get("experiment", {})
     deployed = "node" in info
     if deployed and without_rounds(table):
         raise BadInput(
-            f"{path} cannot go on to {wanted} rounds: its method has none and ends after clock.stop; {NEXT_RUN}"
+            f"{path} cannot continue to {wanted} rounds: its method is asynchronous and ends after clock.stop; {NEXT_RUN}"
         )
     if "clock" in table and not deployed:
         raise BadInput(
@@ -53,20 +53,20 @@ def check_longer(path: Path, begun: int, wanted: int) -> None:
     if begun and (path / SUMMARY).is_file() and not (path / CHECKPOINT).is_file() and not ended_early(path):
         fix = NEXT_RUN if deployed else "choose another directory to run all of them"
         raise BadInput(
-            f"{path} cannot go on from {begun} to {wanted} rounds: its {CHECKPOINT} was deleted, or never kept; {fix}"
+            f"{path} cannot continue from {begun} to {wanted} rounds: its {CHECKPOINT} was deleted, or never kept; {fix}"
         )
 
 
 def recorded_before(progress: Progress, every: int) -> int:
-    """The last round with a record that a longer run has, too, whose models are evaluated every so many rounds; -1: none."""
+    """The last recorded round that a longer run evaluates too, every `every` rounds; -1: none."""
     return progress.recorded - (progress.recorded % every if progress.recorded > 0 else 0)
 
 
 def take_back_the_end(path: Path, layout: Layout, every: int) -> None:
-    """Make the seed in this directory, finished or not, one that can go on.
+    """Make the seed in this directory, finished or not, one that can continue.
 
-    Models are evaluated every so many rounds; a last round in between was evaluated only because it was the last. Whatever stops the
-    process on the way, what is there then is whole, and this can be done again.
+    Models are evaluated every so many rounds; a last round in between was evaluated only because it was the last. If the process stops on the way, the
+    directory is still valid, and this can be repeated.
     """
     found = read_checkpoint(path, layout)
     if found is not None:
@@ -81,6 +81,6 @@ def take_back_the_end(path: Path, layout: Layout, every: int) -> None:
 
 
 def _without_last_line(path: Path, size: int) -> int:
-    """Where the last of the lines in the first `size` bytes begins."""
+    """The position of the last line in the first `size` bytes."""
     with path.open("rb") as file:
         return file.read(size)[:-1].rfind(b"\n") + 1

@@ -1,4 +1,4 @@
-"""Parts: how a model is cut for messages that carry a piece of it each."""
+"""How a model is cut into parts for messages that carry one each."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from epidemic.topology import fragments_of
 
 
 def parts_of(experiment: Experiment, numbers: int, streams: Streams) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
-    """Which numbers of a model belong to each of its parts: a keyed permutation, cut evenly; the same for all nodes.
+    """The coordinates of each part of a model: a keyed permutation, cut evenly; the same for all nodes.
 
-    Empty where models travel whole. A method whose messages carry parts may have a single one: all numbers.
+    Empty if models travel whole. A method whose messages carry parts may have a single one: all numbers.
     """
     parts = check_parts(experiment, numbers)
     if parts == 1:
@@ -25,7 +25,7 @@ def parts_of(experiment: Experiment, numbers: int, streams: Streams) -> list[np.
 
 
 def check_parts(experiment: Experiment, numbers: int) -> int:
-    """Into how many parts models of so many numbers are cut; BadInput if that is impossible."""
+    """The number of parts that models of so many numbers are cut into; raises BadInput if that is impossible."""
     parts = fragments_of(experiment.topology) if experiment.free is None else experiment.free.parts
     if parts > max(1, numbers):
         raise BadInput(f"a model of {numbers} numbers cannot be cut into {parts} parts; use at most {numbers}")

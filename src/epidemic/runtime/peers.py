@@ -1,4 +1,4 @@
-"""Whom a node of a method without rounds may choose: a function of (node, its own count), never of what happened before."""
+"""The peers that a node of an asynchronous method may choose: a function of (node, its own count) only."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from epidemic.core.rng import Streams, distinct
 from epidemic.topology import ELLocal
 
 BLOCK = 64
-"""So many choices of a node are drawn at once."""
+"""Choices of a node drawn at once."""
 
 MOST = 256
-"""Neighbours up to which whole blocks are drawn."""
+"""Most neighbours for which whole blocks are drawn."""
 
 Draw = Callable[[int, int], list[list[int]]]
 
@@ -27,7 +27,7 @@ class ChanceDraws:
         self._blocks: dict[tuple[str, int], tuple[int, list[float]]] = {}
 
     def __call__(self, purpose: str, node: int, count: int) -> float:
-        """The one that belongs to these."""
+        """The number for these keys."""
         block, at = divmod(count, BLOCK)
         found = self._blocks.get((purpose, node))
         if found is None or found[0] != block:
@@ -37,7 +37,7 @@ class ChanceDraws:
 
 
 class Peers:
-    """Targets in random order: s others for el-local, the neighbours for a static topology."""
+    """Targets in random order: s peers for el-local, the neighbours for a static topology."""
 
     def __init__(self, topology: Any, nodes: int, streams: Streams) -> None:
         self._nodes = nodes
@@ -48,7 +48,7 @@ class Peers:
         self._neighbours: dict[int, np.ndarray[Any, Any]] = {}
 
     def __call__(self, node: int, count: int) -> Sequence[int]:
-        """Those of the node's count-th choice."""
+        """The peers of the node's count-th choice."""
         if self._s is None and len(self.neighbours(node)) > MOST:
             order = self._streams("peers-once", node, count).permutation(len(self.neighbours(node)))
             one: list[int] = self.neighbours(node)[order].tolist()
@@ -60,7 +60,7 @@ class Peers:
         return found[1][at]
 
     def neighbours(self, node: int) -> np.ndarray[Any, Any]:
-        """All that it may ever choose."""
+        """All peers that a node may ever choose."""
         if node not in self._neighbours:
             everybody = np.delete(np.arange(self._nodes), node)
             self._neighbours[node] = everybody if self._graph is None else self._graph.out_of(node)

@@ -1,4 +1,4 @@
-"""What is decided about a round before anything is computed: the same on whatever host decides it.
+"""The decisions about a round before anything is computed.
 
 Nothing here depends on which nodes are hosted, on models or on time, so a simulator and a deployed node plan alike.
 """
@@ -23,12 +23,12 @@ from epidemic.protocol.commitment import draw_key
 from epidemic.topology import ELLocal, control, fragments_of, is_static, require_keyed
 
 LOOKED_AT = 4
-"""Rounds that are looked at to see how many models nodes have to aggregate."""
+"""Rounds inspected to see how many models nodes receive."""
 
 
 @dataclass(frozen=True, eq=False)
 class Passage:
-    """The ways of the messages of one part of the models."""
+    """The graph and weights of one part of the models."""
 
     delivery: Delivery
     weights: Weights
@@ -36,33 +36,33 @@ class Passage:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The messages of a round, what happens to them, and how much each voice counts."""
+    """The messages of a round, the faults, and the weights."""
 
     round: int
     delivery: Delivery
     weights: Weights
-    returning: IntArray  # nodes that take a model before they train, because they come back or it is their turn ...
-    donors: IntArray  # ... from these
-    control: Control | None = None  # what nodes send to find each other
+    returning: IntArray  # nodes that take another node's model before they train ...
+    donors: IntArray  # ... and the donors
+    control: Control | None = None  # messages that nodes send to find peers
     further: tuple[Passage, ...] = ()
-    """Where each part of the models has a graph of its own: those of all parts but the first."""
+    """If each part of the models has its own graph: the passages of all parts but the first."""
 
     @property
     def passages(self) -> tuple[Passage, ...]:
-        """Those of all parts."""
+        """The passages of all parts."""
         return (Passage(self.delivery, self.weights), *self.further)
 
 
 def intended_graph(experiment: Experiment, streams: Streams, round: int, part: int = 0) -> Graph:
-    """Who means to send to whom in this round; `part`: which part of the models, where parts go separate ways."""
+    """The intended graph of a round, before faults; `part`: of the models, if parts go separate ways."""
     reach = Reach.of(experiment.faults, experiment.nodes, streams)
     return experiment.participation.graph(experiment.topology, experiment.nodes, round, streams, reach, part)
 
 
 def plan_round(experiment: Experiment, streams: Streams, round: int, samples: IntArray | None = None) -> Plan:
-    """Decide round `round` with everything that goes wrong in it, for a host of all nodes.
+    """Plan a round with all its faults, for a host of all nodes.
 
-    `samples`: how many training samples each has, for voices that count by it.   # (n,)
+    `samples`: training samples of each node, if aggregation weights depend on them.   # (n,)
     """
     first, *further = (
         _passage(experiment, streams, round, samples, part) for part in range(fragments_of(experiment.topology))
@@ -74,7 +74,7 @@ def plan_round(experiment: Experiment, streams: Streams, round: int, samples: In
 
 
 def check_first_round(experiment: Experiment) -> None:
-    """Raise BadInput where a round cannot be planned: graphs that cannot be drawn, or differ when they are drawn again, weights that do not fit them."""
+    """Raise BadInput if a round cannot be planned: graphs that cannot be drawn or are not reproducible, or weights that do not fit them."""
     streams = Streams(experiment.seeds[0])
     require_keyed(experiment.topology, lambda: intended_graph(experiment, streams, 0))
     if experiment.free is None:
@@ -83,7 +83,7 @@ def check_first_round(experiment: Experiment) -> None:
 
 
 def share_of_few(experiment: Experiment, seed: int) -> tuple[float, int]:
-    """Of the first rounds, the share of aggregates for which a node has too few models, and the most that any has; (0, 0) where that is not known."""
+    """Over the first rounds: (share of aggregates with too few models, most models that any node gets); (0, 0) if unknown."""
     rule = made(experiment.aggregation)
     if rule.linear or rule.fewest <= 1 or (experiment.free is not None and not is_static(experiment.topology)):
         return 0.0, 0
@@ -104,7 +104,7 @@ def _check_inputs(experiment: Experiment) -> None:
     if share == 1:
         raise BadInput(
             f"{said_of(experiment)} needs {made(experiment.aggregation).fewest} models, and no node has more than {most} here, its own included:"
-            " all would keep their own; let each hear more (topology.s), or leave fewer out"
+            " all would keep their own; let nodes receive more models (topology.s), or trim fewer"
         )
 
 
@@ -117,22 +117,22 @@ def _passage(experiment: Experiment, streams: Streams, round: int, samples: IntA
 
 @dataclass(frozen=True, eq=False)
 class RoundView:
-    """A round, as one deployed node sees it before it happens."""
+    """A round as one deployed node knows it in advance."""
 
     round: int
-    intended: Graph | None  # None where each node draws its targets by itself: nobody knows it
-    digest: bytes  # of the graph, 8 bytes; with a committed coin, the link that the targets follow from
-    targets: tuple[int, ...]  # whom it sends to
-    expected: frozenset[int] | None  # whom it hears; None: not known
+    intended: Graph | None  # None if each node draws its own targets: nobody knows the graph
+    digest: bytes  # of the graph, 8 bytes; with a committed coin, the link that gives the targets
+    targets: tuple[int, ...]  # node ids that it sends to
+    expected: frozenset[int] | None  # in-neighbours; None: unknown
 
     @property
     def complete(self) -> bool:
-        """Whether everybody is meant to hear everybody, as far as that is known."""
+        """Whether all nodes are meant to receive from all others, as far as known."""
         return self.intended is not None and self.intended.clique is not None
 
 
 def view_of(graph: Graph, round: int, node_id: int, *, private: bool = False) -> RoundView:
-    """What a round's graph has in store for one place; with a private coin the graph is its own secret, and nobody else knows."""
+    """One node's view of a round's graph; with a private coin the graph is its own secret."""
     targets = tuple(graph.out_of(node_id).tolist())
     if private:
         return RoundView(round, None, bytes(8), targets, None)
@@ -140,17 +140,17 @@ def view_of(graph: Graph, round: int, node_id: int, *, private: bool = False) ->
 
 
 def committed_targets(experiment: Experiment, node: int, round: int, link: bytes) -> tuple[int, ...]:
-    """Whom a node sends to in a round that reveals this link of its chain (`network.coin = "committed"`)."""
+    """The targets of a node in a round whose message reveals this link of its chain (`network.coin = "committed"`)."""
     topology = experiment.topology
     assert isinstance(topology, ELLocal)
     return topology.targets_of(experiment.nodes, node, Stream(draw_key(link, experiment.seeds[0], round)))
 
 
 def weights_by_age(close: Close, ages: Sequence[int]) -> FloatArray:
-    """How much each message counts where some are of earlier rounds, the node's own first.   # (1 + h,)
+    """The weights of messages of which some are of earlier rounds, own weight first.   # (1 + h,)
 
     Args:
-        close: The closing rule, which says what a message of an earlier round counts.
+        close: The closing rule, which sets the weight of late messages.
         ages: How many rounds old each message is.
     """
     counts = np.array([1.0, *map(close.weight_at, ages)])
@@ -160,9 +160,9 @@ def weights_by_age(close: Close, ages: Sequence[int]) -> FloatArray:
 def shares(
     experiment: Experiment, view: RoundView, node_id: int, senders: list[int], samples: Sequence[int] = ()
 ) -> FloatArray:
-    """How much each voice counts for one node that heard these (ascending), its own first.   # (1 + h,)
+    """The weights for one node that received messages from `senders` (ascending), own weight first.   # (1 + h,)
 
-    `samples`: how many training samples each voice has, its own first, where they count by it.
+    `samples`: training samples by node, own first, if weights depend on them.
     """
     if experiment.mixing_rule == "uniform":
         return np.full(1 + len(senders), 1 / (1 + len(senders)))

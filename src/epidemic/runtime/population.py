@@ -1,4 +1,4 @@
-"""Population: nodes that are hosted together. The simulator hosts all of them, a deployed process one or a few."""
+"""The population: nodes hosted together. The simulator hosts all nodes, a deployed process one or a few."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from epidemic.runtime.parts import parts_of
 from epidemic.runtime.setup import Setup
 
 Positions = IntArray
-"""Some of the hosted nodes, by their place in the population."""
+"""Positions of some of the hosted nodes in the population."""
 
 _MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What an algorithm, above all a user's own, raises when it is wrong."""
+"""What a wrong algorithm, above all a user's own, may raise."""
 
 
 class Population:
-    """The learning state of the hosted nodes, and what they do in a round, all of them or a part."""
+    """The learning state of the hosted nodes, and the two steps of a round for all of them or some."""
 
     def __init__(self, setup: Setup, learner: Learner, workers: Workers | None = None) -> None:
-        """`workers`: who compresses messages; a thread of its own if not given."""
+        """Start from the initial model; `workers` compress messages; None: in this thread."""
         self.setup = setup
         self.ids = setup.hosted  # (k,)
         self._learner = learner
         self._algorithm: Algorithm = setup.experiment.algorithm
-        self.rule = made(setup.experiment.aggregation)  # what it makes of received models
+        self.rule = made(setup.experiment.aggregation)  # the aggregator of received models
         self._device = setup.task.device
-        self._round = 0  # the last one that was begun
+        self._round = 0  # the last round begun
         dtype = str(setup.initial.dtype).removeprefix("torch.")
         with self._in_a_line("columns"):
             self.columns: tuple[Column, ...] = tuple(self._algorithm.columns(len(setup.initial), dtype))
@@ -50,11 +50,11 @@ class Population:
         if self.coder is not None and self.coder.remembers:
             self.state[MEMORY] = setup.initial.to(self._device).repeat(len(self.ids), 1)
         cut = parts_of(setup.experiment, len(setup.initial), setup.streams) if setup.experiment.free is None else []
-        self.parts = [torch.from_numpy(part).to(self._device) for part in cut]  # of the models that go separate ways
+        self.parts = [torch.from_numpy(part).to(self._device) for part in cut]  # of models whose parts go separate ways
         self._workers = Workers(1) if workers is None and self.coder is not None else workers
-        self._spare: Rows = {}  # memory that the next mixture goes into
+        self._spare: Rows = {}  # memory for the next aggregation
         self._checked = False
-        self._midway = np.zeros(len(self.ids), dtype=bool)  # (k,) who has trained and not mixed yet
+        self._midway = np.zeros(len(self.ids), dtype=bool)  # (k,) nodes that have trained but not yet aggregated
         self._batches_of: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, dtype=np.int64))
 
     def __len__(self) -> int:
@@ -62,33 +62,33 @@ class Population:
 
     @property
     def message_bytes(self) -> int:
-        """What the numbers of one message take."""
+        """The size of the numbers of one message in bytes."""
         return message_bytes(self.columns, self.coder)
 
     @property
     def message_sizes(self) -> tuple[int, ...]:
-        """The same of each part of the models, where parts go separate ways."""
+        """The sizes of the numbers of one message for each part of the models, in bytes."""
         width = self.message_bytes // len(self.setup.initial)
         return tuple(len(part) * width for part in self.parts) or (self.message_bytes,)
 
     @property
     def model_bytes(self) -> int:
-        """What those of a model take that a returning node is given, which is not compressed."""
+        """The size in bytes of an uncompressed model, as returning nodes get it."""
         return message_bytes(self.columns, None)
 
     @property
     def models(self) -> Tensor:
-        """The models that are evaluated.   # (k, d)"""
+        """The current models, which are evaluated.   # (k, d)"""
         with self._in_a_line("model"):
             return self._algorithm.model(self.state)
 
     def models_of(self, who: Positions | None) -> Tensor:
-        """Those of these nodes, to be looked at.   # (k', d)"""
+        """The models of these nodes, for reading.   # (k', d)"""
         return self.models if who is None else self.models[_where(who)]
 
     @property
     def at_once(self) -> int:
-        """How many nodes to train in one go where messages of the first may leave while the others train."""
+        """How many nodes to train at once if messages of the first may leave while others train."""
         return self._learner.at_once or len(self)
 
     def batches(self, round: int) -> NDArray[np.int64]:
@@ -106,17 +106,17 @@ class Population:
         index: NDArray[np.int64] | None = None,
         who: Positions | None = None,
     ) -> tuple[Rows, Tensor]:
-        """Let nodes train: their message and their losses. Who does not take part stays as it is.
+        """Train nodes; those that do not take part are unchanged.
 
         Args:
             round: The round.
-            out_degree: To how many others each of them sends.   # (k',)
-            index: The samples of all hosted nodes, if they are known already.   # (k, r, b)
-            who: Who takes part; everybody if not given.   # (k',)
+            out_degree: How many targets each of them has.   # (k',)
+            index: The samples of all hosted nodes, if known already.   # (k, r, b)
+            who: The nodes that take part; None: all.   # (k',)
 
         Returns:
-            The message by column and the training losses, of those who take part.   # (k', d), (k',)
-            Where messages are compressed, their bytes are part of the message (see `coding`).
+            The message by column and the training losses, of those that take part.   # (k', d), (k',)
+            Compressed messages include their bytes (see `message_coding`).
         """
         index = self.batches(round) if index is None else index
         state, message, loss = self._updated(self._part(who), round, out_degree, index, who)
@@ -127,7 +127,7 @@ class Population:
     def local_update_from(
         self, state: Rows, round: int, out_degree: IntArray, who: Positions
     ) -> tuple[Rows, Rows, Tensor]:
-        """The same from a state that is given, for these nodes; the population's own stays as it is."""
+        """The same for a given state of these nodes; the population's own state is unchanged."""
         return self._updated(state, round, out_degree, self.batches(round), who)
 
     def _updated(
@@ -150,7 +150,7 @@ class Population:
         return after, message if self.coder is None else self._compressed(message, after, round, ids), loss
 
     def _compressed(self, message: Rows, state: Rows, round: int, ids: IntArray) -> Rows:
-        """The message with what leaves the nodes; what they remember of it is brought up to date in the state."""
+        """Add the compressed bytes to a message, and update the state's memory of what was sent."""
         assert self.coder is not None
         assert self._workers is not None
         name = self.coder.column.name
@@ -159,14 +159,14 @@ class Population:
         return {name: own, name + SENT: said}
 
     def aggregate(self, inbox: Inbox, who: Positions | None = None, message: Rows | None = None) -> None:
-        """Let nodes take what arrived. The memory of the message, if given, is used again where the state does not hold it."""
+        """Apply the aggregate step to nodes. The memory of `message`, if given, is reused unless the state refers to it."""
         state = self.aggregate_into(self._part(who), inbox)
         self._midway[slice(None) if who is None else who] = False
         if who is None:
             self.state = state
         else:
             self._put(who, state)
-            if not self._midway.any():  # what training left for mixing is still needed by those who have not mixed
+            if not self._midway.any():  # nodes that have not aggregated yet still need their trained models
                 self.state = {name: self.state[name] for name in state}
         if message is not None:
             taken = {rows.untyped_storage().data_ptr() for rows in self.state.values()}
@@ -177,7 +177,7 @@ class Population:
                     taken.add(rows.untyped_storage().data_ptr())
 
     def aggregate_into(self, state: Rows, inbox: Inbox) -> Rows:
-        """The state that comes of a given one by what arrived; the population's own stays as it is."""
+        """The state after an aggregate step from a given one; the population's own state is unchanged."""
         k = len(next(iter(state.values())))
         with self._in_a_line("aggregate"):
             after = self._algorithm.aggregate(_without_memory(state), inbox)
@@ -185,24 +185,24 @@ class Population:
         return _with_memory(after, state)
 
     def memory(self, column: str, like: Tensor) -> Tensor:
-        """Memory for a mixture of this column."""
+        """Memory for the aggregate of this column."""
         spare = self._spare.pop(column, None)
         fits = spare is not None and spare.shape == like.shape and spare.dtype == like.dtype and spare.is_contiguous()
         return spare if spare is not None and fits else torch.empty_like(like)
 
     def release(self) -> None:
-        """Give back what memory is not needed any more."""
+        """Free memory that is not needed any more."""
         self._spare.clear()
 
     # -- taking somebody else's ---------------------------------------------------------------------------------------
 
     def give(self, who: Positions) -> Rows:
-        """What these nodes would give to one that returns."""
+        """What these nodes would give to a returning one."""
         with self._in_a_line("give"):
             return self._algorithm.give(_without_memory(self._part(who)))
 
     def adopt(self, who: Positions, given: Rows) -> None:
-        """Let these nodes take what others gave them, a row for each."""
+        """Give these nodes the state received from others, one row each."""
         with self._in_a_line("adopt"):
             state = self._part(who)
             self._put(who, _with_memory(self._algorithm.adopt(_without_memory(state), given), state))
@@ -214,7 +214,7 @@ class Population:
         return _copied(self.state, who)
 
     def restore(self, who: Positions, state: Rows) -> None:
-        """Put these nodes' state back."""
+        """Set these nodes' state to a copy made before."""
         self._midway[who] = False
         self._put(who, {name: rows.to(self._device) for name, rows in state.items()})
 
@@ -232,13 +232,15 @@ class Population:
             if held is None:
                 held = torch.zeros(len(self.ids), *rows.shape[1:], dtype=rows.dtype, device=rows.device)
             elif users[held.untyped_storage().data_ptr()] > 1 or not held.is_contiguous():
-                held = held.clone(memory_format=torch.contiguous_format)  # one tensor under two names: they part here
+                held = held.clone(
+                    memory_format=torch.contiguous_format
+                )  # one tensor under two names: separate them here
             held[where] = rows
             self.state[name] = held
 
     @contextmanager
     def _in_a_line(self, what: str) -> Iterator[None]:
-        """What an algorithm raises, as one line; what it says in our own words stays as it is."""
+        """Turn exceptions of an algorithm into one line; our own errors stay as they are."""
         try:
             yield
         except EpidemicError:
@@ -251,7 +253,7 @@ class Population:
 
     @staticmethod
     def _check_state(step: str, state: Rows, k: int) -> None:
-        """That a state has a row for each node."""
+        """Check that a state has a row for each node."""
         for name, rows in state.items():
             if not isinstance(rows, Tensor) or rows.dim() == 0 or len(rows) != k:
                 found = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
@@ -260,7 +262,7 @@ class Population:
                 )
 
     def _check_message(self, message: Rows, loss: Tensor, k: int) -> None:
-        """That the algorithm sends what it has declared; looked at once."""
+        """Check once that the algorithm sends what it declares."""
         if self._checked:
             return
         if not isinstance(loss, Tensor) or tuple(loss.shape) != (k,):
@@ -287,7 +289,7 @@ class Population:
         return f"{self.setup.experiment.name}, seed {self.setup.seed}, round {round}"
 
     def check_finite(self, what: str, round: int, ids: Positions, loss: Tensor, kept: str) -> None:
-        """End the run if the loss of a node is no longer a number."""
+        """End the run if the loss of a node is not finite."""
         bad = ids[(~torch.isfinite(loss)).numpy()]
         if not len(bad):
             return
@@ -300,7 +302,7 @@ class Population:
 
 
 def _where(who: Positions) -> Positions | slice:
-    """The same rows as a slice where they follow each other: PyTorch copies a slice several times as fast as rows that it looks up."""
+    """Consecutive rows as a slice: PyTorch copies slices several times as fast as indexed rows."""
     first, last = (int(who[0]), int(who[-1])) if len(who) else (0, -1)
     in_a_row = last - first == len(who) - 1 and bool((np.diff(who) == 1).all())
     return slice(first, last + 1) if in_a_row else who
@@ -311,14 +313,14 @@ def _copied(state: Rows, who: Positions) -> Rows:
     where = _where(who)
     if isinstance(where, slice):
         return {name: rows[where].clone(memory_format=torch.contiguous_format) for name, rows in state.items()}
-    return {name: rows[where] for name, rows in state.items()}  # looking rows up makes a copy
+    return {name: rows[where] for name, rows in state.items()}  # indexing with an array copies
 
 
 def _without_memory(state: Rows) -> Rows:
-    """The algorithm's own part of a state."""
+    """The state without the memory of sent messages."""
     return {name: rows for name, rows in state.items() if name != MEMORY} if MEMORY in state else state
 
 
 def _with_memory(state: Rows, before: Rows) -> Rows:
-    """A new state with what the nodes remember of their messages."""
+    """A new state with the nodes' memory of sent messages."""
     return {**state, MEMORY: before[MEMORY]} if MEMORY in before else state

@@ -1,7 +1,7 @@
-"""Ranks: the processes that host the nodes of one simulation together, as the run loop and the journal see them.
+"""Ranks: the processes that together host the nodes of one simulation, as the run loop and the recorder see them.
 
-`Alone` is one process that hosts all nodes. `Shards` (shards.py) is one of several, each with a block of the nodes. What is asked of either
-is the same: whatever concerns all nodes is answered for all of them, in the order of their numbers, on every rank.
+`Alone` is one process that hosts all nodes. `ShardedRanks` (sharding/shard.py) is one of several, each with a block of the nodes. Both have the same
+interface: whatever concerns all nodes is answered for all of them, in the order of their ids, on every rank.
 
 Shapes: n nodes, k of them hosted here, d numbers of a model.
 """
@@ -32,45 +32,45 @@ from epidemic.runtime.tensor_files import PIECE, Put, portions
 
 
 class Ranks(Protocol):
-    """What a host asks of the processes that share its nodes."""
+    """What a host needs from the processes that share its nodes."""
 
     rank: int
     count: int
 
     def hosted(self) -> NDArray[np.int64]:
-        """The nodes that live on this rank.   # (k,)"""
+        """The nodes on this rank.   # (k,)"""
         ...
 
     def own(self, who: IntArray | None) -> IntArray | None:
-        """Those of these nodes that live here, by their place among the hosted; None stays everybody.   # (k',)"""
+        """Those of these nodes that are on this rank, by position among the hosted; None (all) stays None.   # (k',)"""
         ...
 
     def together(self) -> AbstractContextManager[None]:
-        """What fails inside on one rank fails on all of them, with the same words."""
+        """An exception inside on one rank is raised on all of them, with the same message."""
         ...
 
     def told(self, word: bytes) -> bytes:
-        """What the first rank says."""
+        """The first rank's word, on every rank."""
         ...
 
     def any(self, flag: bool) -> bool:
-        """Whether it holds on any rank."""
+        """Whether the flag is true on any rank."""
         ...
 
     def heed(self, stop: Stop) -> None:
-        """Stop here if somebody wants it on any rank, so that all stop after the same round."""
+        """Stop if any rank was interrupted, so that all stop after the same round."""
         ...
 
     def everyones(self, values: Tensor, who: IntArray | None) -> Tensor:
-        """A number (or several) of each of these nodes, of whom each rank has its own.   # (k', ...) -> (n', ...)"""
+        """The values of all these nodes, of which each rank has its own.   # (k', ...) -> (n', ...)"""
         ...
 
     def evaluations(self, found: Evaluation, who: IntArray | None = None) -> Evaluation:
-        """What was found of each of these nodes."""
+        """The evaluations of all these nodes, from all ranks."""
         ...
 
     def alike(self, x: Tensor) -> bool:
-        """Whether all rows are the same.   # (k, d)"""
+        """Whether all rows are equal.   # (k, d)"""
         ...
 
     def mean_row(self, x: Tensor, workers: Workers) -> Tensor:
@@ -82,23 +82,23 @@ class Ranks(Protocol):
         ...
 
     def height(self, x: Tensor) -> int:
-        """How many rows there are on all ranks together.   # (k, ...)"""
+        """The number of rows on all ranks together.   # (k, ...)"""
         ...
 
     def gathered(self, x: Tensor) -> Tensor:
-        """All rows, on the first rank; elsewhere those that live there.   # (k, ...) -> (n, ...)"""
+        """All rows on the first rank; elsewhere the rank's own.   # (k, ...) -> (n, ...)"""
         ...
 
     def streamed(self, x: Tensor, put: Put) -> None:
-        """Hand all rows over to the first rank, to whose `put` they are given in pieces, in the order of the nodes.   # (k, ...)"""
+        """Send all rows to the first rank, whose `put` receives them in pieces, in the order of the nodes.   # (k, ...)"""
         ...
 
     def restored(self, found: Found | None) -> Rows:
-        """The rows of a state that the first rank has found: those that live here.   # (n, ...) -> (k, ...)"""
+        """This rank's rows of a state loaded by the first rank.   # (n, ...) -> (k, ...)"""
         ...
 
     def carried(self, given: Rows, donors: IntArray, takers: IntArray) -> Rows:
-        """What each taker that lives here is given by its donor; `given` has the rows of the donors that live here, in their order."""
+        """For each taker on this rank, the rows of its donor; `given` has the rows of the donors on this rank, in order."""
         ...
 
     def inbox(
@@ -112,12 +112,12 @@ class Ranks(Protocol):
         coder: Coder | None,
         rule: Aggregator,
     ) -> Inbox:
-        """What the hosted ones of the nodes `who` hold; `weights` are those of all of them, `ids` the hosted ones."""
+        """The inbox of those nodes of `who` that are hosted; `weights` are those of all of them, `ids` the hosted ones."""
         ...
 
 
 class Alone:
-    """One process that hosts all nodes."""
+    """A single process that hosts all nodes."""
 
     rank, count = 0, 1
 
@@ -125,40 +125,40 @@ class Alone:
         self._nodes = nodes
 
     def hosted(self) -> NDArray[np.int64]:
-        """All of them.   # (n,)"""
+        """All nodes.   # (n,)"""
         return np.arange(self._nodes)
 
     def own(self, who: IntArray | None) -> IntArray | None:
-        """All of these live here."""
+        """Return the input unchanged: all nodes are local."""
         return who
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Nobody else can fail."""
+        """Do nothing: there is no other process that can fail."""
         yield
 
     def told(self, word: bytes) -> bytes:
-        """What it says itself."""
+        """Return the input unchanged: there is no other rank."""
         return word
 
     def any(self, flag: bool) -> bool:
-        """Whether it holds."""
+        """Return the flag itself: there is no other rank."""
         return flag
 
     def heed(self, stop: Stop) -> None:
-        """An interrupt needs nobody's consent here; one that got lost is honoured now."""
+        """Stop if an interrupt was lost; no agreement is needed."""
         stop.heed()
 
     def everyones(self, values: Tensor, who: IntArray | None) -> Tensor:
-        """They are here."""
+        """Return the input unchanged: all nodes are local."""
         return values
 
     def evaluations(self, found: Evaluation, who: IntArray | None = None) -> Evaluation:
-        """It is of all nodes."""
+        """Return the input unchanged: all nodes are local."""
         return found
 
     def alike(self, x: Tensor) -> bool:
-        """Whether all rows are the same."""
+        """Whether all rows are equal.   # (n, d)"""
         return bool((x == x[0]).all())
 
     def mean_row(self, x: Tensor, workers: Workers) -> Tensor:
@@ -166,29 +166,29 @@ class Alone:
         return mixing_arithmetic.mean_row(x, workers)
 
     def disagreement(self, x: Tensor, workers: Workers) -> float:
-        """D(X)."""
+        """D(X) of all rows.   # (n, d)"""
         return mixing_arithmetic.disagreement(x, workers)
 
     def height(self, x: Tensor) -> int:
-        """They are here."""
+        """The number of rows.   # (n, ...)"""
         return len(x)
 
     def gathered(self, x: Tensor) -> Tensor:
-        """They are here."""
+        """Return the input unchanged: all nodes are local."""
         return x
 
     def streamed(self, x: Tensor, put: Put) -> None:
-        """They are here."""
+        """Pass all rows to `put`: all nodes are local."""
         for rows, _ in portions(len(x), max(1, min(PIECE, math.prod(x.shape[1:]) * x.element_size()))):
             put(x[rows])
 
     def restored(self, found: Found | None) -> Rows:
-        """They all live here."""
+        """The rows of the state that was loaded, of all nodes."""
         assert found is not None
         return found.whole()
 
     def carried(self, given: Rows, donors: IntArray, takers: IntArray) -> Rows:
-        """Donors and takers are here."""
+        """For each taker, the rows of its donor: all nodes are local."""
         return given
 
     def inbox(
@@ -202,5 +202,5 @@ class Alone:
         coder: Coder | None,
         rule: Aggregator,
     ) -> Inbox:
-        """By one matrix over the rows of all."""
+        """The inbox of all nodes, by one matrix."""
         return MatrixInbox(message, weights, ids, workers, memory, coder, rule)

@@ -1,12 +1,12 @@
-"""Journal: where a run stands and what it has found, for one directory. Every host of nodes keeps its runs by it.
+"""The run recorder: the progress and the results of a run, for one run directory. Every host of nodes uses it.
 
-A host loops like this, whatever a round means to it:
+A host loops like this, whatever its rounds are:
 
-    journal.settle()                 # evaluates and saves where that is due
-    if journal.over: journal.conclude()
-    with stop.held(): ... a round ...; journal.advanced(...)
+    recorder.settle()                # evaluates and saves where due
+    if recorder.over: recorder.conclude()
+    with stop.held(): ... a round ...; recorder.advanced(...)
 
-An interrupt waits for the end of what is held, because in the middle of it the models are half-trained.
+An interrupt waits for the end of what is held, because models are half-trained in the middle of it.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from epidemic.runtime.tensor_files import Fed, Head
 
 @dataclass
 class Host:
-    """Who computes: the hosted nodes, their learner, the threads, and how an interrupt is held back."""
+    """What computes a run: the hosted nodes, their learner, the threads, and the handling of interrupts."""
 
     population: Population
     learner: Learner
     workers: Workers
     stop: Stop
     ranks: Ranks | None = None
-    """The processes that share the nodes; None: this one has all that there are."""
+    """The processes that share the nodes; None: this one hosts all."""
 
 
 @dataclass
 class RunListener:
-    """Who is told what a run finds out, and asked for a reason to end it; nobody, by default."""
+    """Receives what a run records, and may end it. By default does neither."""
 
     recorded: Callable[[Record], None] = lambda _: None
     evaluating: Callable[[str], None] = lambda _: None
@@ -66,14 +66,14 @@ class RunListener:
 
 @dataclass
 class ExtraState:
-    """What a host saves besides the state of its nodes: tensors and counts."""
+    """What a host saves besides the nodes' state: tensors and counters."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     tallies: dict[str, int] = field(default_factory=dict)
 
 
 class RunRecorder:
-    """One run: all nodes of a simulation, or one deployed node."""
+    """Evaluates, records and saves one run: all nodes of a simulation, or one deployed node."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class RunRecorder:
         node_id: int | None = None,
         listener: RunListener | None = None,
     ) -> None:
-        """`node_id`: the position of the one node whose run this is; without it, the run is of the whole population."""
+        """Prepare a run; `node_id`: the one node whose run this is; None: the whole population."""
         self.host = host
         self.run_directory = run_directory
         self.listener = RunListener() if listener is None else listener
@@ -97,25 +97,27 @@ class RunRecorder:
         shared = self.ranks.count > 1
         everyone = np.arange(self.experiment.nodes) if shared else host.population.ids
         self.ids: Positions = everyone if node_id is None else everyone[[node_id]]
-        self.done, self.recorded = 0, -1  # rounds; the last one that has a record
-        self.rounds: float = self.experiment.rounds  # after which it is over
+        self.done, self.recorded = 0, -1  # rounds done; the last one with a record
+        self.rounds: float = self.experiment.rounds  # number of rounds after which it is over
         self.records: list[Record] = []
         self.counters = Counters.zero(len(self.ids))
         self.train_loss: float | None = None
-        self.alive = self.experiment.nodes  # in the whole network, in the last round
-        self.up: NDArray[np.bool_] = np.ones(len(self.ids), dtype=bool)  # which of the hosted nodes were
-        self.ended_early: str | None = None  # why, if somebody wants no more rounds
+        self.alive = self.experiment.nodes  # nodes in the whole network in the last round
+        self.up: NDArray[np.bool_] = np.ones(len(self.ids), dtype=bool)  # hosted nodes that were up in it
+        self.ended_early: str | None = None  # the reason, if a callback ended the run
         self.extra: Callable[[], ExtraState] = ExtraState
-        self.moment: Callable[[], Moment | None] = lambda: None  # where it stands under a simulated clock
-        self.delivery: Callable[[], HeardCounts | None] = lambda: None  # which messages came, where nodes are deployed
+        self.moment: Callable[[], Moment | None] = lambda: None  # progress in time under a clock
+        self.delivery: Callable[[], HeardCounts | None] = lambda: (
+            None
+        )  # messages counted and expected, for deployed nodes
         self._saved = time.monotonic()
         self._kept_by_first = self.ranks.count > 1 and self.ranks.any(run_directory is not None)
-        # A deployed node keeps its finished run as it is until other nodes agree on more rounds.
+        # A deployed node keeps its finished run unchanged until other nodes agree on more rounds.
         self.unconfirmed = node_id is not None and run_directory is not None and run_directory.behind
 
     @property
     def over(self) -> bool:
-        """Whether all rounds are done, or nobody wants more of them."""
+        """Whether all rounds are done, or a callback has ended the run."""
         return self.done >= self.rounds or self.ended_early is not None
 
     @property
@@ -126,13 +128,13 @@ class RunRecorder:
 
     @property
     def outcome(self) -> Tensor:
-        """The models that come out of it. Where nodes hold none in the end, they are given the average of those that are there.   # (k, d)"""
+        """The resulting models. Nodes that hold none at the end get the average of the others.   # (k, d)"""
         x, counted = self.models, self._counted
         return x if counted is None else given_the_average(x, torch.from_numpy(counted))
 
     @property
     def kept(self) -> str:
-        """What is left when it fails, for people."""
+        """What is saved if the run fails, in words."""
         return (
             "; the last checkpoint is kept"
             if self.run_directory is not None and self.run_directory.has_checkpoint
@@ -141,19 +143,19 @@ class RunRecorder:
 
     @property
     def kept_somewhere(self) -> bool:
-        """Whether there is a directory, here or on the first rank."""
+        """Whether there is a run directory, here or on the first rank."""
         return self.run_directory is not None or self._kept_by_first
 
     @property
     def _counted(self) -> NDArray[np.bool_] | None:
-        """Whose models are what the run has learnt, where it is not everybody's: those who hold one (if nobody does, all that are left)."""
+        """The nodes whose models count as learnt, if not all: those that hold one (if none does, all that are left)."""
         live_only = self.experiment.participation.live_only and self._who is None
         return self.up if live_only and self.up.any() and not self.up.all() else None
 
     # -- between rounds -----------------------------------------------------------------------------------------------
 
     def advanced(self, round: int, loss: Tensor, alive: NDArray[np.bool_] | int) -> None:
-        """Round `round` is done, with these losses; who was up in it."""
+        """Note that a round is done, with these losses and these live nodes."""
         self.train_loss = float(loss.mean()) if len(loss) else None
         if isinstance(alive, int):
             self.alive = alive
@@ -162,7 +164,7 @@ class RunRecorder:
         self.done = round + 1
 
     def check_loss(self, what: str, loss: Tensor, ids: Positions | None = None) -> None:
-        """End the run if a loss is no longer a number."""
+        """End the run if a loss is not finite."""
         ids = self.ids if ids is None else ids
         try:
             self.host.population.check_finite(what, self.done, ids, loss, self.kept)
@@ -172,17 +174,17 @@ class RunRecorder:
 
     @property
     def due(self) -> bool:
-        """Whether the models are to be evaluated now."""
+        """Whether the models must be evaluated now."""
         return (self.done % self.experiment.eval.every == 0 or self.over) and self.recorded < self.done
 
     def settle(self) -> None:
-        """Evaluate and save where that is due."""
+        """Evaluate and save where due."""
         if self.due:
             self.record()
         self.save_where_due()
 
     def save_where_due(self) -> None:
-        """Save, if it is time to."""
+        """Save if it is time to."""
         when = self.experiment.checkpoint
         by_rounds = when.rounds and self.done % when.rounds == 0
         by_time = bool(when.seconds) and self.ranks.any(time.monotonic() - self._saved >= when.seconds)
@@ -192,13 +194,16 @@ class RunRecorder:
             self._saved = time.monotonic()
 
     def record(self) -> None:
-        """Evaluate the models, and write the record down."""
+        """Evaluate the models and write a record; nothing is written before there are numbers."""
         host = self.host
+        if not host.learner.has_numbers:
+            self.recorded = self.done
+            return
         with self.clock("evaluate"):
             x, samples, up = self.models, self.setup.evaluated, self.up
             if self._counted is not None:
                 x, up = x[torch.from_numpy(self._counted)], up[self._counted]
-            same = self._who is None and self.done == 0 and self.ranks.alike(x)  # everybody starts from one model
+            same = self._who is None and self.done == 0 and self.ranks.alike(x)  # all nodes start from one model
             found = host.learner.evaluate(x[:1], samples) if same else self._evaluated(x, samples)
             ids = self.ids if self._counted is None else self.ids[self._counted]
             self.check_loss("loss", found.loss, ids[: len(found.loss)])
@@ -217,7 +222,7 @@ class RunRecorder:
                 time=self.moment(),
                 delivery=self.delivery(),
             )
-        with host.stop.held(), self.ranks.together():  # a record is written and known to be, or neither
+        with host.stop.held(), self.ranks.together():  # a record is written and counted, or neither
             if self.run_directory is not None:
                 self.run_directory.append(record, {"round": self.done, "seconds": self.clock.taken()})
             self.records.append(record)
@@ -227,13 +232,13 @@ class RunRecorder:
         self.ask()
 
     def _evaluated(self, x: Tensor, samples: tuple[Tensor, Tensor]) -> Evaluation:
-        """Every node's model on these samples, those of other ranks included."""
+        """Every node's evaluation on these samples, including other ranks."""
         first = int(self.host.population.ids[0]) if self.ranks.count > 1 else 0
         found = self.host.learner.evaluate(x, samples, first)
         return found if self._who is not None else self.ranks.evaluations(found)
 
     def _apart(self, x: Tensor) -> Callable[[NDArray[np.bool_]], float]:
-        """D(X) of some of the nodes."""
+        """A function that returns D(X) of some of the nodes."""
 
         def apart(up: NDArray[np.bool_]) -> float:
             here = up[self.host.population.ids] if self.ranks.count > 1 else up
@@ -242,7 +247,7 @@ class RunRecorder:
         return apart
 
     def ask(self) -> None:
-        """Ask whether to end here; after the last round it makes no difference."""
+        """Ask callbacks whether to end here; irrelevant after the last round."""
         reason: str | None = None
         with self.ranks.together():
             reason = self.listener.stop()
@@ -251,7 +256,7 @@ class RunRecorder:
             self.ended_early = reason
 
     def conclude(self, about: Callable[[int], dict[str, Any]] = lambda _: {}) -> Summary:
-        """The full test set, and everything written down; `about` a node is added to what is said of it."""
+        """Evaluate on the full test set and write all results; `about` returns further entries about a node."""
         with self.ranks.together():
             self.listener.evaluating("the full test set")
         host = self.host
@@ -283,14 +288,14 @@ class RunRecorder:
         with self.ranks.together():
             if self.run_directory is not None:
                 nodes = nodes_of(self.setup, final, self.counters, self.ids, held)
-                longer = moment is None  # whether it could go on with more rounds
+                longer = moment is None  # whether it could continue with more rounds
                 lines = [node | about(node["node"]) for node in nodes]
                 self.run_directory.finish(summary, lines, self._columns_in(x) if longer else None)
             self.listener.finished(summary)
         return summary
 
     def _columns_in(self, x: Tensor) -> list[str]:
-        """The tensors of a checkpoint that the file of the models `x` holds as well.   # (k, d)"""
+        """The tensors of a checkpoint that are also in the file of the models `x`.   # (k, d)"""
         population = self.host.population
         own = population.models
         if self.setup.task.layout.transient or (self._who is None and x is not own):
@@ -299,7 +304,7 @@ class RunRecorder:
 
     @contextmanager
     def marked(self) -> Iterator[None]:
-        """While it runs, the directory says so; afterwards, how it ended."""
+        """Mark the run directory as running inside, and with the outcome afterwards."""
         if self.run_directory is None:
             yield
             return
@@ -308,7 +313,7 @@ class RunRecorder:
             yield
         except BaseException as problem:
             reason = " ".join(str(problem).split())
-            if self.run_directory.finished:  # what went wrong came after its end
+            if self.run_directory.finished:  # the failure came after its end
                 self.run_directory.mark("finished", self.ended_early or "")
             elif isinstance(problem, KeyboardInterrupt | Interrupted):
                 self.run_directory.mark("stopped", f"interrupted {self._when}")
@@ -320,8 +325,8 @@ class RunRecorder:
     # -- stopping and going on ----------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Save the state of the nodes, what was counted, and what the host adds."""
-        if self.unconfirmed:  # nothing has happened since the checkpoint that is there
+        """Save the nodes' state, the counters, and what the host adds."""
+        if self.unconfirmed:  # nothing has happened since the existing checkpoint
             return
         with self.clock("checkpoint"):
             population, extra = self.host.population, self.extra()
@@ -344,7 +349,7 @@ class RunRecorder:
             write_checkpoint(path, progress, tensors | extra.tensors, fed, ranks.together)
 
     def restore(self) -> ExtraState | None:
-        """Go on from the checkpoint; what the host had added to it, or None if there is none."""
+        """Resume from the checkpoint; returns what the host had added to it, or None if there is none."""
         found: Found | None = None
         with self.ranks.together():
             if self.run_directory is not None:
@@ -360,7 +365,7 @@ class RunRecorder:
         progress, tensors = known
         population = self.host.population
         if self._who is None:
-            population.state = {}  # so that there are never two of them
+            population.state = {}  # so that there are never two copies
         state = self.ranks.restored(found)
         if self._who is None:
             population.state = {name: rows.to(self.setup.task.device) for name, rows in state.items()}
@@ -384,7 +389,7 @@ class RunRecorder:
         return ExtraState(tensors, progress.tallies)
 
     def confirm(self) -> None:
-        """The other nodes agree on more rounds than this run was begun with: make it one of so many."""
+        """Extend the run to more rounds, now that the other nodes agree."""
         if not self.unconfirmed:
             return
         assert self.run_directory is not None
@@ -395,25 +400,25 @@ class RunRecorder:
         self.run_directory.mark("running")
 
     def _shared(self, found: Found | None) -> tuple[Progress, dict[str, Tensor]] | None:
-        """What the first rank has read, but the rows of the nodes, on every rank."""
+        """What the first rank has read, except the rows of nodes, on every rank."""
         if self.ranks.count == 1:
             return None if found is None else (found.progress, found.tensors)
         said = self.ranks.told(b"" if found is None else msgspec.json.encode(found.progress))
         if not said:
             return None
         raw = self.ranks.told(b"" if found is None else safetensors.torch.save(found.tensors))
-        # plain numbers, of our own first rank
+        # plain numbers from our own first rank
         return msgspec.json.decode(said, type=Progress), safetensors.torch.load(raw)
 
     def interrupted(self, where: str = "") -> Interrupted:
-        """Save, unless the user was too impatient for the round to end: then the last checkpoint counts. `where`: if not by rounds."""
+        """Save, unless the interrupt did not wait for the end of the round: then the last checkpoint counts. `where`: the progress, if not in rounds."""
         if not self.host.stop.broke:
             self._save_now()
         stands = f"seed {self.setup.seed}, after {where}" if where else self._where
         return Interrupted(f"interrupted at {stands}; {self._how}")
 
     def failed_beside(self, problem: CallbackFailed) -> CallbackFailed:
-        """Save: what failed is not the run but somebody who was told of it, between two rounds."""
+        """Save after a callback failed between two rounds; the run itself is sound."""
         ended = False
         with self.ranks.together():
             ended = self.run_directory is not None and self.run_directory.finished
@@ -424,7 +429,7 @@ class RunRecorder:
 
     @property
     def stands(self) -> str:
-        """Where it is, for people."""
+        """The progress in words."""
         return f"at {self._where}"
 
     @property

@@ -1,7 +1,7 @@
 """Replacing the run in a directory by a new one, without ever leaving half of either.
 
-The earlier run is put aside first, in DIR/.replaced. It comes back if the new one does not begin, and is removed when the new one has ended.
-Only files that a run writes are touched.
+The earlier run is first moved to DIR/.replaced. It is restored if the new one does not begin, and removed when the new one has ended. Only files that
+a run writes are touched.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from pathlib import Path
 import torch.distributed as dist
 
 from epidemic.core.errors import BadInput, RunFailed
+from epidemic.core.locks import held
 from epidemic.core.workers import several
 from epidemic.runtime.checkpoint import CHECKPOINT, MODELS
 from epidemic.runtime.more_rounds import NODES, RECORDS, SUMMARY, TIMINGS
 from epidemic.runtime.run_directory import WRITTEN
-from epidemic.runtime.run_state import STATE, held
+from epidemic.runtime.run_state import STATE
 
 ASIDE, MOVING = ".replaced", ".replaced-moving"
 PREFIX = "old-"
-"""Of names in these, so that nobody who looks for runs finds them there."""
+"""Prefix of names there, so that nobody takes them for runs."""
 OF_A_RUN = ("experiment.toml", "places.json")
 LOCK = ".lock"
 OF_A_SEED = {"run.json", RECORDS, TIMINGS, STATE, CHECKPOINT, MODELS, SUMMARY, NODES, LOCK}
-"""The files of a seed's directory; besides, any that end in .part."""
+"""The files of a seed's directory, besides those that end in .part."""
 
 
 @contextmanager
 def replacing(roots: Iterable[Path]) -> Iterator[None]:
-    """What begins inside takes the places of the runs in these directories.
+    """Inside, a new run takes the place of the runs in these directories.
 
     Of the ranks of a simulation only the first touches files.
 
@@ -53,7 +54,7 @@ def replacing(roots: Iterable[Path]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(OSError):  # what happened inside is what must be known
+        with suppress(OSError):  # the error from inside must be reported
             _recover_all(aside, roots)
         raise
     try:
@@ -69,12 +70,12 @@ def _recover_all(aside: Sequence[Path], roots: Sequence[Path]) -> None:
 
 
 def _seeds(root: Path) -> list[Path]:
-    """The directories of seeds that have begun."""
+    """The directories of seeds that have started."""
     return sorted(path.parent for path in root.glob("seed-*/run.json"))
 
 
 def _check(root: Path) -> None:
-    """Say why the run in a directory cannot be overwritten."""
+    """Raise BadInput if the run in a directory cannot be overwritten."""
     for seed in _seeds(root):
         foreign = sorted(path.name for path in seed.iterdir() if path.name not in OF_A_SEED and path.suffix != ".part")
         if foreign or seed.is_symlink():
@@ -88,7 +89,7 @@ def _check(root: Path) -> None:
 
 
 def _put_aside(root: Path) -> None:
-    """Move the run in a directory to ASIDE, which is there only once all of it has been moved."""
+    """Move the run in a directory to ASIDE, which exists only once all of it has been moved."""
     seeds = _seeds(root)
     if seeds:
         moving = root / MOVING
@@ -99,16 +100,16 @@ def _put_aside(root: Path) -> None:
 
 
 def _recover(root: Path, *, begun: bool) -> None:
-    """Remove what was put aside if the new run has begun, or else put it back. It may be interrupted and called again."""
+    """Remove the earlier run if the new one has begun, otherwise restore it. Can be interrupted and repeated."""
     aside, moving = root / ASIDE, root / MOVING
     if aside.is_dir() and begun:
         for old in aside.iterdir():
             _remove(old)
         aside.rmdir()
-        if not any(root.iterdir()):  # of a method that the new comparison does not have
+        if not any(root.iterdir()):  # of a method that the new comparison lacks
             root.rmdir()
     elif aside.is_dir():
-        for path in root.glob("seed-*"):  # taken by a run that did not begin
+        for path in root.glob("seed-*"):  # created by a run that did not begin
             if path.is_dir() and all(file.name == LOCK or file.suffix == ".part" for file in path.iterdir()):
                 _remove(path)
         for name in OF_A_RUN:

@@ -1,15 +1,15 @@
-"""The directory of a run: written so that whatever stops the process, what is there is whole and can go on.
+"""The run directory: written so that it is valid and can be resumed whenever the process stops.
 
     DIR/experiment.toml          the experiment, every value written out
-        places.json              where modules of a user's own were found, and where a relative data.path begins, if there are such
+        places.json              where the user's own modules were found, and the base of a relative data.path, if there are such
     DIR/seed-N/run.json          resolved experiment, network, versions, strategy, machine
                records.jsonl     a line per evaluated round; the same bytes for the same experiment and seed
                timings.jsonl     seconds per phase
                state.json        running, finished, stopped, or failed and why
-               checkpoint.safetensors   the state to go on from; of a finished run, what its models do not hold
+               checkpoint.safetensors   the state to resume from; of a finished run, what its models do not hold
                nodes.json, summary.json, models.safetensors     when finished
 
-Files appear by renaming, so none is ever half-written; records are appended, and cut back to the checkpoint when going on.
+Files appear by renaming, so none is ever half-written; records are appended, and cut back to the checkpoint on resuming.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 import torch
+from filelock import FileLock
 
 from epidemic import __version__
 from epidemic.core.errors import BadInput, EpidemicError, spoken
 from epidemic.core.files import UNREADABLE, full_disk, read_bounded, read_json, write_bytes
 from epidemic.core.graph import IntArray
+from epidemic.core.locks import held, taken
 from epidemic.experiment import Experiment, changed_settings, load, note_places, same_experiment, to_toml
 from epidemic.learner import Choice, Layout
 from epidemic.record import Record, Summary, encode, read_records
@@ -48,32 +50,27 @@ from epidemic.runtime.run_state import STATE as STATE
 from epidemic.runtime.run_state import RunState as RunState
 from epidemic.runtime.run_state import read_state as read_state
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 WRITTEN = "# Written by epidemic"
 MOST_NAMES = 1000
-"""Names of more classes than this are not written down."""
+"""If there are more classes than this, their names are not written."""
 
 
 def _nothing_yet(path: Path) -> bool:
-    """Whether a run was announced in a seed's directory but has not begun: a node that the others refused, for instance."""
+    """Whether a seed's directory was prepared but no run has begun, for example because peers refused the node."""
     records = path / RECORDS
     begun = records.is_file() and records.stat().st_size > 0
     return not begun and not any((path / name).exists() for name in (CHECKPOINT, "summary.json"))
 
 
 class RunDirectory:
-    """The directory of one seed."""
+    """The run directory of one seed."""
 
     def __init__(self, root: Path, experiment: Experiment, seed: int) -> None:
         self.root = root
         self.path = root / f"seed-{seed}"
         self.experiment = experiment
         self.seed = seed
-        self._lock: IO[bytes] | None = None
+        self._lock: FileLock | None = None
         self._records: IO[bytes] | None = None
         self._timings: IO[bytes] | None = None
 
@@ -81,7 +78,7 @@ class RunDirectory:
 
     @property
     def finished(self) -> bool:
-        """Whether this seed has run to its end, with all the rounds that are wanted now."""
+        """Whether this seed has finished all the rounds that are wanted now."""
         return self._ended and not self.behind
 
     @property
@@ -90,11 +87,11 @@ class RunDirectory:
 
     @property
     def behind(self) -> bool:
-        """Whether this seed was begun with fewer rounds than are wanted now."""
+        """Whether this seed was started with fewer rounds than are wanted now."""
         return rounds_of(self.run_info(), self.experiment.rounds) < self.experiment.rounds
 
     def check(self, *, resume: bool) -> None:
-        """Say why this directory cannot be taken. Nothing of another experiment is ever overwritten."""
+        """Raise BadInput if this directory cannot be used. Nothing of another experiment is ever overwritten."""
         try:
             self._check(resume)
         except OSError as problem:
@@ -126,15 +123,15 @@ class RunDirectory:
             state = "a finished" if self._ended else "an unfinished"
             raise BadInput(
                 f"{self.root} holds {state} run of this experiment;"
-                f" choose another directory, or go on with: {self.how_to_resume(changed=True)}"
+                f" choose another directory, or resume with: {self.how_to_resume(changed=True)}"
             )
 
     def _differences(self, path: Path) -> list[str]:
-        """In what the experiment of a run.json is another one."""
+        """The settings in which the experiment of a run.json differs."""
         return same_experiment((read_json(path) or {}).get("experiment", {}), self._table())
 
     def how_to_resume(self, *, changed: bool = False) -> str:
-        """The command that goes on with this run; if something `changed` that may, with what is to be set for it."""
+        """The command that resumes this run; `changed`: with the settings that may change."""
         if not self.experiment.portable or spoken("Python", ""):
             return "simulate(..., resume=True)"
         path = self.root / "experiment.toml"
@@ -143,7 +140,7 @@ class RunDirectory:
         return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
 
     def _own_file(self) -> bool:
-        """Whether experiment.toml is not there or was written by us."""
+        """Whether experiment.toml is absent or was written by this package."""
         try:
             return (self.root / "experiment.toml").read_text(encoding="utf-8").startswith(WRITTEN)
         except (FileNotFoundError, NotADirectoryError):
@@ -152,48 +149,37 @@ class RunDirectory:
             return False
 
     def open(self) -> None:
-        """Take the directory for this process, and clear away what an earlier one left half-written."""
+        """Lock the directory for this process, and remove half-written files."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("wb")
+            self._lock = taken(self.path / ".lock")
         except OSError as problem:
             raise BadInput(f"{self.path} cannot be written: {problem.strerror}; choose another directory") from None
-        if fcntl is not None:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise BadInput(
-                    f"{self.path} is in use by another process; wait for it or choose another directory"
-                ) from None
+        if self._lock is None:
+            raise BadInput(f"{self.path} is in use by another process; wait for it or choose another directory")
         for part in self.path.glob("*.part"):
             part.unlink()
         if self._ended and self.experiment.free is not None and "node" in (self.run_info() or {}):
-            (self.path / CHECKPOINT).unlink(missing_ok=True)  # it has no rounds that could become more
+            (self.path / CHECKPOINT).unlink(missing_ok=True)  # without rounds it cannot be extended
         elif _nothing_yet(self.path) and self._differences(self.path / "run.json"):
             (self.path / "run.json").unlink(missing_ok=True)
-        if self.behind and ended_early(self.path):  # it stays as it is: of more rounds it would have done as many
+        if self.behind and ended_early(
+            self.path
+        ):  # it stays as it is: with more rounds it would have ended at the same one
             self.announce()
             self._write_info({**(self.run_info() or {}), "experiment": self._table()})
 
     @property
     def in_use(self) -> bool:
-        """Whether a process has taken the directory now."""
-        try:
-            with (self.path / ".lock").open("rb") as lock:
-                if fcntl is not None:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
-        return False
+        """Whether a process has locked the directory."""
+        return (self.path / ".lock").is_file() and held(self.path / ".lock")
 
     def run_info(self) -> dict[str, Any] | None:
-        """What run.json says; None if this seed has not been started."""
+        """The content of run.json; None if this seed has not been started."""
         return read_json(self.path / "run.json")
 
     def announce(self) -> None:
-        """Write down the experiment, so that it can be gone on with from the first moment, and from any directory."""
+        """Write the experiment, so that the run can be resumed from its first moment and from any directory."""
         if self.experiment.portable:
             note_places(self.root, self._table())
             text = f"{WRITTEN}; seeds lists all that were started here.\n{to_toml(self._with_all_seeds())}"
@@ -210,15 +196,15 @@ class RunDirectory:
         told: int | None = None,
         device: str = "cpu",
     ) -> None:
-        """Write down what is about to run: all nodes, or the one that is deployed here.
+        """Write what is about to run: all nodes, or the one that is deployed here.
 
         Args:
             choice: How it is computed.
-            data: What there is to say about the data.
+            data: A description of the data.
             classes: The names of its classes; very many are left out.
-            samples: How many training samples each node has, if that is known.   # (n,)
-            node: The place of the deployed one.
-            told: The number of samples that it tells the others.
+            samples: Training samples of each node, if known.   # (n,)
+            node: The id of the deployed node.
+            told: The number of samples that it states to its peers.
             device: The type of device that computes it.
         """
         info = {
@@ -244,7 +230,7 @@ class RunDirectory:
         self._write_info(info)
 
     def amend(self, more: dict[str, Any]) -> None:
-        """Add to what was written down when it began."""
+        """Add entries to run.json."""
         info = self.run_info() or {}
         if any(info.get(key) != value for key, value in more.items()):
             self._write_info({**info, **more})
@@ -253,31 +239,31 @@ class RunDirectory:
         write_bytes(self.path / "run.json", msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
 
     def lengthen(self, layout: Layout) -> None:
-        """Make this run, finished or not, an unfinished one of as many rounds as are wanted now."""
+        """Make this run, finished or not, an unfinished one with as many rounds as are wanted now."""
         take_back_the_end(self.path, layout, self.experiment.eval.every)
-        self.mark("stopped", f"to go on to {self.experiment.rounds} rounds")
+        self.mark("stopped", f"to continue to {self.experiment.rounds} rounds")
         self._write_info({**(self.run_info() or {}), "experiment": self._table()})
 
     def _with_all_seeds(self) -> Experiment:
-        """The experiment with the seeds that the directory holds already, so that none is forgotten."""
+        """The experiment, including the seeds that the directory already holds."""
         path = self.root / "experiment.toml"
         earlier = load(path).seeds if path.is_file() else ()
         return msgspec.structs.replace(self.experiment, seeds=tuple(dict.fromkeys((*earlier, *self.experiment.seeds))))
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether there is a state to go on from."""
+        """Whether there is a state to resume from."""
         return (self.path / CHECKPOINT).is_file()
 
     def known_choice(self) -> Choice | None:
-        """The strategy of this seed, or of any other seed of the same directory."""
+        """The strategy of this seed, or of another seed in the same directory."""
         info = self._known()
         return None if info is None else Choice(info["strategy"], info["strategy_reason"], info["draws_random_numbers"])
 
     def known_device(self) -> str | None:
-        """The type of device that this seed was begun on, or any other seed of the same directory."""
+        """The type of device that this seed, or another one in the same directory, was started on."""
         info = self._known()
-        device = None if info is None else info.get("device", info["experiment"]["runtime"]["device"])  # of older runs
+        device = None if info is None else info["device"]
         return None if device is None else str(device).partition(":")[0]
 
     def _known(self) -> dict[str, Any] | None:
@@ -288,20 +274,20 @@ class RunDirectory:
         return msgspec.json.decode(msgspec.json.encode(self.experiment.table()), type=dict[str, Any])
 
     def mark(self, state: str, why: str = "") -> None:
-        """Say how the run is: running, finished, stopped or failed."""
+        """Write the state of the run: running, finished, stopped or failed."""
         with suppress(EpidemicError):  # a full disk has been reported, or will be
             write_bytes(self.path / STATE, msgspec.json.encode(RunState(state, why)) + b"\n")
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
     def restore(self, layout: Layout) -> Found | None:
-        """The checkpoint, with records and timings cut back to it; None to start from the beginning."""
+        """Read the checkpoint and cut records and timings back to it; None to start from the beginning."""
         found = read_checkpoint(self.path, layout)
         self.open_records(found.progress if found else None)
         return found
 
     def open_records(self, progress: Progress | None = None) -> None:
-        """Open the files of records and timings, cut back to a checkpoint's progress; without one, they are empty."""
+        """Open the files of records and timings, cut back to a checkpoint's progress; without one they are empty."""
         with full_disk(str(self.path), running=True):
             self._records = self._appending(RECORDS, progress.records_bytes if progress else 0)
             self._timings = self._appending(TIMINGS, progress.timings_bytes if progress else 0)
@@ -316,11 +302,11 @@ class RunDirectory:
         return path.open("ab")
 
     def records(self) -> list[Record]:
-        """The records so far."""
+        """All records written so far."""
         return read_records(self.path / RECORDS)[0]
 
     def append(self, record: Record, timing: dict[str, Any]) -> None:
-        """Write a record as it happens."""
+        """Append a record and its timing."""
         assert self._records is not None
         assert self._timings is not None
         with full_disk(str(self.path / RECORDS), running=True):
@@ -329,7 +315,7 @@ class RunDirectory:
                 file.flush()
 
     def sync(self, progress: Progress) -> None:
-        """Make sure that all records so far are on the disk, and note how many bytes they are: a checkpoint says so."""
+        """Flush all records to the disk, and store their length in the progress."""
         assert self._records is not None
         assert self._timings is not None
         with full_disk(str(self.path), running=True):
@@ -337,7 +323,7 @@ class RunDirectory:
         progress.records_bytes, progress.timings_bytes = self._records.tell(), self._timings.tell()
 
     def finish(self, summary: Summary, nodes: list[dict[str, Any]], models: Sequence[str] | None = None) -> None:
-        """Write the results beside the models; the summary last, because it says that all is there.
+        """Write the results beside the models; the summary last, because it marks the run as finished.
 
         `models`: the tensors of the checkpoint that are the models, if it is to be kept for more rounds.
         """
@@ -350,13 +336,14 @@ class RunDirectory:
             thin_checkpoint(self.path, summary.rounds, models)
 
     def close(self) -> None:
-        """Let go of the directory; where nothing began, nothing is left behind."""
-        for file in (self._records, self._timings, self._lock):
+        """Unlock the directory; remove it if nothing began."""
+        for file in (self._records, self._timings):
             if file is not None:
                 with suppress(OSError):  # a full disk has been reported already
                     file.close()
         if self._lock is None:
             return
+        self._lock.release()
         with suppress(OSError, EpidemicError):  # what cannot be read stays
             if self.run_info() is None and not (self.root / "experiment.toml").exists():
                 (self.path / ".lock").unlink()
@@ -364,7 +351,7 @@ class RunDirectory:
                 self.root.rmdir()
 
     def summary(self) -> Summary:
-        """What came out of a finished seed."""
+        """The summary of a finished seed."""
         path = self.path / SUMMARY
         try:
             return msgspec.json.decode(read_bounded(path), type=Summary)

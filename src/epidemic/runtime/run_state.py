@@ -1,4 +1,4 @@
-"""How a run is, as its directory says: running, finished, stopped, failed and why."""
+"""The state of a run as its directory states it: running, finished, stopped, or failed and why."""
 
 from __future__ import annotations
 
@@ -7,53 +7,35 @@ from pathlib import Path
 import msgspec
 
 from epidemic.core.errors import NOT_FINITE
-from epidemic.core.files import UNREADABLE, open_regular, read_bounded
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from epidemic.core.files import UNREADABLE, read_bounded
+from epidemic.core.locks import held
 
 STATE = "state.json"
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """How a run is: running, finished, stopped, failed; gone, if its process ended without a word; unknown, if nothing says."""
+    """The state of a run: running, finished, stopped or failed; gone if its process ended without notice; unknown if nothing is written."""
 
     state: str
     why: str = ""
 
     @property
     def over(self) -> bool:
-        """Whether nothing will happen any more unless somebody goes on with it."""
+        """Whether nothing more will happen unless somebody resumes it."""
         return self.state not in ("running", "unknown")
 
     @property
     def diverged(self) -> bool:
-        """Whether it has failed for good: its numbers exploded, and would again."""
+        """Whether it failed because its numbers diverged, which would happen again."""
         return self.state == "failed" and NOT_FINITE in self.why
 
 
 def read_state(path: Path) -> RunState:
-    """How the run in the directory of a seed is."""
+    """The state of the run in a seed's directory."""
     try:
         found = msgspec.json.decode(read_bounded(path / STATE), type=RunState)
     except UNREADABLE:
         return RunState("unknown")
     if found.state == "running" and not held(path / ".lock"):
-        return RunState("gone", "its process ended without a word; going on starts from its last checkpoint")
+        return RunState("gone", "its process ended without notice; resuming starts from its last checkpoint")
     return found
-
-
-def held(lock: Path) -> bool:
-    """Whether a process holds the lock of a directory; where that cannot be told, it is taken to."""
-    try:
-        with open_regular(lock) as file:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return False
-    except BlockingIOError:
-        pass
-    except (OSError, ValueError):
-        return not lock.is_file()
-    return True

@@ -1,4 +1,4 @@
-"""The models of a finished run: written, read back as the rows that they were, and one of them as plain PyTorch loads it."""
+"""The models of a finished run: saving, loading as rows, and exporting one for plain PyTorch."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from epidemic.runtime.tensor_files import Fed, Head, write_tensors
 
 
 class _ModelFile(msgspec.Struct):
-    """What the metadata of a file of models says."""
+    """The metadata of a file of models."""
 
     nodes: int
-    constants: list[str]  # tensors that all nodes have in common
+    constants: list[str]  # tensors shared by all nodes
     aliases: dict[str, str]  # further names of a tensor (tied parameters)
 
 
 def save_models(path: Path | None, layout: Layout, x: Tensor, ranks: Ranks | None = None) -> None:
-    """All nodes' models: each tensor of the model with a leading axis of nodes, and what all have in common.
+    """Write all nodes' models: each tensor of the model with a leading axis of nodes, and the shared tensors.
 
-    `path` is None on ranks that hand over their rows to the one that writes.
+    `path` is None on ranks that send their rows to the one that writes.
     """
     ranks = Alone(len(x)) if ranks is None else ranks
     n = ranks.height(x)
@@ -44,26 +44,26 @@ def save_models(path: Path | None, layout: Layout, x: Tensor, ranks: Ranks | Non
 
 @dataclass(frozen=True, eq=False)
 class SavedModels:
-    """Models as a file holds them, read without the module that they are of."""
+    """Models as a file holds them, read without their module."""
 
     rows: dict[str, Tensor]  # (n, ...) each tensor of the model, with a leading axis of nodes
-    constants: dict[str, Tensor]  # tensors that all nodes have in common
+    constants: dict[str, Tensor]  # tensors shared by all nodes
     aliases: dict[str, str]
 
     @property
     def flat(self) -> Tensor:
-        """All numbers that differ between nodes, a row for each.   # (n, d)"""
+        """All numbers that differ between nodes, one row per node.   # (n, d)"""
         return torch.cat([rows.flatten(1) for rows in self.rows.values()], dim=1)
 
     def write(self, path: Path) -> None:
-        """Write them as `save_models` does."""
+        """Write them in the format of `save_models`."""
         nodes = len(next(iter(self.rows.values())))
         about = msgspec.json.encode(_ModelFile(nodes, list(self.constants), self.aliases)).decode()
         write_tensors(path, {**self.constants, **self.rows}, {}, lambda _: {"epidemic": about})
 
 
 def read_models(path: Path) -> SavedModels:
-    """The models in a file that `save_models` wrote."""
+    """Read a file written by `save_models`."""
     try:
         with safetensors.safe_open(path, "pt") as file:
             about = msgspec.json.decode((file.metadata() or {})["epidemic"], type=_ModelFile)
@@ -79,7 +79,7 @@ def read_models(path: Path) -> SavedModels:
 
 
 def join_models(parts: Sequence[tuple[Path, SavedModels]]) -> SavedModels:
-    """The models of several files as those of one; each comes with the path that a message names."""
+    """Join the models of several files; each comes with its path, for messages."""
     (first, known), *others = parts
     for path, other in others:
         for what in ("rows", "constants"):
@@ -95,14 +95,14 @@ def join_models(parts: Sequence[tuple[Path, SavedModels]]) -> SavedModels:
 
 
 def given_the_average(x: Tensor, live: Tensor) -> Tensor:
-    """The models, with the average of the live ones in place of all others; so it is also the average of all.   # (n, d), (n,)"""
+    """The models, with those of nodes that are not live replaced by the average of the live ones; this keeps the average.   # (n, d), (n,)"""
     x = x.clone()
     x[~live] = x[live].double().mean(0).to(x.dtype)
     return x
 
 
 def load_models(run: Path, module: nn.Module) -> tuple[Layout, Tensor]:
-    """All nodes' final models from the directory of a seed; `module` is of the same kind and says how rows are laid out.
+    """All nodes' final models from the directory of a seed; `module` is of the same kind and determines the layout of rows.
 
     Buffers that a module does not save have the values that they have in `module`.
 
@@ -130,7 +130,7 @@ def load_models(run: Path, module: nn.Module) -> tuple[Layout, Tensor]:
 
 
 def export_model(run: Path, node: int | None) -> dict[str, Tensor]:
-    """The state dict of one node's final model, or (None) of the average of all."""
+    """The state dict of one node's final model, or (None) of the average."""
     path = run / "models.safetensors"
     if not path.is_file():
         raise BadInput(

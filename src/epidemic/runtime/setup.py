@@ -1,4 +1,4 @@
-"""From an experiment and a seed to everything that a run needs: data, shares, model, initial weights."""
+"""From an experiment and a seed to everything that a run needs: data, partition, model, initial weights."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from epidemic.core.rng import Streams
 from epidemic.core.workers import Workers, blocks
 from epidemic.data import Dataset, Partition, Samples, stratified
 from epidemic.experiment import Experiment
+from epidemic.experiment.compatibility import require_compatible
 from epidemic.learner import (
     LOSSES,
     AdamUpdate,
@@ -47,21 +48,19 @@ class Setup:
     experiment: Experiment
     seed: int
     streams: Streams
-    hosted: NDArray[np.int64]  # (k,) the nodes that are hosted here
-    data: Dataset  # of its training samples perhaps only those of the hosted nodes
+    hosted: NDArray[np.int64]  # (k,) the nodes hosted here
+    data: Dataset  # its training samples may be only those of the hosted nodes
     parts: list[NDArray[np.int64]]  # the training samples of each hosted node
     batches: Batches
     task: Task
-    evaluated: tuple[Tensor, Tensor]  # the subset that is evaluated while training
+    evaluated: tuple[Tensor, Tensor]  # the subset evaluated during training
     test: tuple[Tensor, Tensor]  # the full test set
-    initial: Tensor  # (d,) the model that everybody starts from
-    sizes: (
-        NDArray[np.int64] | None
-    )  # (n,) how many training samples each node has; None where others have data of their own
+    initial: Tensor  # (d,) the initial model of all nodes
+    sizes: NDArray[np.int64] | None  # (n,) training samples of each node; None if other nodes have data of their own
 
     @property
     def samples(self) -> NDArray[np.int64]:
-        """How many training samples each hosted node has.   # (k,)"""
+        """The number of training samples of each hosted node.   # (k,)"""
         return np.array([len(part) for part in self.parts], dtype=np.int64)
 
 
@@ -75,10 +74,12 @@ def prepare(
     cut: bool = False,
     weights: StartWeights | None = None,
 ) -> Setup:
-    """Load, split, build and check: for all nodes, or for these nodes; of a run that goes on, on the device it was begun on.
+    """Load and partition the data, build and check the model, for all nodes or for `node_ids`; a resumed run uses the device it started on.
 
-    With `cut`, nothing is kept of the training samples that none of them holds. With `weights`, everybody starts from them.
+    With `cut`, training samples that none of these nodes holds are dropped. With `weights`, all nodes start from these.
     """
+    if experiment.own_training:
+        require_compatible(experiment)  # a simulation, or what would be like one
     device = choose_device(experiment.runtime.device, begun_on)
     data = experiment.load_data() if data is None else data
     streams = Streams(seed)
@@ -89,7 +90,7 @@ def prepare(
     check_sizes(experiment, module, data, experiment.nodes if node_ids is None else len(node_ids), device)
     hosted = np.arange(experiment.nodes) if node_ids is None else np.array(node_ids, dtype=np.int64)
     parts, sizes = _shares(experiment, data, streams, hosted)
-    span = _span(data)  # of all samples: what is measured must be the same wherever they are
+    span = _span(data)  # of all samples: measurements must not depend on where they are made
     if cut:
         data, parts = _cut(data, parts)
     loss, own = experiment.loss_function(data), experiment.own_metrics()
@@ -103,7 +104,7 @@ def prepare(
         task.measure_accuracy(measure)
     _check_whole(task, evaluated)
     algorithm, initial = experiment.algorithm, task.layout.row(task.module)
-    check_parts(experiment, len(initial))  # before anybody plans a round for each of them
+    check_parts(experiment, len(initial))  # before rounds are planned for each part
     return Setup(
         experiment,
         seed,
@@ -130,7 +131,7 @@ def prepare(
 def _kind(
     experiment: Experiment, data: Dataset, loss: Loss, own: Mapping[str, Metric], device: torch.device
 ) -> Hashable:
-    """What decides how models are computed, where all of it is our own; a user's objects may be different each time."""
+    """A key of how models are computed, if only our own parts are used; a user's objects may differ each time."""
     model = experiment.model
     measured = tuple(metric for metric in own.values() if not isinstance(metric, Whole))  # others are not traced
     if (
@@ -147,7 +148,7 @@ def _kind(
 def _shares(
     experiment: Experiment, data: Dataset, streams: Streams, hosted: NDArray[np.int64]
 ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64] | None]:
-    """The training samples of the hosted nodes, and how many each node has, as far as that is known here."""
+    """The training samples of the hosted nodes, and the number of those of each node, as far as known here."""
     if experiment.network.data == "own":
         if len(hosted) != 1:
             raise BadInput(
@@ -162,13 +163,13 @@ def _shares(
 
 
 def _cut(data: Dataset, parts: list[NDArray[np.int64]]) -> tuple[Dataset, list[NDArray[np.int64]]]:
-    """Of the training samples only those that these nodes hold, in their order, and which of them each node holds then."""
+    """Keep only the training samples that these nodes hold, in their order; returns them and each node's samples in them."""
     kept = np.unique(np.concatenate(parts))
     return replace(data, train=data.train.take(kept)), [np.searchsorted(kept, part) for part in parts]
 
 
 def make_learner(setup: Setup, workers: Workers, known: Choice | None = None) -> tuple[Learner, Choice]:
-    """The learner, by a strategy known from before or chosen now."""
+    """Make the learner, with a known strategy or one chosen now."""
     prepared = None
     if known is None:
         experiment = setup.experiment
@@ -189,7 +190,7 @@ def make_learner(setup: Setup, workers: Workers, known: Choice | None = None) ->
 
 
 def initial_module(experiment: Experiment, data: Dataset, streams: Streams) -> nn.Module:
-    """The model that everybody starts from, its weights drawn from the run's stream."""
+    """The initial model, with weights drawn from the run's stream."""
     model = experiment.model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(streams.key("init") % 2**63)
@@ -207,7 +208,7 @@ def initial_module(experiment: Experiment, data: Dataset, streams: Streams) -> n
 
 
 def evaluation_subset(samples: Samples, experiment: Experiment) -> Samples:
-    """The fixed, stratified subset that is evaluated while training."""
+    """The fixed, stratified subset that is evaluated during training."""
     size = experiment.eval.samples
     if size == "all" or size >= len(samples):
         return samples
@@ -215,7 +216,7 @@ def evaluation_subset(samples: Samples, experiment: Experiment) -> Samples:
 
 
 def _span(data: Dataset) -> tuple[int, int] | None:
-    """The smallest and the largest target of all samples; None if they are not whole numbers."""
+    """The smallest and the largest target of all samples; None if they are not integers."""
     every = [part.targets for part in (data.train, data.test, data.validation) if part is not None and len(part)]
     if any(targets.dtype.kind not in "iu" for targets in every):
         return None
@@ -223,7 +224,7 @@ def _span(data: Dataset) -> tuple[int, int] | None:
 
 
 def _check_model(task: Task, data: Dataset, experiment: Experiment) -> tuple[Tensor, Tensor]:
-    """Run two samples through, and compare what comes out with what the labels need; the outputs and the targets."""
+    """Run two samples through the model and check the outputs against the labels; returns outputs and targets."""
     inputs, targets = task.batch(torch.arange(2, device=task.device) % len(task.train[0]))
     module = copy.deepcopy(task.module).eval()
     try:
@@ -238,7 +239,7 @@ def _check_model(task: Task, data: Dataset, experiment: Experiment) -> tuple[Ten
     fits = tuple(outputs.shape) == expected or {tuple(outputs.shape), expected} == {(2,), (2, 1)}
     if task.loss in LOSSES.values() and not fits:
         what = f"{len(data.classes)} classes" if data.classes else f"targets of shape {expected[1:]}"
-        raise BadInput(f"the model gives outputs of shape {tuple(outputs.shape[1:])}, but the data has {what}")
+        raise BadInput(f"the model returns outputs of shape {tuple(outputs.shape[1:])}, but the data has {what}")
     called = (
         f"the loss {experiment.loss!r}" if isinstance(experiment.loss, str) and ":" in experiment.loss else "the loss"
     )
@@ -265,7 +266,7 @@ def _check_model(task: Task, data: Dataset, experiment: Experiment) -> tuple[Ten
 
 
 def _check_whole(task: Task, evaluated: tuple[Tensor, Tensor]) -> None:
-    """Call metrics over all outputs of a node once, with the initial model."""
+    """Call metrics over all outputs of a node once, with the initial model, to check them."""
     if not task.whole:
         return
     module = copy.deepcopy(task.module).eval()

@@ -1,4 +1,4 @@
-"""Sizes that cannot be: what a run needs at the least, compared with the memory there is before any of it is taken."""
+"""Memory checks: the least that a run needs against the available memory, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from epidemic.models import Model, PythonModel
 
 
 def outputs_of(data: Dataset) -> int:
-    """How many numbers a model gives for a sample: one for each class, or as many as a target has."""
+    """The number of outputs of a model per sample: one for each class, or the length of a target."""
     return len(data.classes) or int(np.prod(data.train.targets.shape[1:], dtype=int))
 
 
 def check_model_size(experiment: Experiment, data: Dataset) -> None:
-    """Refuse a model of ours that alone does not fit, without building it."""
+    """Refuse a built-in model that alone does not fit into memory, without building it."""
     model = experiment.model
     if not isinstance(model, Model) or isinstance(model, PythonModel):
         return
@@ -37,7 +37,7 @@ def check_model_size(experiment: Experiment, data: Dataset) -> None:
 
 
 def check_sizes(experiment: Experiment, module: nn.Module, data: Dataset, hosted: int, device: torch.device) -> None:
-    """Refuse so many nodes, or batches so large, that they do not fit: the least that a round needs, not all of it."""
+    """Refuse nodes or batches that do not fit into memory, by the least that a round needs."""
     size, width = _numbers(module)
     on_device = _memory_of(device)
     require_memory(
@@ -59,7 +59,7 @@ def check_sizes(experiment: Experiment, module: nn.Module, data: Dataset, hosted
 
 
 def small_shares(parts: list[NDArray[np.int64]], batch: int) -> str | None:
-    """A line if nodes hold fewer samples than a batch has; None if all have enough."""
+    """A warning if nodes hold fewer samples than a batch; None if all have enough."""
     sizes = np.array([len(part) for part in parts])
     few = int((sizes < batch).sum())
     if not few:
@@ -69,11 +69,11 @@ def small_shares(parts: list[NDArray[np.int64]], batch: int) -> str | None:
 
 
 def _numbers(module: nn.Module) -> tuple[int, int]:
-    """How many numbers a model has, and the bytes of each."""
+    """The number of values of a model, and the bytes of each."""
     tensors = [*module.parameters(), *module.buffers()]
     return sum(t.numel() for t in tensors), max((t.element_size() for t in tensors), default=4)
 
 
 def _memory_of(device: torch.device) -> int | None:
-    """The memory of a GPU; None where it is the machine's own."""
+    """The memory of a GPU in bytes; None if it shares the machine's own."""
     return int(torch.cuda.get_device_properties(device).total_memory) if device.type == "cuda" else None

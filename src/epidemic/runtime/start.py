@@ -1,9 +1,9 @@
-"""What a deployed run starts from besides its experiment: its number among the runs of a cluster, and given weights.
+"""The start of a deployed run besides its experiment: its number among the runs of a cluster, and given weights.
 
 `epidemic cluster next` writes both into a node's folder:
 
     start.json             the number of the run (2: the first after that of 'cluster init'), and the digest of its weights, if any
-    weights.safetensors    the weights of the model that every node starts from
+    weights.safetensors    the initial weights of all nodes
 
 Nodes must agree on both. The number keeps messages of an earlier run with the same keys out of this one.
 """
@@ -28,10 +28,10 @@ MOST_RUNS = 1_000_000
 
 
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where a deployed run starts: its number in the cluster and the digest of its weights, as start.json has them."""
+    """The start of a deployed run, as in start.json: its number in the cluster, and the digest of its weights."""
 
     run: int
-    """The number of the run, by which one with the same keys is told from those before it."""
+    """The number of the run, which distinguishes it from earlier ones with the same keys."""
     weights: str = ""
     """SHA-256 of weights.safetensors; empty: weights are drawn from the seed."""
 
@@ -77,7 +77,7 @@ class StartWeights:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def put(self, module: nn.Module, largest: float) -> None:
-        """Give a module these weights. Raises BadInput if they are of another model, or larger than others would take."""
+        """Load these weights into a module. Raises BadInput if they are of another model, or larger than peers would accept."""
         wanted = module.state_dict()
         for name in sorted({*wanted, *self.tensors}):
             if name not in self.tensors:
@@ -100,7 +100,7 @@ class StartWeights:
 
 
 def read_start(folder: Path) -> tuple[Start | None, StartWeights | None]:
-    """What the run of a node's folder starts from; nothing is said there of the first run of a cluster."""
+    """The start of the run in a node's folder; (None, None) for the first run of a cluster."""
     path, weights = folder / START, folder / WEIGHTS
     try:
         start = msgspec.json.decode(read_bounded(path), type=Start)

@@ -1,8 +1,8 @@
-"""Files of tensors that are written and read in pieces, so that no process ever needs all rows of all nodes at once.
+"""Files of tensors that are written and read in pieces, so that no process ever needs the rows of all nodes at once.
 
-The format is safetensors, in the bytes that its own library writes (which has its metadata in no fixed order; here it is in the given one): the
-length of a header, the header as JSON, and the numbers of one tensor after the other, those of wide types first. Where each tensor begins is
-known from the start, so pieces can be written in any order of the tensors, and the header last.
+The format is safetensors, with the bytes that its own library writes (which orders metadata randomly; here the order is the given one): the length of a
+header, the header as JSON, and the numbers of one tensor after the other, wide types first. The position of each tensor is known from the start, so
+tensors can be written in any order, and the header last.
 
 Shapes: n rows of a tensor, those of all nodes; w numbers of a row.
 """
@@ -24,7 +24,7 @@ from epidemic.core.errors import RunFailed
 from epidemic.core.files import begin_part, finish_part, full_disk
 
 PIECE = 32 << 20
-"""Bytes of rows that are written or read at once."""
+"""Bytes of rows written or read at once."""
 
 TYPES: dict[torch.dtype, str] = {
     torch.uint64: "U64", torch.int64: "I64", torch.float64: "F64", torch.complex64: "C64",
@@ -32,47 +32,47 @@ TYPES: dict[torch.dtype, str] = {
     torch.bfloat16: "BF16", torch.float16: "F16", torch.uint16: "U16", torch.int16: "I16",
     torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
-"""What numbers are called in a file, in the order in which their tensors stand there."""
+"""Names of number types in a file, in the order in which their tensors are stored."""
 DIGEST = 64
-"""Messages of a digest."""
+"""Hex digits of a digest."""
 
 
 class Head(NamedTuple):
-    """What a tensor is, without its numbers."""
+    """Type and shape of a tensor."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
 
     @classmethod
     def of(cls, tensor: Tensor, rows: int | None = None) -> Head:
-        """That of a tensor; `rows`: how many it has on all ranks together."""
+        """The head of a tensor; `rows`: the number of its rows on all ranks together."""
         lead = tensor.shape[:1] if rows is None else (rows,)
         return cls(tensor.dtype, (*lead, *tensor.shape[1:]))
 
     @property
     def width(self) -> int:
-        """Numbers of a row."""
+        """The numbers per row."""
         return math.prod(self.shape[1:])
 
     @property
     def bytes(self) -> int:
-        """Of all its numbers."""
+        """The size of all its numbers in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 Put = Callable[[Tensor], None]
-"""Takes the next numbers of a tensor, whatever their shape."""
+"""Receives the next numbers of a tensor, in any shape."""
 
 
 class Fed(NamedTuple):
-    """A tensor that comes in pieces: what it is, and what hands all of them over in their order."""
+    """A tensor that comes in pieces: its head, and a function that passes on all pieces in order."""
 
     head: Head
     feed: Callable[[Put], None]
 
 
 def portions(rows: int, width: int, most: int = PIECE) -> Iterator[tuple[slice, slice]]:
-    """The rows and columns of pieces of at most so many bytes, in the order of the numbers; `width`: bytes of a row, whose columns are bytes."""
+    """Rows and columns of pieces of at most `most` bytes, in order; `width`: bytes of a row, whose columns are bytes."""
     if width > most:
         yield from ((slice(i, i + 1), columns) for i in range(rows) for columns in _slices(width, most // 16 * 16))
     else:
@@ -84,15 +84,15 @@ def _slices(size: int, step: int) -> Iterator[slice]:
 
 
 def raw(tensor: Tensor) -> Tensor:
-    """Its numbers as bytes, in their order.   # (w,) uint8"""
+    """The numbers of a tensor as bytes, in order.   # (w,) uint8"""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
 class TensorFile:
-    """A file that is being written. Nothing is at its place before `close`."""
+    """A file being written; it appears under its name on `close`."""
 
     def __init__(self, path: Path, heads: Mapping[str, Head], metadata: Mapping[str, str]) -> None:
-        """`metadata`: as long as what `close` is given."""
+        """Open the file; `metadata` must be as long as that passed to `close`."""
         for name, head in heads.items():
             if head.dtype not in TYPES:
                 raise RunFailed(f"{path}: {name} holds {str(head.dtype).removeprefix('torch.')}, which cannot be saved")
@@ -115,14 +115,14 @@ class TensorFile:
             raise
 
     def put(self, name: str, piece: Tensor) -> None:
-        """The next numbers of this tensor."""
+        """Write the next numbers of a tensor."""
         assert self._file is not None
         with full_disk(str(self._path), running=True):
             self._file.seek(self._at[name])
             self._at[name] += self._file.write(raw(piece).numpy().data)
 
     def close(self, metadata: Mapping[str, str]) -> None:
-        """Write what there is to say about them, and put the file in its place."""
+        """Write the metadata, and rename the file to its final name."""
         assert self._file is not None
         with full_disk(str(self._path), running=True):
             self._file.seek(0)
@@ -132,7 +132,7 @@ class TensorFile:
             finish_part(self._part, self._path, self._mode)
 
     def abandon(self) -> None:
-        """Leave nothing behind but what was there before."""
+        """Remove the unfinished file."""
         try:
             if self._file is not None:
                 self._file.close()
@@ -162,15 +162,15 @@ def write_tensors(
     digest: Any = None,
     together: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
-    """Write a file of these tensors, whole or not at all.
+    """Write a file of tensors, completely or not at all.
 
     Args:
-        path: Where; None on a rank that only hands over its rows.
-        small: Tensors that whoever writes has as they are.
-        fed: Those that come in pieces; all ranks name the same.
-        metadata: What the header says besides, with this digest.
-        digest: To which what everything is is added in the order of the names; without one, the digest is empty.
-        together: What fails inside on one rank fails on all of them.
+        path: Where; None on a rank that only sends its rows.
+        small: Tensors given whole.
+        fed: Tensors that come in pieces; all ranks name the same.
+        metadata: Returns the metadata for a digest.
+        digest: Updated with all names, heads and numbers, in the order of names; None: the digest is empty.
+        together: An exception inside on one rank is raised on all of them.
     """
     heads = {name: Head.of(tensor) for name, tensor in small.items()} | {name: one.head for name, one in fed.items()}
     found = "" if digest is None else "0" * DIGEST
@@ -204,18 +204,18 @@ def _put(file: TensorFile | None, digest: Any, name: str, piece: Tensor) -> None
 
 
 def told(name: str, head: Head) -> bytes:
-    """What a digest is told of a tensor before its numbers."""
+    """The bytes that a digest gets for a tensor before its numbers."""
     return f"{name}\0{head.dtype}\0{head.shape}\0".encode()
 
 
 def rows_of(file: Any, name: str, part: slice) -> Tensor:
-    """Some rows of a tensor of an opened file, which is mapped; a copy.   # (m, ...)"""
+    """Some rows of a tensor of an open, mapped file; a copy.   # (m, ...)"""
     found: Tensor = file.get_slice(name)[part]
     return found.clone()
 
 
 def head_of(file: Any, name: str) -> Head:
-    """What a tensor of an opened file is."""
+    """The head of a tensor of an open file."""
     found = file.get_slice(name)
     dtype = next((known for known, called in TYPES.items() if called == found.get_dtype()), None)
     if dtype is None:

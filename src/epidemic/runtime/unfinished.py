@@ -18,15 +18,15 @@ from epidemic.runtime.start import read_start
 
 
 def last_models(run: Path) -> tuple[int, Layout, Tensor]:
-    """After how many rounds the last checkpoint of this seed's directory was saved, and its models.   # (n, d)
+    """The last checkpoint of a seed's directory: the number of its rounds, and its models.   # (n, d)
 
-    A checkpoint holds the state of an algorithm as rows of numbers; what they mean follows from the experiment, which is set up for that.
+    A checkpoint holds the state of an algorithm as rows of numbers; the experiment is set up to interpret them.
     """
     info = read_json(run / "run.json") or {}
     file = run.parent / "experiment.toml"
     if not file.is_file():
         raise BadInput(
-            f"{run} is not finished, and its experiment has objects of your own; go on with it in Python: simulate(..., resume=True)"
+            f"{run} is not finished, and its experiment has objects of your own; resume it in Python: simulate(..., resume=True)"
         )
     experiment = load(file)
     on_cpu = msgspec.structs.replace(

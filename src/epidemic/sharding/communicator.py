@@ -1,6 +1,6 @@
-"""Passing: what ranks of one simulation say and hand to each other, through `torch.distributed`.
+"""Communication between the ranks of one simulation, through `torch.distributed`.
 
-What travels is cut into pieces of at most `LIMIT` bytes, because gloo fails on very large ones. Numbers travel as the bytes that they are.
+Data is cut into pieces of at most `LIMIT` bytes, because gloo fails on very large ones. Numbers travel as raw bytes.
 
 Shapes: n rows of all ranks, k of them on this one, d columns, w of them on this rank.
 """
@@ -22,11 +22,11 @@ from epidemic.core.errors import EpidemicError, RankLost, RunFailed, plain
 from epidemic.sharding.rendezvous import why_lost
 
 LIMIT = 32 << 20
-"""Bytes that a rank sends at once; a rank has memory for a few times as many, whatever its share."""
+"""Bytes that a rank sends at once; a rank needs memory for a few times as many, whatever its share."""
 
 
 class Communicator:
-    """This rank of several, and its connection to the others."""
+    """One rank's connection to the others."""
 
     def __init__(self) -> None:
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
@@ -35,7 +35,7 @@ class Communicator:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What fails inside on one rank fails on all of them, with the words of the first that failed."""
+        """An exception inside on one rank is raised on all of them, with the message of the first that failed."""
         problem: EpidemicError | None = None
         try:
             yield
@@ -43,7 +43,7 @@ class Communicator:
             raise
         except EpidemicError as found:
             problem = found
-        except (OSError, SafetensorError) as found:  # of a file, above all of the first rank's directory
+        except (OSError, SafetensorError) as found:  # from a file, usually in the first rank's directory
             problem = RunFailed(plain(" ".join(str(found).split()), 300))
         if not self.any(problem is not None):
             return
@@ -58,7 +58,7 @@ class Communicator:
             raise problem
 
     def told(self, word: bytes) -> bytes:
-        """What the first rank says."""
+        """The first rank's word, on every rank."""
         size = torch.tensor([len(word)])
         with self.connected():
             dist.broadcast(size, 0)
@@ -70,7 +70,7 @@ class Communicator:
         return raw.numpy().tobytes()
 
     def _words(self, word: bytes) -> list[bytes]:
-        """What every rank says."""
+        """Every rank's word."""
         sizes = [int(size) for size in self.from_all(torch.tensor([len(word)]), [1] * self.count)]
         raw = torch.frombuffer(bytearray(word), dtype=torch.uint8) if word else torch.zeros(0, dtype=torch.uint8)
         whole = self.from_all(raw, sizes).numpy().tobytes()
@@ -78,7 +78,7 @@ class Communicator:
         return [whole[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
     def any(self, flag: bool) -> bool:
-        """Whether it holds on any rank."""
+        """Whether the flag is true on any rank."""
         votes = torch.tensor([int(flag)])
         with self.connected():
             dist.all_reduce(votes, dist.ReduceOp.MAX)
@@ -87,7 +87,7 @@ class Communicator:
     # -- rows to columns, and back ------------------------------------------------------------------------------------
 
     def to_columns(self, x: Tensor, cuts: list[slice], counts: list[int]) -> Tensor:
-        """Each rank's cut of the columns, of all rows.   # (k, d) -> (n, w)"""
+        """Each rank's columns of all rows.   # (k, d) -> (n, w)"""
         mine, k, n = cuts[self.rank], counts[self.rank], sum(counts)
         pieces = list(self._pieces(cuts, counts, x.element_size()))
         found = x.new_empty(n, mine.stop - mine.start) if len(pieces) != 1 else None
@@ -104,7 +104,7 @@ class Communicator:
         return found
 
     def to_rows(self, y: Tensor, cuts: list[slice], counts: list[int], out: Tensor) -> None:
-        """The other way, into `out`.   # (n, w) -> (k, d)"""
+        """The inverse of `to_columns`, into `out`.   # (n, w) -> (k, d)"""
         k = counts[self.rank]
         for parts in self._pieces(cuts, counts, y.element_size()):
             own = parts[self.rank]
@@ -115,7 +115,7 @@ class Communicator:
                 out[:, _within(cut, part)] = piece.view(k, part.stop - part.start)
 
     def _pieces(self, cuts: list[slice], counts: list[int], width: int) -> Iterator[list[slice]]:
-        """The cuts, a part of each at a time, so that nobody sends or receives more than the limit at once."""
+        """The cuts in pieces, so that no rank sends or receives more than the limit at once."""
         filled = sum(cut.stop > cut.start for cut in cuts)
         heads = sum(counts) if filled == 1 else max(counts) * self.count
         step = max(1, LIMIT // (width * max(1, heads)))
@@ -127,7 +127,7 @@ class Communicator:
     # -- the process group --------------------------------------------------------------------------------------------
 
     def passed(self, send: Tensor, sent: list[int], received: list[int], into: Tensor | None = None) -> Tensor:
-        """What all ranks have for this one, into memory that may be given; numbers travel as the bytes that they are."""
+        """What all ranks send to this one, optionally into existing memory; numbers travel as raw bytes."""
         width = send.element_size()
         raw = send.reshape(-1).contiguous().view(torch.uint8)
         got = send.new_empty(sum(received)) if into is None else into.view(-1)
@@ -138,7 +138,7 @@ class Communicator:
         return got
 
     def from_all(self, values: Tensor, counts: list[int]) -> Tensor:
-        """The rows of all ranks, one rank after the other; small things only.   # (k, ...) -> (n, ...)"""
+        """The rows of all ranks in order; for small tensors only.   # (k, ...) -> (n, ...)"""
         values = values.cpu()
         padded = values.new_zeros(max(*counts, 1), *values.shape[1:])
         padded[: len(values)] = values
@@ -149,7 +149,7 @@ class Communicator:
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Say who is gone, if somebody is."""
+        """Report which rank is gone if the connection is lost inside."""
         try:
             yield
         except RuntimeError as problem:

@@ -1,7 +1,7 @@
-"""Joining the other ranks of a simulation: from the environment that `torchrun` and `--ranks` give a process, and how ranks learn why they lost one.
+"""Connecting the ranks of a simulation, from the environment set by `torchrun` and `--ranks`, and finding out why one was lost.
 
-Ranks that fail leave a word in the store by which they met. Whoever loses a connection leaves one too and reads the others', so that all can say who
-is gone.
+A failing rank leaves a message in the store through which the ranks met. A rank that loses a connection leaves one too and reads the others', so that
+all can report which one is gone.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from epidemic.core.workers import several, started_as_a_rank
 TIMEOUT = 600.0
 """Seconds that a rank waits for the others before it gives up."""
 ROLL_CALL = 5.0
-"""Seconds that ranks which have lost one wait for the word of the others."""
+"""Seconds that ranks which have lost one wait for the messages of the others."""
 
 _LOST = "-"
-_met: Any = None  # the store of this process's group, if it was made here
+_met: Any = None  # the store of this process's group, if it was created here
 
 
 @contextmanager
 def same_for_all() -> Iterator[None]:
-    """What fails inside on one rank fails on all of them; nothing else happens in a process of its own."""
+    """An exception inside on one rank is raised on all of them; without ranks this does nothing."""
     if not several():
         yield
         return
@@ -43,7 +43,7 @@ def same_for_all() -> Iterator[None]:
 
 
 def told_by_the_first(path: Path) -> bytes | None:
-    """A file as it is where the first rank is; None if it is not there, or in a process of its own, which reads it itself."""
+    """The content of a file on the first rank; None if it does not exist, or without ranks, where the caller reads it itself."""
     if not several():
         return None
     from epidemic.sharding.communicator import Communicator
@@ -56,7 +56,7 @@ def told_by_the_first(path: Path) -> bytes | None:
 
 @contextmanager
 def joined(timeout: float | None = None) -> Iterator[None]:
-    """Meet the other ranks, if this process was started as one of several; `timeout`: seconds to wait for them, then and later."""
+    """Connect to the other ranks, if this process was started as one of several; `timeout`: seconds to wait for them, now and later."""
     global _met
     if not started_as_a_rank() or several():
         yield
@@ -86,7 +86,7 @@ def joined(timeout: float | None = None) -> Iterator[None]:
 
 
 def farewell(rank: int, problem: BaseException) -> None:
-    """Tell the others why this rank ends, unless they know or it is they who ended."""
+    """Tell the other ranks why this one ends, unless they know or have ended first."""
     if _met is None or getattr(problem, "agreed", False) or isinstance(problem, RankLost | Interrupted):
         return
     said = str(problem) if isinstance(problem, EpidemicError) else f"{type(problem).__name__}: {problem}"
@@ -94,7 +94,7 @@ def farewell(rank: int, problem: BaseException) -> None:
 
 
 def why_lost(rank: int, count: int, reason: str) -> str:
-    """What this rank can say about a connection that it lost: who said why it ends, or else who says nothing."""
+    """What this rank can report about a lost connection: which ranks have said why they end, or which are silent."""
     timed_out = "imed out" in reason or "timeout" in reason.lower()
     what = "waited too long for another rank" if timed_out else "lost the connection to another rank"
     if _met is None:
@@ -125,5 +125,5 @@ def why_lost(rank: int, count: int, reason: str) -> str:
 def _leave_word(rank: int, word: str) -> None:
     try:
         _met.set(f"end/{rank}", word)
-    except RuntimeError:  # the store went with the rank that held it
+    except RuntimeError:  # the store ended with the rank that held it
         return

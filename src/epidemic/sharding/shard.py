@@ -1,8 +1,8 @@
 """Shards: one simulation on several processes of `torch.distributed`, each of which hosts a block of the nodes.
 
-Rows are trained where they live. To mix, they travel by one of three ways (crossing.py); what all ranks say and hand to each other goes through
-passing.py. Every number is added up on one rank in the order in which one process adds it up: results are the same to the last bit. Sums over whole
-blocks, as in D(X), are of the blocks that one process takes.
+Rows are trained on their own rank. For mixing, they travel by one of the routings (`routing.py`) through the communicator (`communicator.py`). Every
+number is summed on one rank in the order of one process, so results are the same to the last bit. Sums over blocks of columns, as in D(X), use the blocks
+of one process.
 
 Shapes: n nodes (those of a round, where it is a round's), k of them on this rank, d columns, w of them on this rank, r ranks.
 """
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class ShardedRanks:
-    """This rank of several, which host the nodes of an experiment in contiguous blocks."""
+    """One rank of several, which host the nodes of an experiment in contiguous blocks."""
 
     def __init__(self, nodes: int) -> None:
         self._passing = communicator.Communicator()
@@ -56,7 +56,7 @@ class ShardedRanks:
 
     @property
     def ways(self) -> Counter[str]:
-        """How many mixtures have come by each way."""
+        """How many aggregations used each routing."""
         return self._crossing.ways
 
     # -- who lives where ----------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ class ShardedRanks:
         return np.arange(self._bounds[self.rank], self._bounds[self.rank + 1])
 
     def own(self, who: IntArray | None) -> IntArray | None:
-        """Those of these nodes that live here, by their place in the block.   # (k',)"""
+        """Those of these nodes that are on this rank, by position in the block.   # (k',)"""
         if who is None:
             return None
         first, last = self._bounds[self.rank], self._bounds[self.rank + 1]
@@ -74,55 +74,55 @@ class ShardedRanks:
         return here
 
     def _counts(self, who: IntArray | None) -> list[int]:
-        """How many of these (ascending) nodes live on each rank.   # (r,)"""
+        """How many of these (ascending) nodes are on each rank.   # (r,)"""
         places = self._bounds if who is None else np.searchsorted(who, self._bounds)
         counts: list[int] = np.diff(places).tolist()
         return counts
 
     def _home(self, ids: IntArray) -> IntArray:
-        """On which rank each of these nodes lives."""
+        """The rank of each of these nodes."""
         return np.searchsorted(self._bounds, ids, side="right") - 1
 
     # -- agreeing -----------------------------------------------------------------------------------------------------
 
     def together(self) -> AbstractContextManager[None]:
-        """What fails inside on one rank fails on all of them, with the words of the first that failed."""
+        """An exception inside on one rank is raised on all of them, with the message of the first that failed."""
         return self._passing.together()
 
     def told(self, word: bytes) -> bytes:
-        """What the first rank says."""
+        """The first rank's word, on every rank."""
         return self._passing.told(word)
 
     def any(self, flag: bool) -> bool:
-        """Whether it holds on any rank."""
+        """Whether the flag is true on any rank."""
         return self._passing.any(flag)
 
     def heed(self, stop: Stop) -> None:
-        """Stop here if somebody wants it on any rank."""
+        """Stop if any rank was interrupted."""
         if self.any(stop.wanted):
             raise KeyboardInterrupt
 
     # -- numbers of all nodes -----------------------------------------------------------------------------------------
 
     def everyones(self, values: Tensor, who: IntArray | None) -> Tensor:
-        """A number (or several) of each of these nodes, in their order.   # (k', ...) -> (n', ...)"""
+        """The values of all these nodes, from all ranks, in order.   # (k', ...) -> (n', ...)"""
         return self._passing.from_all(values, self._counts(who))
 
     def evaluations(self, found: Evaluation, who: IntArray | None = None) -> Evaluation:
-        """What was found of each of these nodes."""
+        """The evaluations of all these nodes, from all ranks."""
         every = torch.stack([found.loss, *found.metrics.values()], dim=1)
         loss, *metrics = self.everyones(every, who).unbind(1)
         return Evaluation(loss, dict(zip(found.metrics, metrics, strict=True)))
 
     def alike(self, x: Tensor) -> bool:
-        """Whether all rows are those of the first one.   # (k, d)"""
+        """Whether all rows equal the first one.   # (k, d)"""
         first = x[0].cpu().contiguous().clone()
         with self._passing.connected():
             dist.broadcast(first, 0)
         return not self.any(not bool((x == first.to(x.device)).all()))
 
     def mean_row(self, x: Tensor, workers: Workers) -> Tensor:
-        """The average of all rows, block by block as one process has it.   # (k, d) -> (1, d)"""
+        """The average of all rows, block by block as in one process.   # (k, d) -> (1, d)"""
         mean = torch.empty(1, x.shape[1], dtype=x.dtype, device=x.device)
         for slab, cuts, found in self._of_blocks(x, mean_of_block):
             part = x.new_empty(1, 0) if found is None else found[None]
@@ -130,7 +130,7 @@ class ShardedRanks:
         return mean
 
     def disagreement(self, x: Tensor, workers: Workers) -> float:
-        """D(X) of all rows, summed block by block as one process sums it."""
+        """D(X) of all rows, summed block by block as in one process."""
         rows = sum(self._heads(x))
         columns = columns_for(rows)
         found = torch.zeros(-(-x.shape[1] // columns), dtype=torch.float64)
@@ -138,18 +138,18 @@ class ShardedRanks:
             if spread is not None:
                 found[(slab.start + cuts[self.rank].start) // columns] = spread
         with self._passing.connected():
-            dist.all_reduce(found)  # each is a number on one rank and 0 on all others
+            dist.all_reduce(found)  # one rank has the number, all others 0
         return math.fsum(found.tolist()) / rows
 
     def _heads(self, x: Tensor) -> list[int]:
-        """How many rows every rank has."""
+        """The number of rows on every rank."""
         counts: list[int] = self._passing.from_all(torch.tensor([len(x)]), [1] * self.count).tolist()
         return counts
 
     def _of_blocks(self, x: Tensor, what: Callable[[Tensor], T]) -> Iterator[tuple[slice, list[slice], T | None]]:
-        """What is found of blocks of columns of all rows, one for each rank at a time: where they are, how they are cut, and this rank's own.
+        """Apply a function to blocks of columns of all rows, one per rank at a time: (block, cuts, this rank's result).
 
-        A block is let go before the next one comes.
+        A block is freed before the next one is fetched.
         """
         counts = self._heads(x)
         columns = columns_for(sum(counts))
@@ -165,17 +165,17 @@ class ShardedRanks:
     # -- all rows on the first rank -----------------------------------------------------------------------------------
 
     def gathered(self, x: Tensor) -> Tensor:
-        """All rows, on the first rank; elsewhere those that live there.   # (k, ...) -> (n, ...)"""
+        """All rows on the first rank; elsewhere the rank's own.   # (k, ...) -> (n, ...)"""
         flat = x.reshape(len(x), math.prod(x.shape[1:]))
         every = self._passing.to_columns(flat, self._all_first(flat.shape[1]), self._counts(None))
         return every.view(len(every), *x.shape[1:]) if self.rank == 0 else x
 
     def height(self, x: Tensor) -> int:
-        """How many nodes there are."""
+        """The number of nodes on all ranks."""
         return int(self._bounds[-1])
 
     def streamed(self, x: Tensor, put: Put) -> None:
-        """Hand all rows over to the first rank, to whose `put` they are given in pieces.   # (k, ...)"""
+        """Send all rows to the first rank, whose `put` receives them in pieces.   # (k, ...)"""
         width = math.prod(x.shape[1:]) * x.element_size()
         for nodes, columns in portions(self.height(x), width, communicator.LIMIT):
             here, counts = self._overlap(nodes)
@@ -187,7 +187,7 @@ class ShardedRanks:
                     put(got)
 
     def restored(self, found: Found | None) -> Rows:
-        """The rows of a state that the first rank has found: those that live here.   # (n, ...) -> (k, ...)"""
+        """This rank's rows of a state loaded by the first rank.   # (n, ...) -> (k, ...)"""
         heads = {} if found is None else found.state
         said = {name: (str(head.dtype).removeprefix("torch."), head.shape[1:]) for name, head in heads.items()}
         about = msgspec.json.decode(self.told(msgspec.json.encode(said)), type=dict[str, tuple[str, list[int]]])
@@ -198,7 +198,7 @@ class ShardedRanks:
         return state
 
     def _receive(self, rows: Tensor, read: Callable[[slice], Tensor] | None) -> None:
-        """Fill the rows of this rank from those of all nodes that the first one reads.   # (k, w) bytes"""
+        """Fill this rank's rows from those of all nodes that the first one reads.   # (k, w) bytes"""
         none = [0] * self.count
         for nodes, columns in portions(int(self._bounds[-1]), rows.shape[1], communicator.LIMIT):
             here, counts = self._overlap(nodes)
@@ -212,7 +212,7 @@ class ShardedRanks:
             rows[here, columns] = got.view(counts[self.rank], w)
 
     def _overlap(self, nodes: slice) -> tuple[slice, list[int]]:
-        """Which of this rank's rows are among these nodes', and how many each rank has of them."""
+        """This rank's rows among these nodes', and how many each rank has of them."""
         bounds = np.clip(self._bounds, nodes.start, nodes.stop)
         first = bounds[self.rank : self.rank + 2] - self._bounds[self.rank]
         counts: list[int] = np.diff(bounds).tolist()
@@ -222,7 +222,7 @@ class ShardedRanks:
         return [slice(0, width), *[slice(width, width)] * (self.count - 1)]
 
     def carried(self, given: Rows, donors: IntArray, takers: IntArray) -> Rows:
-        """What each taker that lives here is given by its donor."""
+        """For each taker on this rank, the rows of its donor."""
         source, target, found = self._home(donors), self._home(takers), {}
         mine, wanted = np.flatnonzero(source == self.rank), np.flatnonzero(target == self.rank)
         sent = [int(((source == self.rank) & (target == q)).sum()) for q in range(self.count)]
@@ -255,11 +255,11 @@ class ShardedRanks:
         coder: Coder | None,
         rule: Aggregator,
     ) -> Inbox:
-        """What the hosted ones of the nodes `who` hold."""
+        """The inbox of those nodes of `who` that are on this rank."""
         assert coder is None  # refused before
         return ShardedInbox(self._crossing, message, weights, self._counts(who), who, workers, memory, rule)
 
 
 def _as_bytes(x: Tensor) -> Tensor:
-    """The same memory, as bytes of each row.   # (k, ...) -> (k, w) uint8"""
+    """A view of the same memory as bytes of each row.   # (k, ...) -> (k, w) uint8"""
     return x.reshape(len(x), math.prod(x.shape[1:])).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""The exchange on one of several ranks: what its nodes hold when a round's messages have come, from wherever they live.
+"""The exchange on one of several ranks: the inbox of its nodes, with rows from all ranks.
 
 All ranks ask for the same columns in the same order, because each answer needs all of them.
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ShardedInbox(MatrixInbox):
-    """The inboxes of the hosted nodes, as one of several ranks has them."""
+    """The inboxes of the nodes on one of several ranks."""
 
     def __init__(
         self,
@@ -45,13 +45,13 @@ class ShardedInbox(MatrixInbox):
         memory: Memory,
         rule: Aggregator = MEAN,
     ) -> None:
-        """`weights` are those of all nodes of the round, who are `who` (None: everybody); `counts`: how many of them each rank has."""
+        """Start; `weights` are those of all nodes of the round, `who` (None: all); `counts`: how many of them are on each rank."""
         super().__init__(message, weights, np.arange(weights.n) if who is None else who, workers, memory, rule=rule)
         self._crossing = crossing
         self._counts = counts
 
     def each(self, column: str) -> Iterator[Heard]:
-        """The messages themselves, receiver by receiver; they are fetched now, not when somebody looks."""
+        """The messages, receiver by receiver; rows are fetched now, not when they are read."""
         rows = self._message[column]
         found = self._messages(rows)
         return (
@@ -66,14 +66,14 @@ class ShardedInbox(MatrixInbox):
         )
 
     def _messages(self, rows: Tensor) -> Tensor:
-        """The rows of this rank, and those that its nodes hear.   # (k, ...) -> (k + m, ...)"""
+        """This rank's rows and those that its nodes receive.   # (k, ...) -> (k + m, ...)"""
         found = self._crossing.with_others(_flat(rows), self._needs)
         self._crossing.ways[MESSAGES] += 1
         return found.view(len(found), *rows.shape[1:])
 
     @cached_property
     def _receivers(self) -> list[Receiver]:
-        """What the nodes of this rank hear, by the places of rows in `_messages`."""
+        """What the nodes of this rank receive, as positions of rows in `_messages`."""
         first, places = sum(self._counts[: self._crossing.rank]), self._needs.places(self._crossing.rank)
         here = range(first, first + self._counts[self._crossing.rank])
         return [

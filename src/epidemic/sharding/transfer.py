@@ -1,7 +1,7 @@
-"""Crossing: how rows of other ranks come to be mixed with this one's, by one of three ways (ways.py).
+"""Moving rows of other ranks here for mixing, by one of the routings (routing.py).
 
-Every number is added up on one rank, in the order in which one process adds it up.
-Columns are cut where vector instructions cannot tell (multiples of `UNIT`), a slab of them at a time.
+Every number is summed on one rank, in the order of one process.
+Columns are cut at multiples of `UNIT`, where vector instructions give the same result, one slab at a time.
 
 Shapes: n nodes of a round, k of them on this rank, m that it needs of others, d columns, w of them on this rank.
 """
@@ -22,11 +22,11 @@ from epidemic.sharding.communicator import Communicator
 from epidemic.sharding.routing import Needs, cuts_of, members_of
 
 SLAB = 24 << 20
-"""Bytes of the rows that are mixed at once. Memory of more than 32 MiB comes from the system anew each time, which takes longer than to fill it."""
+"""Bytes of rows mixed at once. The system zeroes allocations above 32 MiB anew each time, which takes longer than filling them."""
 
 
 Use = Callable[[Tensor, Tensor], object]
-"""Makes new rows of given ones, into the second tensor; every column must follow from the same column only."""
+"""Computes new rows from given ones, into the second tensor; each column may depend on the same column only."""
 
 
 class Transfer:
@@ -34,16 +34,16 @@ class Transfer:
 
     def __init__(self, passing: Communicator) -> None:
         self.rank, self.count = passing.rank, passing.count
-        self.ways: Counter[str] = Counter()  # how many mixtures have come by each way
+        self.ways: Counter[str] = Counter()  # how many aggregations used each routing
         self._passing = passing
 
     def by_rows(self, x: Tensor, needs: Needs, use: Use, out: Tensor) -> None:
-        """The new rows of this rank, into `out`: from its own and those that its nodes hear.   # (k, d) -> (k, d); use: (k + m, w) -> (k, w)"""
+        """New rows of this rank, into `out`, from its own and those that its nodes receive.   # (k, d) -> (k, d); use: (k + m, w) -> (k, w)"""
         for slab in self._slabs(x, needs.largest):
             use(self._with_others(x[:, slab], needs), out[:, slab])
 
     def by_columns(self, x: Tensor, counts: list[int], use: Use, out: Tensor) -> None:
-        """The same, of all rows on each rank's columns.   # (k, d) -> (k, d); use: (n, w) -> (n, w)"""
+        """New rows of this rank, into `out`, from all rows on each rank's columns.   # (k, d) -> (k, d); use: (n, w) -> (n, w)"""
         for slab in self._slabs(x, max(*counts, 1)):
             cuts = cuts_of(slab.stop - slab.start, self.count, UNIT)
             columns = self._passing.to_columns(x[:, slab], cuts, counts)
@@ -54,7 +54,7 @@ class Transfer:
             self._passing.to_rows(columns, cuts, counts, out[:, slab])
 
     def by_sum(self, weights: Weights, x: Tensor, counts: list[int], workers: Workers, out: Tensor) -> None:
-        """W @ X for a complete graph: its members' columns are added up where they are, and one row comes back.   # (k, d) -> (k, d)"""
+        """W @ X for a complete graph: columns are summed on their rank, and one row comes back.   # (k, d) -> (k, d)"""
         assert weights.clique is not None
         members, first = members_of(weights, counts), sum(counts[: self.rank])
         own = weights.clique[(weights.clique >= first) & (weights.clique < first + len(x))] - first
@@ -72,14 +72,14 @@ class Transfer:
             out[who, slab] = taken(weights, everywhere, x[who, slab])
 
     def with_others(self, x: Tensor, needs: Needs) -> Tensor:
-        """The rows of this rank, and those that it needs of others.   # (k, d) -> (k + m, d)"""
+        """This rank's rows, and those that it needs of others.   # (k, d) -> (k + m, d)"""
         found = x.new_empty(len(x) + len(needs.which[self.rank]), x.shape[1])
         for slab in self._slabs(x, needs.largest):
             found[:, slab] = self._with_others(x[:, slab], needs)
         return found
 
     def _with_others(self, x: Tensor, needs: Needs) -> Tensor:
-        """The same at once.   # (k, w) -> (k + m, w)"""
+        """The same for one slab.   # (k, w) -> (k + m, w)"""
         k, w = x.shape
         found = x.new_empty(k + len(needs.which[self.rank]), w)
         found[:k] = x
@@ -92,5 +92,5 @@ class Transfer:
 
     @staticmethod
     def _slabs(x: Tensor, rows: int) -> list[slice]:
-        """Parts of the columns of which so many rows can be had at once."""
+        """Slabs of columns, each small enough to hold `rows` rows at once."""
         return column_blocks(x.shape[1], max(1, SLAB // (x.element_size() * rows) // UNIT) * UNIT)

@@ -1,12 +1,12 @@
-"""Executing experiments with all nodes on this machine: in rounds, or event by event under the simulated clock.
+"""Running experiments with all nodes on this machine: in rounds, or event by event under the simulated clock.
 
 - Rounds: `simulation` (the seeds of an experiment), `rounds` (one seed), `on_ranks` and `sharing` (the same on several processes).
-- Time: `timed_run` (one seed), `assembly` (from an experiment to its clockwork), `clockwork` (the event loop), `links` (how messages travel), `node_context`
-  (what a simulated node knows and can have done), `clocked_rounds` and `deployed_protocol` (nodes in rounds), `membership`, `trace`, `dry_run`.
-- `results`: what comes out of a run.
+- Time: `timed_run` (one seed), `assembly` (from an experiment to its clockwork), `clockwork` (the event loop), `links` (how messages travel),
+  `node_context` (what a simulated node can know and ask for), `clocked_rounds` and `deployed_protocol` (nodes in rounds), `membership`, `trace`, `dry_run`.
+- `results`: the results of a run.
 
 May be imported by `study/`, `api/`, `estimate/` and `cli/`; it imports neither these nor `deploy/`. Whatever depends on a method belongs in `algorithms/`,
-whatever depends on a topology in `topology/`: nothing has to be added here for them.
+whatever depends on a topology in `topology/`: a new one needs no change here.
 """
 
 from __future__ import annotations

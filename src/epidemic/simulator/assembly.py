@@ -1,4 +1,4 @@
-"""From an experiment with a [clock] to its clockwork: the world, the links, and a node of its method for each place."""
+"""From an experiment with a [clock] to its clockwork: the world, the links, and the nodes of its method."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from epidemic.topology import is_static
 
 
 class Seed(Protocol):
-    """What is known of one seed of an experiment: a `Setup`, or less where nothing is computed."""
+    """What assembling needs of one seed of an experiment: a `Setup`, or less in a dry run."""
 
     @property
     def experiment(self) -> Experiment:
@@ -38,18 +38,18 @@ class Seed(Protocol):
 
     @property
     def streams(self) -> Streams:
-        """Its randomness."""
+        """The random streams of the seed."""
         ...
 
     @property
     def sizes(self) -> Any:
-        """How many training samples each node has, if that is known."""
+        """The number of training samples of each node, if known.   # (n,)"""
         ...
 
 
 @dataclass(frozen=True)
 class WithoutCap:
-    """A seed whose experiment has no cap."""
+    """The same seed, with the experiment's cap removed."""
 
     experiment: Experiment
     streams: Streams
@@ -58,20 +58,20 @@ class WithoutCap:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large messages are."""
+    """The sizes of models and messages."""
 
-    numbers: int  # of a model
+    numbers: int  # numbers of a model
     width: int  # bytes of a number
-    message: int  # bytes of a message's numbers
+    message: int  # bytes of the numbers of a message
 
 
 def microseconds(seconds: float) -> int:
-    """Seconds as whole microseconds."""
+    """Convert seconds to whole microseconds."""
     return round(seconds * SECOND)
 
 
 def world_of(experiment: Experiment, streams: Streams) -> World:
-    """What processors, links and people are like."""
+    """The world of an experiment: computing speeds, links and churn."""
     assert experiment.clock is not None
     where = found_in(experiment.clock.files)
     return experiment.clock.world(experiment.nodes, streams, experiment.algorithm.batch_size, where)
@@ -87,7 +87,7 @@ def assemble(
     log: Log | None = None,
     header_bytes: int | None = None,
 ) -> Clockwork:
-    """The clockwork of one seed, wound up. `model` is the promise of what everybody starts from."""
+    """Make the clockwork of one seed, ready to run; `model` is the lazy model that all nodes start from."""
     experiment, streams = seed.experiment, seed.streams
     clock, algorithm = experiment.clock, experiment.algorithm
     assert clock is not None
@@ -124,7 +124,7 @@ def assemble(
             settings, world, lazy_models, model, method.node, peers, chances, context=SimulatedContext, log=log
         )
     deployed = clock.protocol == "deployed"
-    if deployed:  # nodes offer messages to each other; nothing is turned away beforehand
+    if deployed:  # nodes offer messages to each other; none is refused in advance
         seed = WithoutCap(
             replace(experiment, faults=replace(experiment.faults, cap=None, max_retries=Faults().max_retries)),
             streams,
@@ -149,7 +149,7 @@ def assemble(
 
 
 def _deployed(experiment: Experiment, presence: Presence, context: Any) -> Node:
-    """A node that runs the protocol of deployed nodes."""
+    """Make a node that runs the deployed protocol."""
     assert experiment.clock is not None
     network, faults, n = experiment.network, experiment.faults, experiment.nodes
     rules = Rules(
@@ -168,7 +168,7 @@ def _deployed(experiment: Experiment, presence: Presence, context: Any) -> Node:
 
 
 def _in_rounds(clock: Clock, rounds: int, context: Any) -> Node:
-    """A node that closes rounds as the clock says."""
+    """Make a node that closes its rounds by the clock's closing rule."""
     close = clock.close
     if isinstance(close, CloseGlobal):
         return GlobalNode(context, rounds, close)

@@ -1,6 +1,6 @@
-"""Rounds under the simulated clock: the promises of a round's two steps, and the nodes that make them.
+"""Rounds under the simulated clock: lazy models for a round's two steps, and the nodes that make them.
 
-Models come out as the round engine's to the bit where every message counts: the same samples, the same steps, the same order of addition.
+If every message counts, models equal those of the round engine to the bit: same samples, same steps, same order of addition.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from epidemic.simulator.node_context import SimulatedContext
 from epidemic.simulator.trace import Closing
 
 KEPT = 64
-"""Rounds whose plans are remembered."""
+"""Rounds whose plans are kept."""
 
 
 class LazyLocalUpdate(LazyModel):
-    """What a node has trained and says in a round.   # (state, message, loss)"""
+    """The result of a node's local update in a round.   # (state, message, loss)"""
 
     __slots__ = ("degree", "node", "round", "state")
 
@@ -47,22 +47,22 @@ class LazyLocalUpdate(LazyModel):
         return () if self.state is None else (self.state,)
 
     def forget_needs(self) -> None:
-        """It is not needed any more."""
+        """Drop the reference to that state."""
         self.state = None
 
     @property
     def together(self) -> tuple[Any, ...]:
-        """Those of a round are computed together."""
+        """Local updates of the same round are computed in one batch."""
         return (type(self).__name__, self.round)
 
     @property
     def loss(self) -> Any:
-        """Of its training."""
+        """The loss of the training."""
         return None if self.value is None else float(self.value[2])
 
 
 class LazyAggregation(LazyModel):
-    """The state of a node that has mixed what it heard.   # by name, a row each"""
+    """A node's state after the aggregation of a round.   # by name, a row each"""
 
     __slots__ = ("ages", "local_update_model", "messages", "round", "senders", "whole")
 
@@ -76,27 +76,27 @@ class LazyAggregation(LazyModel):
         *,
         whole: bool,
     ) -> None:
-        """`whole`: every message of the plan is there, and no other."""
+        """Start; `whole`: it uses exactly the messages of the plan."""
         super().__init__()
         self.local_update_model: LazyLocalUpdate | None = local_update_model
         self.round, self.senders, self.messages, self.ages, self.whole = round, senders, messages, ages, whole
 
     def needs(self) -> Iterable[LazyModel]:
-        """What it says itself, and the messages."""
+        """The node's own local update and the messages."""
         return () if self.local_update_model is None else (self.local_update_model, *self.messages)
 
     def forget_needs(self) -> None:
-        """They are not needed any more."""
+        """Drop the references to them."""
         self.local_update_model, self.messages = None, []
 
     @property
     def together(self) -> tuple[Any, ...]:
-        """Those of a round are computed together."""
+        """Aggregations of the same round are computed in one batch."""
         return (type(self).__name__, self.round)
 
 
 class RoundMessages:
-    """Who sends to whom in a round, in the order in which messages leave, and how many each waits for."""
+    """Targets and in-neighbours of every node in a round, in the order in which messages leave."""
 
     def __init__(
         self, intended: Graph, arriving: Graph, streams: Streams, round: int, *, exact: bool, ordered: bool
@@ -120,7 +120,7 @@ class RoundMessages:
             self._lost = frozenset(zip((gone % intended.n).tolist(), (gone // intended.n).tolist(), strict=True))
 
     def targets(self, node: int) -> list[int]:
-        """Whom a node sends to."""
+        """The nodes that a node sends to."""
         if self._intended.clique is None:
             return self._to[self._at[node] : self._at[node + 1]]
         found: list[int] = self._intended.out_of(node).tolist()
@@ -130,11 +130,11 @@ class RoundMessages:
         return found
 
     def senders(self, node: int) -> frozenset[int]:
-        """Who sends to a node."""
+        """The nodes that send to a node."""
         return frozenset(self._intended.into(node).tolist())
 
     def lost(self, node: int, to: Sequence[int]) -> list[int]:
-        """Those of them whom the message does not reach."""
+        """Those of these receivers that the message does not reach."""
         return [node_id for node_id in to if (node, node_id) in self._lost] if self._lost else []
 
 
@@ -142,13 +142,19 @@ class Plans:
     """The rounds of an experiment as nodes under a clock see them."""
 
     def __init__(self, setup: Any, *, exact: bool, ordered: bool) -> None:
-        """`setup`: experiment, streams and sizes of a seed. `exact`: nodes know which messages will be lost, because they wait for all others; `ordered`: messages leave by ascending target."""
+        """Start without plans.
+
+        Args:
+            setup: Experiment, streams and sizes of a seed.
+            exact: Whether nodes know which messages will be lost, because they wait for all others.
+            ordered: Whether messages leave in ascending order of targets.
+        """
         self._setup = setup
         self._exact, self._ordered = exact, ordered
         self._known: OrderedDict[int, tuple[Plan, RoundMessages]] = OrderedDict()
 
     def __call__(self, round: int) -> tuple[Plan, RoundMessages]:
-        """What is decided about a round."""
+        """The plan of a round and its messages."""
         found = self._known.get(round)
         if found is None:
             setup = self._setup
@@ -164,7 +170,7 @@ class Plans:
 
 
 class SimulatedRoundContext(SimulatedContext):
-    """A node in rounds; its model is the promise of its whole state."""
+    """The context of a simulated node in rounds; its model is the lazy value of its whole state."""
 
     __slots__ = ()
 
@@ -174,11 +180,11 @@ class SimulatedRoundContext(SimulatedContext):
         return found
 
     def awaited(self, round: int) -> int:
-        """How many messages it waits for."""
+        """The number of messages that the node waits for in this round."""
         return self._rounds.plans(round)[1].awaited[self.id]
 
     def open(self, round: int) -> None:
-        """Begin to train for a round."""
+        """Start training for a round."""
         plan, messages = self._rounds.plans(round)
         degree = messages.degree[self.id]
         if plan.control is not None:
@@ -186,7 +192,7 @@ class SimulatedRoundContext(SimulatedContext):
         self.begin(LazyLocalUpdate(self.id, round, self.model, degree))
 
     def neighbours(self, round: int) -> tuple[list[int], frozenset[int]]:
-        """Whom it sends to in a round, in the order in which messages leave, and who sends to it."""
+        """The targets of a round in sending order, and the in-neighbours."""
         messages = self._rounds.plans(round)[1]
         return messages.targets(self.id), messages.senders(self.id)
 
@@ -195,27 +201,27 @@ class SimulatedRoundContext(SimulatedContext):
         self.send(to, row, note=(round,), lost=self._rounds.plans(round)[1].lost(self.id, to))
 
     def post_again(self, round: int, row: Any, to: int, *, lost: bool) -> None:
-        """Send the message of a round to a node that asks for it."""
+        """Send the message of a round to a node that asks for it again."""
         self.send([to], row, note=(round,), lost=[to] if lost else ())
 
     def tell(self, node_id: int, what: Any) -> None:
-        """Have another node woken with this when it can know it."""
+        """Wake another node with this tag, after the latency of the link."""
         work = self.work
         work.contexts[node_id].wake_at(work.now + work.world.latency(self.id, node_id), what)
 
     def tell_back(self, node_id: int, what: Any) -> None:
-        """Be woken with what another node answers, after the time there and back."""
+        """Be woken with another node's answer, after the round-trip time."""
         world = self.work.world
         self.wake_at(self.now + world.latency(self.id, node_id) + world.latency(node_id, self.id), what)
 
     def post(self, round: int) -> None:
-        """Send what was trained."""
+        """Send the message of this round to its targets."""
         messages = self._rounds.plans(round)[1]
         to = messages.targets(self.id)
         self.send(to, self.result, note=(round,), lost=messages.lost(self.id, to))
 
     def close(self, round: int, messages: Sequence[Message], ages: Sequence[int]) -> None:
-        """Mix these messages."""
+        """Aggregate these messages, in ascending order of senders."""
         senders = [message.sender for message in messages]
         whole = len(senders) == self._rounds.plans(round)[1].coming[self.id] and not any(ages)
         rows: list[Any] = [message.row for message in messages]
@@ -226,14 +232,14 @@ class SimulatedRoundContext(SimulatedContext):
             self.work.log.closings.append(Closing(self.id, round, self.now / SECOND, tuple(senders), tuple(ages)))
 
     def wait_for_all(self, round: int) -> None:
-        """Be woken when everybody waits."""
+        """Be woken when every node waits in this round."""
         if self._rounds.meet():
             for one in self.work.contexts:
                 one.wake_at(self.now, "all")
 
 
 class SharedRounds:
-    """What all nodes in rounds share: the plans, and the place where they wait for each other."""
+    """What all nodes in rounds share: the plans, and the count of nodes that wait for all others."""
 
     def __init__(self, plans: Plans, nodes: int) -> None:
         self.plans = plans
@@ -242,20 +248,20 @@ class SharedRounds:
         self._waiting = 0
 
     def watch(self, work: Any) -> None:
-        """Let who is there be known, now that there are nodes."""
+        """Register the membership with the clockwork, once its nodes exist."""
         self.presence.work = work
 
     def meet(self) -> bool:
-        """One more waits; whether all do."""
+        """Count one more waiting node; returns whether all wait."""
         self._waiting = (self._waiting + 1) % self._nodes
         return not self._waiting
 
 
 class RoundSteps:
-    """Computes the two steps of rounds, those of a round in one batch."""
+    """Computes the two steps of rounds, all nodes of a round in one batch."""
 
     def __init__(self, host: Host, lazy_models: LazyModels, plans: Plans, close: Close) -> None:
-        """`close`: says how much messages of earlier rounds count."""
+        """Register with `lazy_models`; `close` gives the weights of messages of earlier rounds."""
         self._host = host
         self._plans = plans
         self._close = close
@@ -323,5 +329,5 @@ def _stacked(parts: list[Rows]) -> Rows:
 
 
 def _row(rows: Rows, i: int) -> Rows:
-    """A node's part, in memory of its own: that of a whole batch would live as long as the last of its rows."""
+    """One node's rows, copied: a view would keep the whole batch in memory."""
     return {name: part[i].clone() for name, part in rows.items()}

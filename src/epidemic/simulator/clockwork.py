@@ -1,9 +1,8 @@
-"""Clockwork: what happens when, to all nodes of an experiment, under a simulated clock.
+"""The clockwork: the event loop of all nodes of an experiment under the simulated clock.
 
-Time is whole microseconds. What happens at the same time happens in a fixed order: nodes go away, come back, messages arrive, trainings
-end, timers wake, models are evaluated; within a kind by node, then in the order in which it was arranged. Nothing here looks at the numbers
-of a model, so a dry run (times and bytes only) and one that computes have the same events; and a run goes on by going over its
-events again, without computing.
+Time is whole microseconds. Events at the same time are handled in a fixed order: nodes leave, return, messages arrive, trainings end, timers expire,
+models are evaluated; within a kind by node, then in order of scheduling. No decision looks at the numbers of a model, so a dry run (times and bytes only)
+has the same events as a run that computes. A run resumes by replaying its events without computing.
 """
 
 from __future__ import annotations
@@ -25,9 +24,15 @@ from epidemic.simulator.links import ARRIVED, LINKS, LOST, Flight
 from epidemic.simulator.node_context import ARRIVAL, EVALUATE, OFFLINE, ONLINE, TRAINED, WAKE, SimulatedContext
 from epidemic.simulator.trace import Log, Tally, Trip
 
+LOOK = 4096
+"""Events between two looks at whether somebody wants the run to stop."""
+
+IDLE_EVENTS, IDLE_EVENTS_A_NODE = 1_000_000, 10_000
+"""So many timers, comings and goings without a training or a message more, and the same again for each node: nothing will ever come of it."""
+
 
 class ClockWorld(Protocol):
-    """What processors, links and people are like: see `epidemic.clock`."""
+    """The modelled world, computing speeds, links and churn: see `epidemic.clock`."""
 
     uplink: Any
     downlink: Any
@@ -37,59 +42,59 @@ class ClockWorld(Protocol):
         ...
 
     def latency(self, sender: int, receiver: int) -> int:
-        """Microseconds."""
+        """The latency of a link in microseconds."""
         ...
 
     def on_at_start(self, node: int) -> bool:
-        """Whether a node is there when the run begins."""
+        """Whether a node is online when the run begins."""
         ...
 
     def next_change(self, node: int, after: int) -> int | None:
-        """When a node goes away or comes back next; None: never."""
+        """When a node next leaves or returns after this time; None: never."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """All of it in a few numbers."""
+        """A summary as a few numbers."""
         ...
 
 
 @runtime_checkable
 class Watches(Protocol):
-    """What nodes share that looks at the clockwork itself."""
+    """Shared state of nodes that needs access to the clockwork."""
 
     def watch(self, work: Any) -> None:
-        """Here it is, with all its nodes."""
+        """Called once with the clockwork, when all nodes exist."""
         ...
 
 
 @dataclass(frozen=True)
 class ClockSettings:
-    """What a clockwork goes by. Times in microseconds; 0: never."""
+    """The settings of a clockwork. Times in microseconds; 0: never."""
 
     n: int
-    message_bytes: int  # what the numbers of a message take
-    steps: int = 1  # local steps of a training
-    part_bytes: Sequence[int] = ()  # the same of each part of a model
+    message_bytes: int  # bytes of the numbers of a message
+    steps: int = 1  # local steps per training
+    part_bytes: Sequence[int] = ()  # the same for each part of a model
     header_bytes: int = HEADER_BYTES
     links: str = "uplink"
     loss: float = 0.0  # share of messages that get lost
-    when_off: str = "pause"  # what becomes of a training when its node goes away: pause, abort, finish
-    transfers: str = "drop"  # and of what it is sending or receiving: drop, finish
-    remembers: bool = False  # whether a training needs the one before
-    free: bool = True  # whether there are no rounds
-    ordered: bool = False  # whether messages leave by ascending target, whatever order a node would choose
-    static: bool = False  # whether a node's peers are always the same ones
-    rounds: int = 0  # the run ends when the nodes have so many behind them on average
+    when_off: str = "pause"  # what happens to a training when its node leaves: pause, abort, finish
+    transfers: str = "drop"  # what happens to its transfers then: drop, finish
+    remembers: bool = False  # whether a training needs the result of the one before
+    free: bool = True  # whether the method is asynchronous
+    ordered: bool = False  # whether messages leave in ascending order of targets
+    static: bool = False  # whether a node's peers are always the same
+    rounds: int = 0  # the run ends when nodes have completed this many rounds on average
     every: int = 0  # rounds between evaluations
     stop: int = 0  # when the run ends
-    bytes: float = 0.0  # it ends when a node has sent so many on average
+    bytes: float = 0.0  # the run ends when nodes have sent this many bytes on average
     evaluate: int = 0  # time between evaluations
     at_once: float = float("inf")  # trainings that may wait to be computed
-    rule: Aggregator = MEAN  # what nodes without rounds make of the models that they received
+    rule: Aggregator = MEAN  # the aggregator of asynchronous nodes
 
 
 class Clockwork:
-    """All nodes, what will happen to them, and the links between them."""
+    """All nodes, the scheduled events, and the links."""
 
     def __init__(
         self,
@@ -105,8 +110,22 @@ class Clockwork:
         together: Any = None,
         log: Log | None = None,
     ) -> None:
-        """`model` is what all nodes start from; `node` makes the node of a person; `together` is what nodes in rounds share."""
+        """Prepare a run.
+
+        Args:
+            settings: The settings.
+            world: Computing speeds, links and churn.
+            lazy_models: Computes models.
+            model: The lazy model that all nodes start from.
+            node: Makes a node from its context.
+            peers: Draws the peers of a node for a choice.
+            chances: Draws a number in [0, 1) for a purpose, node and count.
+            context: The class of contexts.
+            together: What nodes in rounds share.
+            log: Records what happens; None: nothing is recorded.
+        """
         self.together = together
+        self.heed: Callable[[], None] = lambda: None  # called now and then between events; raises to stop
         self.settings = settings
         self.n, self.steps, self.free = settings.n, settings.steps, settings.free
         self.message_bytes, self.part_bytes, self.header_bytes = (
@@ -127,10 +146,10 @@ class Clockwork:
         self.tally = Tally()
         self.links: Any = LINKS[settings.links](world, settings.n, self._arrange)
         self.unfinished = settings.n
-        self.total = 0  # rounds, or trainings, of all nodes
-        self._next = settings.every * settings.n  # how many of them there are at the next evaluation
+        self.total = 0  # rounds or trainings of all nodes
+        self._next = settings.every * settings.n  # value of `total` at the next evaluation
         self._ending = False
-        self.comings = 0  # how often somebody came or went
+        self.comings = 0  # how often a node left or returned
         self.contexts = [context(self, i, model) for i in range(settings.n)]
         for one in self.contexts:
             one.node = node(one)
@@ -164,7 +183,7 @@ class Clockwork:
         heappush(self.heap, (time, EVALUATE, why == "end", self.events, why))
 
     def progressed(self, count: int) -> None:
-        """Nodes have so many more rounds behind them."""
+        """Note that nodes have completed `count` more rounds."""
         settings = self.settings
         self.total += count
         if settings.free and settings.rounds and self.total >= settings.rounds * self.n and not self._ending:
@@ -177,15 +196,17 @@ class Clockwork:
 
     @property
     def round(self) -> int:
-        """Rounds that a node has behind it, on average."""
+        """The number of rounds that nodes have completed on average."""
         return self.total // self.n
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
     def run(self) -> Iterator[str]:
-        """Let it happen; gives "record" and "end" where models are to be evaluated, "compute" when enough of them wait."""
+        """Run the events; yields "record" and "end" when models are to be evaluated, "compute" when enough of them wait."""
         heap, contexts, lazy_models, log = self.heap, self.contexts, self.lazy_models, self.log
         at_once, enough = self.settings.at_once, self.settings.bytes * self.n
+        idle, most_idle = 0, IDLE_EVENTS + IDLE_EVENTS_A_NODE * self.n
+        progress, ends_by_itself = -1, not self.settings.stop
         while heap and self.unfinished:
             time, kind, node, seq, what = heappop(heap)
             if time < self.now:
@@ -195,6 +216,13 @@ class Clockwork:
             self.digest = (self.digest * 1_000_003 + time * 8 + kind + (node << 20)) & 0xFFFFFFFFFFFF
             if log is not None:
                 log.events.append((time, kind, node))
+            if not self.events % LOOK:
+                self.heed()
+                if (so_far := self._progress) > progress:
+                    progress, idle = so_far, 0
+                elif idle > most_idle and ends_by_itself:
+                    raise RunFailed(self._stuck(idle))
+            idle += kind != ARRIVAL
             if kind == ARRIVAL:
                 flight = self.links.event(what, time)
                 if flight is not None:
@@ -220,6 +248,18 @@ class Clockwork:
         self.check_laws()
         yield "end"
 
+    @property
+    def _progress(self) -> int:
+        """What must grow if the run is ever to end: bytes, or trainings (rounds)."""
+        return self.tally.bytes_sent if self.free and self.settings.bytes else self.total
+
+    def _stuck(self, events: int) -> str:
+        what = "round" if not self.free else "byte sent" if self.settings.bytes else "training"
+        return (
+            f"the simulated clock made no progress: at {self.now / SECOND:g} s, {events} events without one more {what}, so the run would never end;"
+            " look at clock.compute, clock.churn and faults.loss, or give it clock.stop"
+        )
+
     def _arrived(self, flight: Flight, to: SimulatedContext) -> None:
         away = not to.on or (self.transfers == "drop" and to.went >= flight.begins)
         if flight.fate == LOST or away:
@@ -238,7 +278,7 @@ class Clockwork:
         to.node.received(flight.message)
 
     def lost(self, flight: Flight) -> None:
-        """A message will not arrive."""
+        """Note that a message will not arrive."""
         tally = self.tally
         tally.in_flight -= 1
         tally.lost += 1
@@ -266,7 +306,7 @@ class Clockwork:
     # -- what is said of it -------------------------------------------------------------------------------------------
 
     def moment(self) -> Moment:
-        """Where it stands."""
+        """The progress in time, for a record."""
         tally, contexts = self.tally, self.contexts
         there = sum(one.online_for() for one in contexts)
         ages = np.array(tally.ages) / SECOND if tally.ages else None
@@ -289,7 +329,7 @@ class Clockwork:
         return float(sent / there)
 
     def check_laws(self) -> None:
-        """Every message and byte that was sent is received, lost or on its way; nobody trains longer than it is there."""
+        """Check invariants: every message and byte sent is received, lost or on its way; no node trains longer than it is online."""
         t = self.tally
         held = sum(one.node.messages_held() for one in self.contexts)
         laws = {
@@ -303,4 +343,4 @@ class Clockwork:
         if self.when_off != "finish":
             for one in self.contexts:
                 if one.busy_for() > one.online_for():
-                    raise RunFailed(f"internal error: node {one.id} trained for longer than it was there")
+                    raise RunFailed(f"internal error: node {one.id} trained for longer than it was online")

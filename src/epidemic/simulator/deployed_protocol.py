@@ -1,8 +1,8 @@
-"""The deployed round protocol under the simulated clock: what `protocol/rounds.py` decides is done by a node of the clockwork.
+"""The deployed round protocol under the simulated clock: `protocol/rounds.py` decides, a node of the clockwork carries it out.
 
-The protocol is the one that deployed nodes run: it adapts its waits, catches up, asks again for messages that do not come, offers messages
-where there is a cap, and gives up peers that stay silent. What differs is who is there (`membership`): the simulated world says it at once,
-from its churn, instead of greetings and heartbeats; a node that comes back was paused, and goes on with the model that it had.
+The protocol is the one that deployed nodes run: it adapts its waits, catches up, asks again for missing messages, offers messages if there is a cap, and
+gives up silent peers. Only `membership` differs: instead of greetings and heartbeats, the simulated world tells at once which nodes are online. A node
+that returns was paused, and continues with its model.
 """
 
 from __future__ import annotations
@@ -18,27 +18,34 @@ from epidemic.protocol.rules import NodeView, Rules
 from epidemic.simulator.membership import Presence, SimulatedMembership
 
 CONTROL_BYTES = 128
-"""What a question, an answer or an offer takes, as in deployments."""
+"""Size of a question, an answer or an offer in bytes, as in deployments."""
 REMEMBERED = 32
-"""Rounds of which a node remembers its view."""
+"""Rounds for which a node keeps its view."""
 
 
 class DeployedNode(Node):
-    """One node of the deployed protocol, and what it has done by its driver."""
+    """One node of the deployed protocol, with the part of its driver."""
 
-    context: Any  # a RoundPerson
+    context: Any  # a SimulatedRoundContext
 
     def __init__(self, context: Any, rules: Rules, presence: Presence, loss: float) -> None:
-        """`rules`: what deployed nodes go by; `presence`: who is there, shared by all nodes; `loss`: the share of messages that get lost."""
+        """Start a node.
+
+        Args:
+            context: What it can ask for.
+            rules: The settings of deployed nodes.
+            presence: Which nodes are online, shared by all nodes.
+            loss: The share of messages that get lost.
+        """
         super().__init__(context)
         self._loss = loss
-        self._again = 0  # messages that were sent again
+        self._again = 0  # messages sent again
         self._presence = presence
-        self._drawn = 0  # random numbers of the protocol
-        self._asked = 0  # questions of this node
-        self._open: set[int] = set()  # questions that are not answered yet
+        self._drawn = 0  # random numbers drawn by the protocol
+        self._asked = 0  # questions asked by this node
+        self._open: set[int] = set()  # unanswered questions
         self._views: dict[int, NodeView] = {}
-        self._results: dict[int, Any] = {}  # by round: what was sent, for those who ask again
+        self._results: dict[int, Any] = {}  # by round: what was sent, for peers that ask again
         self._received = self._used = self._dropped = 0
         self._members = members = SimulatedMembership(rules, presence, context.id)
         self.protocol = Rounds(rules, self._view, self._draw, "", membership=members)
@@ -62,24 +69,24 @@ class DeployedNode(Node):
     # -- what happens to it -------------------------------------------------------------------------------------------
 
     def started(self) -> None:
-        """The others are there: it begins at once."""
+        """Begin at once: all peers are there."""
         self._feed(e.Started(), e.Timer("look"))
 
     def trained(self, row: Any) -> None:
-        """The training of the open round is done."""
+        """Pass on that the training of the open round is done."""
         self._feed(e.Trained(self.protocol.round))
 
     def received(self, message: Message) -> None:
-        """A message came."""
+        """Pass on a received message."""
         self._received += 1
         self._feed(e.Arrived(message.sender, message.note[0], b"", message))
 
     def online(self) -> None:
-        """It was away, and looks where the others are."""
+        """Ask how far the peers are: the node was away."""
         self._feed(e.Timer("wait"))
 
     def woken(self, tag: Any) -> None:
-        """A timer of the protocol, or a word of another node."""
+        """Handle a timer of the protocol, or a word of another node."""
         if isinstance(tag, str):
             self._feed(e.Timer(tag))
         elif tag[0] == "ask":
@@ -96,18 +103,18 @@ class DeployedNode(Node):
             self._feed(e.Timer("wait"))
 
     def messages_held(self) -> int:
-        """Messages that may still count."""
+        """How many held messages may still count."""
         return self.protocol.held
 
     def counts(self) -> dict[str, int]:
-        """What the protocol counted."""
+        """The counters of the protocol, by name."""
         count = self.protocol.count
         return {"jumped": count.jumped, "asked": count.asked, "lost": count.lost, "lonely": count.lonely}
 
     # -- what it has done ---------------------------------------------------------------------------------------------
 
     def _feed(self, *events: e.Event) -> None:
-        """Tell the protocol what happened, and do what it wants, until nothing follows from it."""
+        """Pass events to the protocol and carry out its actions, until none is left."""
         todo, protocol, context = deque(events), self.protocol, self.context
         while todo:
             done = protocol.done
@@ -173,7 +180,7 @@ class DeployedNode(Node):
         self.context.tell(by, ("answer", self.context.id, topic, round, word, number))
 
     def _greet(self, node_id: int) -> None:
-        """Ask somebody for its round; the answer takes the way there and back."""
+        """Ask a peer for its round; the answer takes a round trip."""
         self.context.control += CONTROL_BYTES
         if node_id in self._presence.online:
             other = self._presence.protocols[node_id]

@@ -1,4 +1,4 @@
-"""Dry runs: when everything happens and what is sent, without a model, a sample or a training."""
+"""Dry runs: times and messages of a run, without a model, a sample or a training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from epidemic.simulator.trace import Log, Span, Trip
 
 @dataclass(frozen=True)
 class DrySeed:
-    """What is known of a seed without its data."""
+    """What assembling needs of a seed, without its data."""
 
     experiment: Experiment
     streams: Streams
@@ -28,13 +28,13 @@ class DrySeed:
 def dry_work(
     experiment: Experiment, seed: int, message_bytes: int, *, seconds: float = 0.0, log: Log | None = None
 ) -> Clockwork:
-    """The clockwork of a seed that computes nothing; it stops after so many simulated seconds, if given."""
+    """The clockwork of a seed that computes nothing; `seconds` > 0 limits the simulated time."""
     if experiment.clock is None:
         raise BadInput("there is no [clock] in this experiment, so nothing in it has a time; add one")
     if seconds:
         stop = min(seconds, experiment.clock.stop or seconds)
         experiment = msgspec.structs.replace(experiment, clock=msgspec.structs.replace(experiment.clock, stop=stop))
-    if experiment.mixing == "samples":  # nobody counts anything here
+    if experiment.mixing == "samples":  # dry runs do not count samples
         experiment = msgspec.structs.replace(experiment, mixing="uniform")
     lazy_models = LazyModels(dry=True)
     sizes = Sizes(message_bytes // 4, 4, message_bytes)
@@ -42,7 +42,7 @@ def dry_work(
 
 
 def dry_run(experiment: Experiment, seed: int, message_bytes: int, **how: Any) -> Clockwork:
-    """Let it run to its end."""
+    """Run a dry clockwork to its end and return it."""
     work = dry_work(experiment, seed, message_bytes, **how)
     for _ in work.run():
         pass
@@ -50,10 +50,10 @@ def dry_run(experiment: Experiment, seed: int, message_bytes: int, **how: Any) -
 
 
 def dry_log(experiment: Experiment, seed: int, message_bytes: int, seconds: float) -> tuple[list[Span], list[Trip]]:
-    """What every node does in the first seconds, and the ways of all messages."""
+    """The spans of all nodes and the trips of all messages in the first `seconds`."""
     log = Log()
     work = dry_run(experiment, seed, message_bytes, seconds=seconds, log=log)
-    for one in work.contexts:  # what is not over yet
+    for one in work.contexts:  # spans that have not ended
         if one.training is not None and one.on:
             log.span(one.id, "training", one.since, work.now)
         if not one.on:

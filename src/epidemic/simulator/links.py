@@ -1,7 +1,7 @@
-"""How messages travel under the simulated clock: who sends when, and when a message is there.
+"""How messages travel under the simulated clock: in which order, and when they arrive.
 
-  uplink   a queue for each sender; a message arrives when its last byte has left, and the latency after that
-  duplex   the same, and a queue for each receiver, in the order of first bytes
+  uplink   one queue per sender; a message arrives one latency after its last byte has left
+  duplex   the same, and one queue per receiver, in the order of first bytes
   fair     all transfers share all up- and downlinks by max-min fairness, as a fluid
 
 Times are whole microseconds, rates bytes per microsecond.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from epidemic.algorithms.asynchronous import Message
@@ -19,7 +19,7 @@ from epidemic.algorithms.asynchronous import Message
 LEAVING, LOST, WITHDRAWN, ARRIVED = "", "lost", "withdrawn", "arrived"
 
 Push = Callable[[int, int, Any], None]
-"""Have something happen: a time, the node it happens to, and what."""
+"""Schedules an event: time, node, content."""
 
 
 class Flight:
@@ -33,34 +33,34 @@ class Flight:
         self.size = size
         self.fate = fate
         self.begins = self.ends = -1  # when its bytes leave the sender
-        self.left = float(size)  # bytes that are still to leave, and how fast: of a fluid
+        self.left = float(size)  # fluid model: bytes still to leave, and their rate
         self.rate = 0.0
 
 
 class LinkWorld(Protocol):
-    """What links are like."""
+    """The properties of links."""
 
     uplink: Any  # (n,) bytes per microsecond; inf: no limit
     downlink: Any
 
     def latency(self, sender: int, receiver: int) -> int:
-        """Microseconds."""
+        """The latency of a link in microseconds."""
         ...
 
 
 class Uplink:
-    """One queue for each sender; downlinks have no limit."""
+    """One queue per sender; downlinks have no limit."""
 
     def __init__(self, world: LinkWorld, nodes: int, push: Push) -> None:
         self._latency = world.latency
         self._up: list[float] = [float(rate) for rate in world.uplink]
         self._push = push
-        self.free = [0] * nodes  # when an uplink is free again
-        self.busy = [0] * nodes  # microseconds of sending, as far as it is certain
+        self.free = [0] * nodes  # when each uplink is free again
+        self.busy = [0] * nodes  # microseconds of sending, as far as certain
         self._queue: list[deque[Flight]] = [deque() for _ in range(nodes)]
 
     def send(self, flight: Flight, now: int) -> None:
-        """Put a message into its sender's queue."""
+        """Add a message to its sender's queue."""
         sender = flight.message.sender
         begins = self.free[sender]
         if begins < now:
@@ -80,15 +80,15 @@ class Uplink:
         self._push(flight.ends + self._latency(sender, flight.to), flight.to, flight)
 
     def event(self, what: Any, now: int) -> Flight | None:
-        """Something of the links happens: the message that has arrived by it, if any."""
+        """Handle an event of the links; returns the message that arrived by it, if any."""
         return what if what.fate != WITHDRAWN else None
 
     def withdraw(self, sender: int, now: int) -> list[Flight]:
-        """Take back what has not begun to leave."""
+        """Remove and return messages that have not begun to leave."""
         return self._clear(sender, now, lambda flight: flight.begins > now)
 
     def cut(self, sender: int, now: int) -> list[Flight]:
-        """Take back everything that has not wholly left, because the sender goes away."""
+        """Remove and return messages that have not left completely, because the sender goes offline."""
         return self._clear(sender, now, lambda flight: flight.ends > now)
 
     def _clear(self, sender: int, now: int, which: Callable[[Flight], bool]) -> list[Flight]:
@@ -101,13 +101,9 @@ class Uplink:
             self.free[sender] = kept[-1].ends if kept else now
         return found
 
-    def underway(self, sender: int) -> Iterator[Flight]:
-        """What a sender has not wholly sent, as far as is known."""
-        return iter(self._queue[sender])
-
 
 class _FirstByte:
-    """A message begins to come in."""
+    """The first byte of a message arrives."""
 
     __slots__ = ("flight",)
 
@@ -116,7 +112,7 @@ class _FirstByte:
 
 
 class Duplex(Uplink):
-    """Queues at both ends; a message passes through while it is still being sent."""
+    """One queue at each end; a message passes through while it is still being sent."""
 
     def __init__(self, world: LinkWorld, nodes: int, push: Push) -> None:
         super().__init__(world, nodes, push)
@@ -127,7 +123,7 @@ class Duplex(Uplink):
         self._push(flight.begins + self._latency(sender, flight.to), flight.to, _FirstByte(flight))
 
     def event(self, what: Any, now: int) -> Flight | None:
-        """First bytes take their place in the receiver's queue; last bytes are arrivals."""
+        """Handle a first byte, which enters the receiver's queue, or a last byte, which is an arrival."""
         if not isinstance(what, _FirstByte):
             return super().event(what, now)
         flight = what.flight
@@ -141,7 +137,7 @@ class Duplex(Uplink):
 
 
 class _Look:
-    """The first transfer of a fluid should be through by now, if nothing has changed meanwhile."""
+    """The next transfer of the fluid model should be complete, unless rates have changed."""
 
     __slots__ = ("version",)
 
@@ -150,7 +146,7 @@ class _Look:
 
 
 class Fair:
-    """Max-min fair sharing of all links, computed anew whenever a transfer begins or ends. Slow, to check the others by."""
+    """Max-min fair sharing of all links, recomputed whenever a transfer begins or ends. Slow; used to check the other models."""
 
     def __init__(self, world: LinkWorld, nodes: int, push: Push) -> None:
         self._latency = world.latency
@@ -163,20 +159,20 @@ class Fair:
         self.busy = [0] * nodes
 
     def send(self, flight: Flight, now: int) -> None:
-        """Begin a transfer."""
+        """Start a transfer."""
         self._flow(now)
         flight.begins = now
         self._flows.append(flight)
         self._share(now)
 
     def event(self, what: Any, now: int) -> Flight | None:
-        """A transfer may be through; then the message arrives after its latency."""
+        """Handle the end of a transfer; the message arrives after its latency."""
         if not isinstance(what, _Look):
             return what if what.fate != WITHDRAWN else None
         if what.version != self._version:
             return None
         self._flow(now)
-        # Less than what its rate moves in half a microsecond is a matter of rounding.
+        # Less than half a microsecond's worth of bytes is rounding error.
         through = [flight for flight in self._flows if flight.left <= flight.rate * 0.5 or flight.rate == math.inf]
         for flight in through:
             flight.ends = now
@@ -186,20 +182,16 @@ class Fair:
         return None
 
     def withdraw(self, sender: int, now: int) -> list[Flight]:
-        """All transfers have begun: there is nothing to take back."""
+        """Return nothing: all transfers have begun."""
         return []
 
     def cut(self, sender: int, now: int) -> list[Flight]:
-        """End the transfers of a sender that goes away."""
+        """Cancel and return the transfers of a sender that goes offline."""
         self._flow(now)
         found = [flight for flight in self._flows if flight.message.sender == sender]
         self._flows = [flight for flight in self._flows if flight.message.sender != sender]
         self._share(now)
         return found
-
-    def underway(self, sender: int) -> Iterator[Flight]:
-        """What a sender has not wholly sent."""
-        return (flight for flight in self._flows if flight.message.sender == sender)
 
     def _flow(self, now: int) -> None:
         passed = now - self._at
@@ -211,7 +203,7 @@ class Fair:
         self._at = now
 
     def _share(self, now: int) -> None:
-        """Fill the links: the narrowest one decides for its transfers, then the next of what is left."""
+        """Set all rates: fix those on the tightest link, then repeat with what is left."""
         self._version += 1
         left = {("up", f.message.sender): self._up[f.message.sender] for f in self._flows}
         left |= {("down", f.to): self._down[f.to] for f in self._flows}
@@ -239,7 +231,7 @@ class Fair:
 
 
 def _time(flight: Flight) -> int:
-    """Microseconds until a transfer is through at its rate."""
+    """Microseconds until a transfer is complete at its rate."""
     if flight.rate == math.inf or not flight.left:
         return 0
     return max(1, round(flight.left / flight.rate))

@@ -1,7 +1,7 @@
-"""Membership under the simulated clock: who is there, as the deployed protocol asks for it. It is what `protocol/membership.py` is to a deployed node.
+"""Membership under the simulated clock: the counterpart of `protocol/membership.py`, for the deployed protocol.
 
-The world knows who is there, so nobody greets anybody, and nothing is kept for each pair of nodes: a node remembers the rounds of those
-that it has heard.
+The world knows which nodes are online, so there are no greetings, and nothing is stored per pair of nodes: a node remembers the rounds of those that it
+has heard.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from epidemic.protocol.rules import Rules
 
 
 class Presence:
-    """Who is there, the same for all nodes."""
+    """Which nodes are online, shared by all nodes."""
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
-        self.work: Any = None  # the clockwork, once it is there
+        self.work: Any = None  # the clockwork, once it exists
         self.protocols: list[Any] = []
         self.finished: set[int] = set()
         self._everybody = frozenset(range(nodes))
         self._online = self._everybody
-        self._known = 0  # changes of who is there that are in `online`
+        self._known = 0  # the version that `online` belongs to
 
     @property
     def version(self) -> int:
-        """How often somebody came or went."""
+        """How often a node left or returned."""
         return 0 if self.work is None else int(self.work.comings)
 
     @property
     def online(self) -> frozenset[int]:
-        """The nodes that are there."""
+        """The nodes that are online."""
         if self.version != self._known:
             self._known = self.version
             self._online = frozenset(one.id for one in self.work.contexts if one.on)
@@ -42,11 +42,11 @@ class Presence:
 
 @dataclass(slots=True)
 class _WatchedPeer:
-    round: int = 0  # the furthest that it was seen in
-    missed: int = 0  # how often it was waited for in vain since it was heard last
-    tardy: int = 0  # grows whenever it is missed, shrinks whenever it is heard
-    seen: int = -1  # when it last showed what round it is in
-    vain: int = 0  # microseconds that it was waited for in vain since it last showed a new round ...
+    round: int = 0  # the furthest that it has shown
+    missed: int = 0  # waits in vain since its last message
+    tardy: int = 0  # grows when it is missed, shrinks when it is heard
+    seen: int = -1  # when it last showed its round
+    vain: int = 0  # microseconds of waiting in vain since it last showed a new round ...
     vain_at: int = 0  # ... at this time
 
 
@@ -55,7 +55,7 @@ _STRANGER = _WatchedPeer()
 
 @dataclass
 class SimulatedMembership:
-    """The others, as one simulated node sees them; the questions are those of `Membership`."""
+    """The peers as one simulated node sees them; has the methods of `Membership`."""
 
     rules: Rules
     presence: Presence
@@ -63,16 +63,14 @@ class SimulatedMembership:
     token: str = ""
     differing: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     _peers: dict[int, _WatchedPeer] = field(default_factory=dict)
-    _counts: dict[int, int] = field(default_factory=dict)  # of those heard who are there, how many are in each round
-    _version: int = 0  # of `presence` that is counted
-    _votes: tuple[int, int, int, int] | None = (
-        None  # how many are needed; the first, second and needed-th furthest round
-    )
+    _counts: dict[int, int] = field(default_factory=dict)  # how many online peers that were heard are in each round
+    _version: int = 0  # the version of `presence` that was counted
+    _votes: tuple[int, int, int, int] | None = None  # (witnesses needed, furthest, second and needed-th furthest round)
 
     # -- what is learnt -----------------------------------------------------------------------------------------------
 
     def reached(self, node_id: int, round: int) -> None:
-        """A peer has come to this round."""
+        """Note that a peer has reached this round."""
         peer = self._peers.get(node_id)
         if peer is None:
             peer = self._peers[node_id] = _WatchedPeer()
@@ -83,7 +81,7 @@ class SimulatedMembership:
             peer.round, peer.vain = round, 0
 
     def _count(self, node_id: int, round: int, more: int) -> None:
-        """Count a peer in a round; after somebody came or went all are counted anew."""
+        """Count a peer in a round; after a change of presence all are counted anew."""
         if self._version == self.presence.version and node_id in self.presence.online:
             self._counts[round] = self._counts.get(round, 0) + more
             if not self._counts[round]:
@@ -91,7 +89,7 @@ class SimulatedMembership:
             self._votes = None
 
     def heard(self, node_id: int, round: int, now: int) -> None:
-        """A message of a current round came from a peer."""
+        """Note that a message of a current round arrived from a peer."""
         self.reached(node_id, 0)
         peer = self._peers[node_id]
         peer.missed = peer.vain = 0
@@ -99,17 +97,17 @@ class SimulatedMembership:
         peer.seen = now
 
     def says(self, node_id: int, round: int, now: int) -> None:
-        """A peer was asked for its round, and this is the answer."""
+        """Note a peer's answer to the question for its round."""
         self.reached(node_id, max(0, round))
         self._peers[node_id].seen = now
 
     def nearly(self, node_id: int) -> None:
-        """A message came a little too late: its sender is waited for again."""
+        """Note that a message was only a little late: its sender is expected again."""
         if node_id in self._peers:
             self._peers[node_id].missed = 0
 
     def missed(self, node_ids: Iterable[int], took: int = 0, now: int = 0) -> None:
-        """These were waited for in vain, for so long."""
+        """Note that these peers were waited for in vain, for `took` microseconds."""
         for node_id in node_ids:
             self.reached(node_id, 0)
             peer = self._peers[node_id]
@@ -121,32 +119,32 @@ class SimulatedMembership:
 
     @property
     def finished(self) -> set[int]:
-        """Who has come to its end."""
+        """The peers that have finished."""
         return self.presence.finished
 
     def alive(self, now: int) -> frozenset[int]:
-        """Who is there; this node is among them."""
+        """The nodes that are online, including this one."""
         return self.presence.online
 
     def away(self, node_id: int, now: int, began: int) -> int:
-        """For how long somebody has not been there, in microseconds."""
+        """How long a peer has been away, in microseconds."""
         return 0 if node_id in self.presence.online else now - began
 
     def expected(self, node_ids: Iterable[int], round: int, now: int) -> frozenset[int]:
-        """Who of these is there and was not missed too often in a row."""
+        """Those of these peers that are online and were not missed too often in a row."""
         online, peers = self.presence.online, self._peers
         return frozenset(p for p in node_ids if p in online and peers.get(p, _STRANGER).missed < MOST_MISSED)
 
     def punctual(self, node_ids: Iterable[int]) -> bool:
-        """Whether one of these is usually in time."""
+        """Whether at least one of these peers is usually in time."""
         return any(not self._peers.get(node_id, _STRANGER).tardy for node_id in node_ids)
 
     def taking_part(self, node_ids: Iterable[int], now: int) -> frozenset[int]:
-        """Who of these is there: all nodes take part from the start."""
+        """Those of these peers that are online: all nodes take part from the start."""
         return self.presence.online.intersection(node_ids)
 
     def given_up(self, node_id: int, now: int) -> bool:
-        """Whether a peer has let this node wait in vain for as long as a round may take."""
+        """Whether a peer has cost this node as much waiting in vain as a round may take."""
         return self._vain(self._peers.get(node_id, _STRANGER), now) >= self.rules.deadline
 
     @staticmethod
@@ -154,12 +152,12 @@ class SimulatedMembership:
         return max(0, peer.vain - max(0, now - peer.vain_at) // REGAINED)
 
     def worth_waiting_for(self, node_ids: Iterable[int], round: int, now: int) -> frozenset[int]:
-        """Who of these may still send its message of this round: not ahead of it, and not given up."""
+        """Those of these peers that may still send their message of this round: not ahead of it, and not given up."""
         peers = self._peers
         return frozenset(p for p in node_ids if peers.get(p, _STRANGER).round <= round and not self.given_up(p, now))
 
     def carriers(self, now: int) -> frozenset[int]:
-        """The others who are there, each a process of its own."""
+        """The peers that are online, each a process of its own."""
         return self.presence.online - {self.own}
 
     def others_here(self, token: str) -> bool:
@@ -167,22 +165,22 @@ class SimulatedMembership:
         return False
 
     def began_without_us(self, now: int) -> bool:
-        """Whether the others have begun without this node: never."""
+        """Whether the peers began without this node: never."""
         return False
 
     def strangers(self) -> list[int]:
-        """Who has not been introduced: nobody."""
+        """The nodes that have not introduced themselves: none."""
         return []
 
     def answered(self, carrier: int, since: int) -> int | None:
-        """The round of a peer, if it has shown it after this time."""
+        """The round of a peer, if it showed it after this time; else None."""
         peer = self._peers.get(carrier)
         return None if peer is None or peer.seen <= since else peer.round
 
     # -- where they are -----------------------------------------------------------------------------------------------
 
     def _count_votes(self) -> tuple[int, int, int, int]:
-        if self._version != self.presence.version:  # somebody came or went
+        if self._version != self.presence.version:  # a node left or returned
             self._version, self._votes = self.presence.version, None
             online, self._counts = self.presence.online, {}
             for node_id, peer in self._peers.items():
@@ -191,7 +189,7 @@ class SimulatedMembership:
         if self._votes is None:
             others = len(self.presence.online) - (self.own in self.presence.online)
             need = max(1, min(self.rules.witnesses or max(2, -(-others // 3)), self.presence.nodes - 1))
-            ranks, seen = {1: 0, 2: 0, need: 0}, 0  # those who were never heard are in round 0
+            ranks, seen = {1: 0, 2: 0, need: 0}, 0  # peers that were never heard are in round 0
             for round in sorted(self._counts, reverse=True):
                 before, seen = seen, seen + self._counts[round]
                 for rank in ranks:
@@ -205,18 +203,18 @@ class SimulatedMembership:
         return self._votes
 
     def witnesses(self, now: int) -> int:
-        """How many others must say a thing for it to be believed."""
+        """How many peers must report a thing before it is believed."""
         return self._count_votes()[0]
 
     def front(self, now: int, ahead: int = 0) -> int:
-        """The furthest round that enough others have reached; `ahead`: so many more, if two have reached those."""
+        """The furthest round that enough peers have reached; with `ahead`, two that are so many rounds ahead suffice."""
         need, _, second, front = self._count_votes()
         return front if need <= 2 or front < 0 else min(second, front + ahead)
 
     def furthest(self, now: int) -> int:
-        """The furthest round that any of the others was seen in."""
+        """The furthest round that any peer has shown."""
         return self._count_votes()[1]
 
     def far_behind(self, round: int, now: int) -> bool:
-        """Whether all others but one at most are where this round is, or before."""
+        """Whether all peers but at most one are at this round or before it."""
         return self._count_votes()[2] <= round

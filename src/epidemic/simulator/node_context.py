@@ -1,4 +1,4 @@
-"""Person: one node under the simulated clock, as it is and as its method sees it."""
+"""The context of one node under the simulated clock: its state, and what its method can ask for."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from epidemic.simulator.clockwork import Clockwork
 
 OFFLINE, ONLINE, ARRIVAL, TRAINED, WAKE, EVALUATE = range(6)
-"""What can happen, in the order in which it does at the same time."""
+"""The kinds of events, in the order in which they are handled at the same time."""
 
 NOTE_BYTES = 8
-"""Of one whole number that goes with a message."""
+"""Bytes of one integer in a message."""
 
 
 class SimulatedContext:
-    """What `Me` of `epidemic.algorithms.asynchronous` asks for, by the clockwork."""
+    """A `NodeContext` (`protocol/node.py`) under the simulated clock."""
 
     __slots__ = (
         "_changed", "_cuts", "_ends", "_held", "_lasts", "_model", "_rests", "_sent", "_version", "_wakes", "before", "busy", "bytes", "control", "count",
@@ -37,34 +37,34 @@ class SimulatedContext:
         self._model = model
         self._changed = True
         self.count = 0  # trainings begun
-        self.rounds = 0  # trainings, or rounds, that are behind it
+        self.rounds = 0  # trainings or rounds completed
         self.finished = False
-        self.training: Any = None  # what is being trained
-        self.result: Any = None  # the last training that ended
-        self.before: LazyTraining | None = None  # the last that began
-        self.since = 0  # when this stretch of training began
+        self.training: Any = None  # the lazy model being trained
+        self.result: Any = None  # the last completed training
+        self.before: LazyTraining | None = None  # the last training begun
+        self.since = 0  # when the current stretch of training began
         self.busy = 0  # microseconds of training
-        self._ends = self._lasts = 0  # when the training ends, and how long it takes
-        self._rests: int | None = None  # what is left of a training while the node is away
+        self._ends = self._lasts = 0  # when the training ends, and how long it takes in all
+        self._rests: int | None = None  # remaining microseconds of a training while the node is away
         self._version = 0
         self._wakes: dict[str, int] = {}
-        self._held: list[tuple[int, Any]] = []  # what happened while it was away
+        self._held: list[tuple[int, Any]] = []  # events while it was away
         self._cuts: tuple[Any, dict[int, LazyCut]] = (None, {})  # parts of the row that was sent last
         self._sent = 0
-        self.messages = self.bytes = 0  # that it has sent
+        self.messages = self.bytes = 0  # messages and bytes sent
         self.control = 0  # bytes of messages without a model
         self.on = True
         self.on_since = self.on_time = 0
-        self.went = -1  # when it went away last
+        self.went = -1  # when it last left
 
     @property
     def now(self) -> int:
-        """Microseconds since the start."""
+        """Microseconds since the start of the run."""
         return self.work.now
 
     @property
     def model(self) -> Any:
-        """The model that is evaluated."""
+        """The current model, which is evaluated."""
         return self._model
 
     @model.setter
@@ -73,34 +73,34 @@ class SimulatedContext:
         self._changed = True
 
     def taken(self) -> Any:
-        """The model, if it has changed since this was asked last."""
+        """The model, if it has changed since the last call; else None."""
         changed, self._changed = self._changed, False
         return self._model if changed else None
 
     @property
     def static(self) -> bool:
-        """Whether its peers are always the same ones."""
+        """Whether the node's peers are always the same."""
         return self.work.static
 
     def peers(self, count: int) -> Sequence[int]:
-        """Whom it may choose the count-th time, in random order."""
+        """The peers that the topology offers for this choice, in random order."""
         return self.work.peers(self.id, count)
 
     def chance(self, purpose: str, count: int) -> float:
-        """A number in [0, 1) of its own."""
+        """A number in [0, 1), keyed by this node, purpose and count."""
         return self.work.chances(purpose, self.id, count)
 
     # -- training -----------------------------------------------------------------------------------------------------
 
     def train(self, row: Row | None = None) -> None:
-        """Begin the local steps."""
+        """Start the local steps from this model, or from the node's own."""
         start: Any = self._model if row is None else row
         lazy_model = LazyTraining(self.id, self.count, start, self.before if self.work.remembers else None)
         self.before = lazy_model if self.work.remembers else None
         self.begin(lazy_model)
 
     def begin(self, lazy_model: Any) -> None:
-        """Begin a training."""
+        """Start to train a lazy model."""
         work = self.work
         if self.training is not None:
             raise RuntimeError(f"node {self.id} is to train while it trains: a method must wait for `trained`")
@@ -120,10 +120,10 @@ class SimulatedContext:
         heappush(self.work.heap, (time, TRAINED, self.id, self._version, None))
 
     def ended(self, version: int) -> None:
-        """A training may have come to its end."""
+        """Handle the end of a training, unless it was rescheduled."""
         if version != self._version or self.training is None:
             return
-        if not self.on:  # it went on while the node was away, which is told when it is back
+        if not self.on:  # it continued while the node was away, which learns of it on return
             self._held.append((TRAINED, version))
             return
         self._worked()
@@ -136,7 +136,7 @@ class SimulatedContext:
             work.progressed(1)
 
     def _worked(self) -> None:
-        """The stretch of training that began last is over."""
+        """Add the last stretch of training to `busy`."""
         now = self.work.now
         self.busy += now - self.since
         if self.work.log is not None:
@@ -154,7 +154,7 @@ class SimulatedContext:
         part: int | None = None,
         lost: Iterable[int] = (),
     ) -> None:
-        """Send to each of these; to those that are `lost`, in vain."""
+        """Send a message to each of these nodes; it never reaches those in `lost`."""
         work = self.work
         now, tally, body, size = work.now, work.tally, row, work.header_bytes
         if row is not None and part is None:
@@ -178,7 +178,7 @@ class SimulatedContext:
             work.links.send(Flight(message, node_id, size, LOST if in_vain else LEAVING), now)
 
     def _cut(self, row: Any, part: int) -> Any:
-        """A part of a row; messages with the same one share it."""
+        """A part of a row; messages with the same part share it."""
         if self._cuts[0] is not row:
             self._cuts = (row, {})
         cuts = self._cuts[1]
@@ -187,7 +187,7 @@ class SimulatedContext:
         return cuts[part]
 
     def withdraw(self) -> None:
-        """Take back what has not begun to leave."""
+        """Discard messages that have not begun to leave."""
         work = self.work
         tally = work.tally
         for flight in work.links.withdraw(self.id, work.now):
@@ -207,25 +207,25 @@ class SimulatedContext:
             tally.ages.append(now - message.sent_at)
 
     def dropped(self, messages: Iterable[Message]) -> None:
-        """Count messages that were of no use."""
+        """Count messages that were received but not used."""
         for _ in messages:
             self.work.tally.wasted += 1
 
     # -- timers and handles -------------------------------------------------------------------------------------------
 
     def wake_at(self, time: int, tag: str = "") -> None:
-        """Be woken at this time."""
+        """Call `woken(tag)` at this time."""
         work = self.work
         work.seq += 1
         self._wakes[tag] = work.seq
         heappush(work.heap, (max(time, work.now), WAKE, self.id, work.seq, tag))
 
     def cancel(self, tag: str) -> None:
-        """Do not be woken."""
+        """Cancel the wake-up with this tag."""
         self._wakes.pop(tag, None)
 
     def woken(self, seq: int, tag: str) -> None:
-        """A timer has come to its end."""
+        """Handle an expired timer."""
         if self._wakes.get(tag) != seq:
             return
         if not self.on:
@@ -235,32 +235,32 @@ class SimulatedContext:
         self.node.woken(tag)
 
     def mix(self, settings: Sequence[Term]) -> Any:
-        """The weighted sum."""
+        """The weighted sum of these models, added in this order."""
         return self.work.lazy_models.new(LazyMixture(settings))  # type: ignore[arg-type]  # handles are promises here
 
     def aggregate(self, own: Any, messages: Sequence[Message], weights: Sequence[float] = ()) -> Any:
-        """What the experiment's [aggregation] makes of a model and of these messages."""
+        """The aggregate of a model and these messages by the experiment's [aggregation]."""
         return self.work.lazy_models.new(aggregate_of(self.work.rule, own, messages, weights, self.now))
 
     def patch(self, base: Row, parts: Mapping[int, Sequence[Term]]) -> Any:
-        """The base with some parts replaced."""
+        """The base with some parts replaced by weighted sums."""
         return self.work.lazy_models.new(LazyPatch(base, parts))  # type: ignore[arg-type]  # handles are promises here
 
     # -- rounds, going and coming -------------------------------------------------------------------------------------
 
     def passed(self, rounds: int = 1) -> None:
-        """So many rounds are behind it."""
+        """Record that the node has completed or skipped `rounds` rounds."""
         self.rounds += rounds
         self.work.progressed(rounds)
 
     def finish(self) -> None:
-        """It wants nothing any more."""
+        """Mark the node as finished."""
         if not self.finished:
             self.finished = True
             self.work.unfinished -= 1
 
     def leaves(self) -> None:
-        """The node goes away: its training rests, and what it was sending is lost, as the experiment says."""
+        """Take the node offline: its training pauses and its transfers are lost, as the experiment says."""
         work = self.work
         now = work.now
         self.on, self.went = False, now
@@ -275,7 +275,7 @@ class SimulatedContext:
                 work.lost(flight)
 
     def returns(self) -> None:
-        """The node is back: its training goes on, and what happened meanwhile is told."""
+        """Bring the node back: its training continues, and it gets the events that it missed."""
         work = self.work
         now = work.now
         if work.log is not None:
@@ -294,10 +294,10 @@ class SimulatedContext:
         self.node.online()
 
     def online_for(self) -> int:
-        """Microseconds that it has been there."""
+        """Microseconds that the node has been online."""
         return self.on_time + (self.work.now - self.on_since if self.on else 0)
 
     def busy_for(self) -> int:
-        """Microseconds that it has trained."""
+        """Microseconds that the node has trained."""
         trains = self.training is not None and self._rests is None
         return self.busy + (self.work.now - self.since if trains else 0)

@@ -1,6 +1,6 @@
-"""The simulator on several ranks of `torch.distributed`: each hosts a block of the nodes, the first one writes the directory.
+"""The simulator on several ranks of `torch.distributed`: each hosts a block of the nodes, the first one writes the run directory.
 
-What one rank finds wrong before a round ends all of them with one line. What cannot be had on several ranks is refused by name.
+A problem that one rank finds before a round ends all of them with one line. What does not work on several ranks is refused by name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from epidemic import __version__
 from epidemic.callbacks import Callback, Callbacks
-from epidemic.callbacks.named import named_callbacks
+from epidemic.callbacks.base import named_callbacks
 from epidemic.core.errors import BadInput, Interrupted, spoken
 from epidemic.core.workers import Workers, available_threads, blocks, ranks_here
 from epidemic.data import Dataset
@@ -24,6 +24,7 @@ from epidemic.experiment import Experiment, same_experiment
 from epidemic.experiment.compatibility import require_compatible
 from epidemic.learner import Choice, Task
 from epidemic.record import Record, Summary
+from epidemic.runtime.exported import columns_of
 from epidemic.runtime.interrupt import Stop, agreed_stop
 from epidemic.runtime.plan import check_first_round
 from epidemic.runtime.population import Population
@@ -45,7 +46,7 @@ def on_ranks(
 ) -> SimulationResult:
     """Run all seeds of an experiment, with the other ranks of this process's group; see `simulate`.
 
-    Only the first rank writes into `out`, tells callbacks, and has the models in the end.
+    Only the first rank writes to `out`, calls callbacks, and has the models at the end.
     """
     ranks = ShardedRanks(experiment.nodes)
     with ranks.together():
@@ -77,19 +78,19 @@ def on_ranks(
 
 
 def refuse(experiment: Experiment, callbacks: Callbacks, count: int) -> None:
-    """Say what cannot be had on several ranks, and what to do instead."""
+    """Refuse what does not work on several ranks, naming the alternative."""
     require_compatible(experiment, "ranks", ranks=count)
     for one in callbacks.those:
         told = [name for name in ("planned", "advanced") if getattr(type(one), name) is not getattr(Callback, name)]
         if told and not type(one).__module__.startswith("epidemic."):
             raise BadInput(
-                f"callback {type(one).__name__} wants to be told of all nodes' models ({told[0]}), which no process has on {count} ranks;"
+                f"callback {type(one).__name__} needs all nodes' models ({told[0]}), which no process has on {count} ranks;"
                 " run it in one process, or use `recorded`"
             )
 
 
 def refuse_prepared(task: Task, choice: Choice) -> None:
-    """The same, of what is known when the task is there, and how it would be trained."""
+    """Refuse what only the data and the chosen way of training show."""
     if choice.strategy == "stacked" and (task.nature.products or task.kind is None):
         what = "convolutions" if task.nature.products else "models, losses and metrics of one's own"
         raise BadInput(
@@ -102,13 +103,12 @@ def refuse_prepared(task: Task, choice: Choice) -> None:
 def in_turn(
     experiments: Mapping[str, Experiment], callbacks: Callbacks, check: Callable[[], None]
 ) -> Iterator[Callable[[str], None]]:
-    """Several experiments, one after the other, each shared by the ranks of this process's group.
+    """Run several experiments one after the other, each on all ranks of this process's group.
 
-    Nothing begins before all ranks have the same experiments, can share each of them, and `check`, which only the first rank does, finds nothing
-    in the way.
+    Nothing begins before all ranks have the same experiments and can share each of them, and `check`, which only the first rank calls, has passed.
 
     Returns:
-        What is called before each of them, with its name; it ends all ranks where somebody has interrupted any.
+        A function to call before each experiment, with its name; it ends all ranks if any was interrupted.
     """
     nodes = min((experiment.nodes for experiment in experiments.values()), default=1)
     ranks = ShardedRanks(nodes)
@@ -127,7 +127,7 @@ def in_turn(
             try:
                 ranks.heed(stop)
             except KeyboardInterrupt:
-                raise Interrupted(f"interrupted before {name} began; the same again, with resume, goes on") from None
+                raise Interrupted(f"interrupted before {name} began; repeat it with resume to continue") from None
 
         yield before
 
@@ -140,7 +140,7 @@ def _check_alike(ranks: ShardedRanks, experiments: Mapping[str, Experiment]) -> 
     with ranks.together():
         names = [[name for name, _ in one["experiments"]] for one in (theirs, mine)]
         if names[0] != names[1]:
-            raise BadInput("these are other methods than those of the first rank; give all ranks the same")
+            raise BadInput("these methods differ from those of the first rank; give all ranks the same")
         for (name, first), (_, own) in zip(theirs["experiments"], mine["experiments"], strict=True):
             different = same_experiment(first, own) + [
                 key for key in ("checkpoint",) if first.get(key) != own.get(key)
@@ -190,7 +190,7 @@ class _SeedsOnRanks:
                 run_directory.close()
 
     def _finished(self, seed: int, run_directory: RunDirectory | None) -> SeedRun | None:
-        """What came out of a seed that has finished before; None if there is something to do."""
+        """The result of a seed that finished earlier; None if it must still run."""
         word = b""
         with self.ranks.together():
             if run_directory is not None and run_directory.finished:
@@ -209,7 +209,7 @@ class _SeedsOnRanks:
                 begun_on, known = run_directory.known_device() or "", run_directory.known_choice()
         device = ranks.told(begun_on.encode()).decode() or None
         with ranks.together():
-            # Of what is read for this seed only the samples of the nodes here are kept.
+            # Of data read for this seed only, keep the samples of the nodes on this rank.
             whole = self.experiment.load_data() if self.data is None else self.data
             start = _digest_of(whole)
             setup = prepare(self.experiment, seed, whole, ranks.hosted().tolist(), begun_on=device, cut=True)
@@ -233,6 +233,7 @@ class _SeedsOnRanks:
             if run_directory is not None and run_directory.run_info() is None:
                 note, classes, kind = setup.data.note, setup.data.classes, setup.task.device.type
                 run_directory.begin(self.known, note, classes=classes, samples=setup.sizes, device=kind)
+                run_directory.amend(columns_of(setup.data))
             if run_directory is not None:
                 run_directory.amend({"ranks": {"count": ranks.count}})
         host = Host(population, learner, self.workers, self.stop, ranks)
@@ -240,14 +241,14 @@ class _SeedsOnRanks:
         try:
             found = RoundLoop(host, run_directory, self.callback, how_to_resume(run_directory, self.deciding)).run()
         except Interrupted:
-            if not self.stop.broke:  # then this rank left alone, and the others do not come along
+            if not self.stop.broke:  # otherwise this rank stopped alone, and the others cannot follow
                 self._say_ways(run_directory)
             raise
         self._say_ways(run_directory)
         return found if ranks.rank == 0 else SeedRun(seed, found.records, found.summary, None, elsewhere)
 
     def _say_ways(self, run_directory: RunDirectory | None) -> None:
-        """Write down how many mixtures came by each way since the seed began or went on."""
+        """Write how many aggregations used each routing since the seed started or resumed."""
         with self.ranks.together():
             if run_directory is not None:
                 run_directory.amend(
@@ -256,7 +257,7 @@ class _SeedsOnRanks:
 
 
 def _digest_of(data: Dataset) -> bytes:
-    """By which ranks know that they have the same data, of training and of tests."""
+    """A digest of the training and test data, to compare between ranks."""
     digest = blake3()
     for samples in (data.train, data.test):
         for numbers in (samples.inputs, samples.targets):
@@ -267,7 +268,7 @@ def _digest_of(data: Dataset) -> bytes:
 
 
 def _check_same_start(ranks: ShardedRanks, setup: Setup, data: bytes) -> None:
-    """Refuse ranks that have other data, or another model, than the first one."""
+    """Refuse ranks whose data or initial model differs from the first one's."""
     assert setup.sizes is not None
     own = {
         "data": blake3(data + setup.sizes.tobytes()).hexdigest(),

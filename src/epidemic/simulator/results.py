@@ -1,4 +1,4 @@
-"""What comes out of a run."""
+"""The results of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from epidemic.runtime.saved_models import load_models
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Models:
-    """The final models of all nodes: `models[3]` is what `module.load_state_dict` takes, `models.mean` the average of all."""
+    """The final models of all nodes: `models[3]` for `module.load_state_dict`, `models.mean` for their average."""
 
     layout: Layout
     rows: Tensor  # (n, d)
@@ -54,7 +54,7 @@ class Models:
 
 
 def models_in(path: Path, module: nn.Module, rounds: int) -> Callable[[], Models]:
-    """How to read the models that a seed has after so many rounds from its directory; they take no memory until somebody asks for them."""
+    """A function that reads a seed's models after `rounds` rounds from its directory, when they are first needed."""
     where, module = path.absolute(), copy.deepcopy(module).cpu()
 
     def read() -> Models:
@@ -64,7 +64,7 @@ def models_in(path: Path, module: nn.Module, rounds: int) -> Callable[[], Models
         if found != rounds:
             raise BadInput(
                 f"{where} does not hold the models of this run any more, which had {count(rounds, 'round')}:"
-                " it has gone on; simulate(..., resume=True) reads what is there now"
+                " it has continued; simulate(..., resume=True) reads the current state"
             )
         return Models(*load_models(where, module))
 
@@ -73,13 +73,13 @@ def models_in(path: Path, module: nn.Module, rounds: int) -> Callable[[], Models
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SeedRun:
-    """What came out of one seed.
+    """The results of one seed.
 
     Attributes:
-        seed: Its number.
+        seed: The seed.
         records: One for each evaluated round.
         summary: Best and final values; the final ones on the full test set.
-        path: Its directory, or None if nothing was written down.
+        path: Its run directory, or None if nothing was written.
     """
 
     seed: int
@@ -92,8 +92,7 @@ class SeedRun:
     def models(self) -> Models:
         """The final models: `models[3]` is the state dict of node 3, `models.mean` that of the average, `models.rows` (n, d).
 
-        Those of a run with a directory are read from it, the first time that somebody asks; buffers that a module does not save are then as they
-        were in the beginning.
+        They are read from the run directory, if there is one, on first use; buffers that a module does not save then have their initial values.
         """
         return self.read_models()
 
@@ -124,7 +123,7 @@ class SeedRun:
 
 @dataclass(frozen=True, eq=False)
 class SimulationResult:
-    """What came out of an experiment."""
+    """The results of an experiment."""
 
     experiment: Experiment
     seeds: list[SeedRun]

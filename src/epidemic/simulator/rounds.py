@@ -1,4 +1,4 @@
-"""A seed in rounds: plan, train, exchange, take down what was found; the same loop in one process and on every rank of several.
+"""A seed in rounds: plan, train, exchange, record. The same loop runs in one process and on every rank of several.
 
 Shapes: n nodes, k of them hosted here, d numbers of a model.
 """
@@ -22,15 +22,15 @@ from epidemic.simulator.results import Models, SeedRun, models_in
 
 
 def how_to_resume(run_directory: RunDirectory | None, deciding: bool) -> str:
-    """How to go on after an interrupt; `deciding`: callbacks that no file names may end a seed."""
+    """How to resume after an interrupt, as words; `deciding`: callbacks given in Python may end a seed."""
     if run_directory is None:
         return "nothing was saved, because no directory was given"
     way = "simulate(..., resume=True) with the same callbacks" if deciding else run_directory.how_to_resume()
-    return f"go on with: {way}"
+    return f"resume with: {way}"
 
 
 class RoundLoop:
-    """One seed, round after round: of all nodes in this process, or of those of this rank."""
+    """Runs one seed round by round: all nodes in this process, or those of this rank."""
 
     def __init__(self, host: Host, run_directory: RunDirectory | None, callback: Callback, how_to_go_on: str) -> None:
         self.host = host
@@ -40,7 +40,7 @@ class RoundLoop:
         self.recorder.restore()
 
     def run(self) -> SeedRun:
-        """All rounds, then the final evaluation."""
+        """Run all rounds and the final evaluation."""
         recorder, host = self.recorder, self.host
         try:
             with recorder.marked():
@@ -66,7 +66,7 @@ class RoundLoop:
             if recorder.records:
                 self.callback.resumed(tuple(recorder.records))
         if recorder.records:
-            recorder.ask()  # the end may have been decided, and not been reached
+            recorder.ask()  # the last checkpoint may be from after the decision to end
 
     def _round(self) -> None:
         recorder, population = self.recorder, self.host.population
@@ -78,7 +78,7 @@ class RoundLoop:
         with ranks.together():
             self.callback.planned(plan, index)
         who = None if up.all() else np.flatnonzero(up)
-        here = ranks.own(who)  # those who live here
+        here = ranks.own(who)  # those on this rank
         with recorder.clock("train"):
             self._adopt(plan)
             degree = plan.delivery.graph.out_degree[population.ids]
@@ -95,7 +95,7 @@ class RoundLoop:
             self.callback.advanced(recorder.done, population.models)
 
     def _adopt(self, plan: Plan) -> None:
-        """Let those who return take the models of others, wherever these live."""
+        """Give returning nodes the models of others, on whatever rank these are."""
         population, ranks = self.host.population, self.recorder.ranks
         if not len(plan.returning):
             return
@@ -107,7 +107,7 @@ class RoundLoop:
             population.adopt(takers, given)
 
     def _inbox(self, plan: Plan, message: Rows, who: Positions | None) -> Inbox:
-        """What those who take part hold of a round's messages."""
+        """The inbox of the nodes that take part in a round."""
         population, workers = self.host.population, self.host.workers
         weights = [one.weights if who is None else one.weights.among(who) for one in plan.passages]
         if len(weights) > 1:
@@ -128,7 +128,7 @@ class RoundLoop:
         return SeedRun(recorder.setup.seed, recorder.records, summary, path, self._models(path, summary.rounds))
 
     def _models(self, path: Path | None, rounds: int) -> Callable[[], Models]:
-        """How to get the models: from the directory, or, without one, from memory."""
+        """A function that returns the models: from the run directory, or from memory without one."""
         recorder, task = self.recorder, self.recorder.setup.task
         if recorder.kept_somewhere:
             return elsewhere if path is None else models_in(path, task.module, rounds)
@@ -137,5 +137,5 @@ class RoundLoop:
 
 
 def elsewhere() -> Models:
-    """Where the models are not."""
+    """Refuse: another rank has the models."""
     raise BadInput("the models of a run on several ranks are on the first rank, or in its directory")

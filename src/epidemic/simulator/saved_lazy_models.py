@@ -1,4 +1,4 @@
-"""Promises in a checkpoint: the values of those that somebody holds, by their numbers."""
+"""Lazy models in a checkpoint: the values of those still referenced, by number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START = "promise."
 
 
 def keep(lazy_models: Iterable[LazyModel]) -> dict[str, Tensor]:
-    """Tensors of a checkpoint: those of one name and size together, and whose they are."""
+    """The values as tensors for a checkpoint, grouped by name and size, with the numbers of their lazy models."""
     groups: dict[tuple[str, tuple[int, ...]], tuple[list[int], list[Tensor]]] = {}
     for lazy_model in lazy_models:
         for name, value in _parts(lazy_model):
@@ -30,7 +30,7 @@ def keep(lazy_models: Iterable[LazyModel]) -> dict[str, Tensor]:
 
 
 def fill(lazy_models: Iterable[LazyModel], tensors: dict[str, Tensor]) -> None:
-    """Give promises that were made again the values that they had."""
+    """Set the values of lazy models recreated by a replay."""
     by_id = {lazy_model.id: lazy_model for lazy_model in lazy_models}
     for key, ids in tensors.items():
         if not key.startswith(START) or ".ids." not in key:

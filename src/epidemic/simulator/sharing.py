@@ -1,11 +1,11 @@
-"""Whether an experiment can be shared among ranks, asked before any rank is there: a batch is refused as a whole, not run by run."""
+"""Whether an experiment can be shared among ranks, checked before any rank starts: a batch is refused as a whole."""
 
 from __future__ import annotations
 
 import msgspec
 
 from epidemic.callbacks import Callbacks
-from epidemic.callbacks.named import named_callbacks
+from epidemic.callbacks.base import named_callbacks
 from epidemic.core.errors import BadInput, argument
 from epidemic.core.workers import Workers
 from epidemic.data import Dataset
@@ -15,7 +15,7 @@ from epidemic.simulator.on_ranks import refuse, refuse_prepared
 
 
 def check_sharing(experiment: Experiment, ranks: int) -> None:
-    """Refuse what is known from the experiment alone."""
+    """Refuse what the experiment alone shows."""
     if ranks > experiment.nodes:
         raise BadInput(
             f"{argument('ranks')} {ranks} must be at most nodes = {experiment.nodes}: every rank has at least one node"
@@ -24,8 +24,8 @@ def check_sharing(experiment: Experiment, ranks: int) -> None:
 
 
 def check_strategy(experiment: Experiment, data: Dataset) -> None:
-    """Refuse what only shows when a node is there: how its model would be trained. One node is prepared, none is trained."""
-    if experiment.runtime.strategy == "timed":  # which nobody knows before
+    """Refuse what only a prepared node shows: how its model would be trained. Prepares one node, trains none."""
+    if experiment.runtime.strategy == "timed":  # known only after a measurement
         return
     workers = Workers(1)
     try:
@@ -36,7 +36,7 @@ def check_strategy(experiment: Experiment, data: Dataset) -> None:
 
 
 def what_decides_strategy(experiment: Experiment) -> bytes:
-    """Experiments that are alike in this are refused alike by `check_strategy`."""
+    """A key: `check_strategy` treats experiments with equal keys alike."""
     table = experiment.table()
     algorithm = {name: value for name, value in table["algorithm"].items() if name != "lr"}
     kept = {name: table.get(name) for name in ("data", "model", "loss", "metrics", "nodes", "partition", "runtime")}

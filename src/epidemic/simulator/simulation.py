@@ -1,6 +1,6 @@
 """The simulator: all nodes of an experiment on this machine, round after round.
 
-Interrupt it at any moment, by Ctrl-C or by force: going on from the directory gives the same bytes as never having stopped.
+It can be interrupted at any moment, by Ctrl-C or by force: resuming from the run directory gives the same bytes as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from epidemic.callbacks import Callback, Callbacks, all_of
-from epidemic.callbacks.named import named_callbacks
+from epidemic.callbacks.base import named_callbacks
 from epidemic.core.errors import Interrupted
 from epidemic.core.rng import Streams
 from epidemic.core.workers import Workers, several
 from epidemic.data import Dataset
 from epidemic.experiment import Experiment, as_experiment
+from epidemic.experiment.compatibility import require_compatible
 from epidemic.learner import Choice
+from epidemic.runtime.exported import columns_of
 from epidemic.runtime.interrupt import gentle_stop
 from epidemic.runtime.plan import check_first_round
 from epidemic.runtime.population import Population
@@ -31,7 +33,7 @@ from epidemic.simulator.rounds import RoundLoop, how_to_resume
 from epidemic.simulator.timed_run import TimedRun
 
 LARGE = 64 << 20
-"""Bytes of models for which it is worth to look for what is not needed any more, which takes a tenth of a second."""
+"""Bytes of models from which a garbage collection, about a tenth of a second, is worthwhile."""
 
 
 def simulate(
@@ -50,6 +52,8 @@ def simulate(
     """
     experiment = as_experiment(experiment)
     experiment.check_names()
+    if experiment.own_training:
+        require_compatible(experiment)
     given = all_of(callbacks).those
     deciding = any(type(one).stop is not Callback.stop for one in given)
     callback = Callbacks([*named_callbacks(experiment), *given])
@@ -72,7 +76,7 @@ def simulate(
 
 
 class _SeedsInTurn:
-    """One seed after the other. What a seed leaves behind is what came out of it: the memory of its models is free for the next."""
+    """Runs one seed after the other. A finished seed keeps its results only: the memory of its models is freed for the next."""
 
     def __init__(
         self, experiment: Experiment, workers: Workers, callback: Callbacks, deciding: bool, data: Dataset | None
@@ -80,7 +84,7 @@ class _SeedsInTurn:
         self.experiment, self.workers, self.callback, self.deciding = experiment, workers, callback, deciding
         self.data = data
         self.known: Choice | None = None
-        self._cyclic = 0  # bytes of models that refer to each other
+        self._cyclic = 0  # bytes of models in reference cycles
 
     def __call__(self, seed: int, run_directory: RunDirectory | None) -> SeedRun:
         try:
@@ -109,8 +113,8 @@ class _SeedsInTurn:
         setup = prepare(
             experiment, seed, data, begun_on=None if run_directory is None else run_directory.known_device()
         )
-        check_first_round(experiment)  # now that sizes are known to be sane
-        if experiment.clock is not None:  # whose nodes refer to each other
+        check_first_round(experiment)  # now that sizes are known to be valid
+        if experiment.clock is not None:  # its nodes refer to each other
             self._cyclic = experiment.nodes * setup.initial.nbytes
         if run_directory is not None and (run_directory.run_info() is None or run_directory.behind):
             run_directory.announce()
@@ -123,6 +127,7 @@ class _SeedsInTurn:
         if run_directory is not None and run_directory.run_info() is None:
             device = setup.task.device.type
             run_directory.begin(self.known, data.note, classes=data.classes, samples=setup.sizes, device=device)
+            run_directory.amend(columns_of(data))
         with gentle_stop() as stop:
             host = Host(population, learner, workers, stop)
             kind = RoundLoop if experiment.clock is None else TimedRun
@@ -130,6 +135,6 @@ class _SeedsInTurn:
 
 
 def _saved_models(experiment: Experiment, seed: int, path: Path, rounds: int, data: Dataset | None) -> Models:
-    """The models of a finished seed; the data says how its model is laid out."""
+    """The models of a finished seed; the data determines the layout of its model."""
     data = experiment.load_data() if data is None else data
     return models_in(path, initial_module(experiment, data, Streams(seed)), rounds)()

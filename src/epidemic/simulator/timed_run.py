@@ -1,7 +1,7 @@
-"""A run under the simulated clock: what happens is decided by the clockwork, models are computed when enough of them wait.
+"""A run under the simulated clock: the clockwork decides what happens, models are computed when enough of them wait.
 
-A checkpoint holds the models that somebody still needs and how far the run has come. Going on goes over all events again, which takes
-microseconds each, and takes the models from there: so every method can be gone on with, whatever its nodes remember.
+A checkpoint holds the models that are still needed, and how far the run has come. Resuming replays all events, which takes microseconds each, and loads
+the models at that point; so every method can be resumed, whatever state its nodes have.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from epidemic.simulator.saved_lazy_models import fill, keep
 
 
 class TimedRun:
-    """One seed under the clock."""
+    """Runs one seed under the simulated clock."""
 
     def __init__(self, host: Host, run_directory: RunDirectory | None, callback: Callback, how_to_go_on: str) -> None:
         self.host = host
@@ -37,9 +37,9 @@ class TimedRun:
         self.recorder = RunRecorder(host, run_directory, how_to_go_on, listener=listener)
         self.recorder.extra = self._extra
         self.recorder.moment = self._moment
-        self._pauses = 0  # of the clockwork, so far
-        self._why = "record"  # what the last one was for
-        self._shown = 0  # the last round that was told
+        self._pauses = 0  # pauses of the clockwork so far
+        self._why = "record"  # the reason of the last one
+        self._shown = 0  # the last round that was reported
         setup, population = host.population.setup, host.population
         experiment = setup.experiment
         self._free = experiment.free is not None
@@ -51,8 +51,9 @@ class TimedRun:
         self._work = assemble(
             setup, Sizes(len(setup.initial), width, population.message_bytes), self._lazy_models, model
         )
+        self._work.heed = host.stop.heed_at_last
         self._compute_with(setup)
-        if not self._work.settings.rounds:  # it ends at a time
+        if not self._work.settings.rounds:  # it ends at a given time
             self.recorder.rounds = sys.maxsize
         if run_directory is not None:
             run_directory.amend({"clock": self._work.world.describe(), "message_bytes": population.message_bytes})
@@ -71,7 +72,7 @@ class TimedRun:
     # -- from start to end --------------------------------------------------------------------------------------------
 
     def run(self) -> SeedRun:
-        """Until the clock stops, then the final evaluation."""
+        """Run until the clock stops, then evaluate the final models."""
         recorder = self.recorder
         try:
             with recorder.marked():
@@ -97,7 +98,7 @@ class TimedRun:
             self._record()
 
     def _go_on(self) -> None:
-        """Let the clockwork run to its next pause, and compute everything."""
+        """Run the clockwork to its next pause, and compute all waiting models."""
         self.host.stop.heed()
         with self.host.stop.held():
             self._why = next(self._events)
@@ -111,7 +112,7 @@ class TimedRun:
             self.callback.advanced(self._shown, self.host.population.models)
 
     def _take_stock(self) -> None:
-        """Bring what the journal knows to this moment."""
+        """Bring the run recorder up to this moment."""
         work, recorder, population = self._work, self.recorder, self.host.population
         recorder.done = work.round
         for one in work.contexts:
@@ -132,7 +133,7 @@ class TimedRun:
         )
 
     def _record(self) -> None:
-        """Evaluate, once at any time."""
+        """Write a record, at most once per moment."""
         last = self.recorder.records[-1].time if self.recorder.records else None
         if last is None or last.seconds < self._work.now / SECOND:
             self.recorder.record()
@@ -154,7 +155,7 @@ class TimedRun:
         return SeedRun(recorder.setup.seed, recorder.records, summary, None, lambda: models)
 
     def _about(self, node: int) -> dict[str, Any]:
-        """What is said of a node besides its model."""
+        """What the summary says of a node besides its model."""
         one = self._work.contexts[node]
         return {
             "rounds": one.rounds,
@@ -213,7 +214,7 @@ class TimedRun:
         self._take_stock_again()
 
     def _take_stock_again(self) -> None:
-        """What was counted is known from the events; the models that are evaluated are those of the checkpoint."""
+        """Restore the recorder after a resume: counters follow from the events, the evaluated models from the checkpoint."""
         for one in self._work.contexts:
             one.taken()
         for one in self._work.contexts:

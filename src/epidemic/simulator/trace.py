@@ -1,4 +1,4 @@
-"""What is counted and, if somebody wants to see it, written down while a simulated clock runs."""
+"""What is counted under a simulated clock, and recorded on request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Tally:
-    """Messages and bytes of all nodes since the start; every message that was sent is received, lost or on its way."""
+    """Messages and bytes of all nodes since the start; every message sent is received, lost or on its way."""
 
     sent: int = 0
     received: int = 0
@@ -25,7 +25,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Span:
-    """What a node did for a while; seconds."""
+    """A span of time in which a node did one thing; seconds."""
 
     node: int
     kind: str  # training, sending, offline
@@ -35,7 +35,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Trip:
-    """A message's way; seconds."""
+    """The way of one message; seconds."""
 
     sender: int
     receiver: int
@@ -57,14 +57,14 @@ class Closing:
 
 @dataclass
 class Log:
-    """What happened when, for pictures and tests."""
+    """Events recorded for timelines and tests."""
 
     spans: list[Span] = field(default_factory=list)
     trips: list[Trip] = field(default_factory=list)
-    events: list[tuple[int, int, int]] = field(default_factory=list)  # time, kind, node
+    events: list[tuple[int, int, int]] = field(default_factory=list)  # (time, kind, node)
     closings: list[Closing] = field(default_factory=list)  # of methods with rounds
 
     def span(self, node: int, kind: str, start: int, end: int) -> None:
-        """A node did something."""
+        """Record a span of a node."""
         if end > start:
             self.spans.append(Span(node, kind, start / 1e6, end / 1e6))

@@ -1,7 +1,7 @@
 """Many experiments, one after the other or side by side in processes of their own.
 
 What is finished is skipped, an interrupted batch goes on when it is run again, and a run that fails, even one whose process
-dies, does not stop the others. `batch_ranks.py` has those of which each is itself shared among several processes.
+dies, does not stop the others. Those of which each is itself shared among several processes follow at the end.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing.connection
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,9 +21,11 @@ from typing import Any
 import msgspec
 
 from epidemic.callbacks import Callback, Callbacks, all_of
+from epidemic.core import children
+from epidemic.core.children import process_context
 from epidemic.core.errors import BadInput, EpidemicError, Interrupted
 from epidemic.core.formatting import score, simulated
-from epidemic.core.workers import available_threads, process_context
+from epidemic.core.workers import available_threads
 from epidemic.data import Dataset
 from epidemic.experiment import Experiment, experiment_from
 from epidemic.experiment.sending import received, sent
@@ -32,6 +35,8 @@ from epidemic.runtime.run_directory import RunDirectory
 from epidemic.runtime.run_state import read_state
 from epidemic.runtime.setup import Setup
 from epidemic.simulator import simulate
+from epidemic.simulator.sharing import check_sharing, check_strategy, what_decides_strategy
+from epidemic.study.commands import execute, going_on
 
 Tell = Callable[[int, str], None]  # rounds done in all seeds, and what was last found
 
@@ -109,7 +114,7 @@ def run_batch(
             sent(job.experiment)  # says what cannot be
     told = all_of(callbacks)
     if workers > 1 and told.those:
-        raise BadInput("callbacks are told of runs in one process only; use one worker")
+        raise BadInput("callbacks work in one process only; use one worker")
     for job in jobs:
         job.check()
     skipped = [job for job in jobs if job.finished]
@@ -294,11 +299,7 @@ class _Processes:
     def _start(self) -> None:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_worker, args=(theirs, self._threads, dict(os.environ)), daemon=False)
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it inherits this until it is in a session of its own
-        try:
-            process.start()
-        finally:
-            signal.signal(signal.SIGINT, before)
+        children.start(process)
         theirs.close()
         self._busy[ours] = process, self._waiting[0]
         self._hand_out(ours)
@@ -346,8 +347,7 @@ class _Processes:
 
     def _stop(self) -> None:
         """Ask whoever still runs to save and end."""
-        for process, _ in self._busy.values():
-            process.terminate()
+        children.ask_to_end([process for process, _ in self._busy.values()])
         for connection, (process, _) in self._busy.items():
             process.join()
             connection.close()
@@ -357,8 +357,7 @@ def _worker(connection: Any, threads: int, environment: Mapping[str, str]) -> No
     """The life of a process: one job after the other, until there is none or the parent is gone."""
     os.environ.clear()
     os.environ.update(environment)  # as the parent has it now: the process that this one is forked from may be older
-    with suppress(AttributeError, PermissionError):
-        os.setsid()
+    children.on_its_own()
     loaded = Loaded()
 
     def tell(rounds: int, found: str) -> None:
@@ -381,3 +380,106 @@ def _worker(connection: Any, threads: int, environment: Mapping[str, str]) -> No
                 connection.send(("missing", str(missing)) if kind == "missing" else ("ended", f"{kind}: {missing}"))
                 continue
             connection.send(("ended", _run(Job(Path(path), experiment), tell, data)))
+
+
+# -- Many experiments one after the other, each shared among several ranks: a command of its own, which may fail or be killed alone --
+
+
+LOOK = 1.0
+"""Seconds between two looks at how far a run has come."""
+
+
+def run_batch_on_ranks(
+    jobs: Sequence[Job],
+    ranks: int,
+    watcher: BatchListener | None = None,
+    settings: Mapping[Path, Sequence[str]] | None = None,
+) -> Outcome:
+    """Run what is not finished, each on so many ranks; `settings` (key=value) by a run's directory are given to its command.
+
+    Raises:
+        BadInput: A directory holds something else, or a run cannot be shared; nothing has been run then.
+        Interrupted: By Ctrl-C or SIGTERM; what ran has been saved.
+    """
+    watcher = BatchListener() if watcher is None else watcher
+    check_apart(jobs)
+    for job in jobs:
+        job.check()
+    skipped = [job for job in jobs if job.finished]
+    todo = [job for job in jobs if job not in skipped]
+    check_ranks(todo, ranks)
+    failed: dict[str, str] = {}
+    with directories({job.path for job in todo}), sigterm_interrupts():
+        for done, job in enumerate(todo):
+            watcher.began(job)
+            problem: str | None = None
+            try:
+                RunDirectory(job.path, job.experiment, job.experiment.seeds[0]).announce()
+                with _followed(job, partial(watcher.advanced, job)):
+                    execute(going_on(job.path, ranks, (settings or {}).get(job.path, ())))
+            except (Interrupted, KeyboardInterrupt):
+                raise Interrupted(f"interrupted in {job.name}, after {done} of {len(todo)} runs") from None
+            except (EpidemicError, OSError) as why:  # a directory that went away meanwhile fails its own run
+                problem = failed[job.name] = " ".join(str(why).split())
+            watcher.ended(job, problem)
+    return Outcome([job for job in todo if job.name not in failed], skipped, failed)
+
+
+def check_ranks(jobs: Sequence[Job], ranks: int) -> None:
+    """Refuse a batch of which some run cannot be shared among so many ranks, naming it. Data that is not here is not waited for."""
+    if ranks == 1:
+        return
+    loaded, known = Loaded(), set()
+    for job in jobs:
+        with _named(job):
+            check_sharing(job.experiment, ranks)
+    for job in jobs:
+        alike = what_decides_strategy(job.experiment)
+        if alike in known:
+            continue
+        known.add(alike)
+        try:
+            data = loaded.of(job.experiment)
+        except BadInput:
+            continue  # it may be where the run will be
+        with _named(job):
+            check_strategy(job.experiment, data)
+
+
+@contextmanager
+def _named(job: Job) -> Iterator[None]:
+    """Whatever is refused inside is this job's."""
+    try:
+        yield
+    except BadInput as problem:
+        raise BadInput(f"{job.name}: {problem}") from None
+
+
+@contextmanager
+def _followed(job: Job, tell: Tell) -> Iterator[None]:
+    """Meanwhile, and at the end, tell how far a run in other processes has come, by what it writes down."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK):
+            tell(*_so_far(job))
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        tell(*_so_far(job))
+
+
+def _so_far(job: Job) -> tuple[int, str]:
+    """Rounds done in all seeds as far as they are recorded, and what was last found."""
+    rounds, found = 0, ""
+    for seed in job.experiment.seeds:
+        with suppress(EpidemicError, OSError):
+            records = RunDirectory(job.path, job.experiment, seed).records()
+            if records:
+                rounds, found = rounds + records[-1].round, score(records[-1].accuracy, records[-1].loss)
+    return rounds, found

@@ -18,8 +18,17 @@ from epidemic.data import Dataset
 from epidemic.experiment import Experiment, experiment_from, merged
 from epidemic.record import Record
 from epidemic.report.curves import MethodCurve, lines_of
-from epidemic.report.statistics import Interval, accuracy_of, best
-from epidemic.report.targets import FIRST, MOST, cost, nodes_until, over_seeds, seconds_in_all
+from epidemic.report.statistics import (
+    FIRST,
+    MOST,
+    Interval,
+    accuracy_of,
+    best,
+    cost,
+    nodes_until,
+    over_seeds,
+    seconds_in_all,
+)
 from epidemic.runtime.run_directory import RunDirectory
 from epidemic.simulator import SimulationResult, simulate
 from epidemic.simulator.on_ranks import in_turn
@@ -169,7 +178,7 @@ def _check_directories(methods: Mapping[str, Experiment], out: Path, resume: boo
             if run_directory.run_info() is not None and not resume:
                 way = spoken("resume=True", "--resume")
                 raise BadInput(
-                    f"{out} holds an earlier comparison; go on with {way} or choose another {argument('out')}"
+                    f"{out} holds an earlier comparison; resume with {way} or choose another {argument('out')}"
                 )
             run_directory.check(resume=resume)
 

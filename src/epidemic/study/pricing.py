@@ -8,10 +8,21 @@ from pathlib import Path
 import msgspec
 
 from epidemic.data import IID
-from epidemic.estimate.measuring import TrainingCost, exchange_of, in_rounds, learning_of
+from epidemic.estimate.measuring import (
+    TrainingCost,
+    Workload,
+    exchange_of,
+    in_rounds,
+    kind_of,
+    learning_of,
+    size_of,
+    stand_in,
+    watched_of,
+    what_decides_times,
+    workload_in_rounds,
+    workload_in_time,
+)
 from epidemic.estimate.planning import seconds_of
-from epidemic.estimate.standing_in import SHAPES, kind_of, stand_in, watched_of
-from epidemic.estimate.workload import Workload, what_decides_times, workload_in_rounds, workload_in_time
 from epidemic.study.batch import Job
 from epidemic.topology import fragments_of
 
@@ -39,7 +50,9 @@ def costs(jobs: Sequence[Job]) -> dict[Path, RunCost]:
         if key not in known:
             known[key] = learning_of(experiment, data)
         learning = known[key]
-        tests = SHAPES[kind_of(given)][3]
+        known_size = size_of(given)
+        assert known_size is not None
+        tests = known_size[3]
         if given.clock is None:
             work = workload_in_rounds(given, learning.message_sizes, learning.model_bytes)
             seconds = seconds_of(experiment, learning, exchange_of(experiment, learning), tests, tests)[2]

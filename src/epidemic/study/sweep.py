@@ -29,7 +29,7 @@ NOT_IN_GRIDS = {
     "seeds": "each of them is part of every run",
     "name": "points are named by their settings",
     "format": "it says how the file is written",
-    "callbacks": "who is told of a run is no setting of it, and a report could not tell the runs apart; give all of them to every run",
+    "callbacks": "callbacks are no setting, and a report could not distinguish the runs; give all of them to every run",
     "metrics": "what is measured is no setting of a run, and a report could not compare the runs; measure all of them in every run",
 }
 """Keys that no grid takes, and why."""
@@ -39,7 +39,9 @@ def _refuse(key: str, where: str, seeds: str) -> None:
     """Refuse a key that makes no sense in a grid; `where` it is given, and how `seeds` are."""
     part = key.split(".")[0]
     if part in NOT_IN_GRIDS:
-        raise BadInput(f"{where} {key} makes no sense: {NOT_IN_GRIDS[part]}" + (f"; {seeds}" * (part == "seeds")))
+        raise BadInput(
+            f"{where} {key} cannot be used in a grid: {NOT_IN_GRIDS[part]}" + (f"; {seeds}" * (part == "seeds"))
+        )
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -136,7 +138,7 @@ def experiment_jobs(experiment: Experiment, grid: Mapping[str, Iterable[Any]], o
         except (BadInput, TypeError) as problem:
             raise BadInput(f"grid point {name}: {problem}") from None
         if name in jobs:
-            raise BadInput(f"grid: {name} is there twice")
+            raise BadInput(f"grid: {name} is given twice")
         jobs[name] = Job(out / name, there, label)
     return list(jobs.values())
 

@@ -1,17 +1,24 @@
-"""What the theory of Epidemic Learning says, as functions that simulation is checked against.
+"""The theory of Epidemic Learning, as functions that simulations are checked against.
 
-Source: de Vos et al., NeurIPS 2023 (theorem 1, lemmas 1-3 and the appendix's constants), with exact values where the
-paper has bounds. Notation: n nodes, s messages a node and round, D(X) the mean squared distance of the models to their mean,
-A the number of models that a node receives, b how many nodes are malicious, f how many malicious models a node tolerates, T rounds. Division by zero
-means infinity, as in the paper's minima. What is said of malicious nodes is this project's, but for `rpel`.
+Source: de Vos et al., NeurIPS 2023 (theorem 1, lemmas 1-3 and the appendix's constants), with exact values where the paper has bounds. Notation: n nodes, s
+messages per node and round, D(X) the mean squared distance of the models to their mean, A the number of models that a node receives, b malicious nodes, f
+malicious models that a node tolerates, T rounds. Division by zero means infinity, as in the paper's minima. The results on malicious nodes are this
+project's own, except `rpel`.
 
-May be imported by: everything below it in the list of ARCHITECTURE.md. It needs no PyTorch.
+May be imported by everything below it in the list of ARCHITECTURE.md. It needs no PyTorch.
 To add a result: a function with its source (paper, theorem) in the file of its subject, listed here, and a test against exact or published values.
 """
 
 from __future__ import annotations
 
-from epidemic.theory.adaptive import adaptive_bad, most_bad_nodes
+from epidemic.theory.adaptive import (
+    adaptive_bad,
+    most_bad_nodes,
+    rpel_lemma_4_1,
+    rpel_lemma_a4,
+    rpel_reduction,
+    rpel_smallest_s,
+)
 from epidemic.theory.contraction import (
     Cap,
     InDegree,
@@ -29,6 +36,16 @@ from epidemic.theory.contraction import (
 )
 from epidemic.theory.convergence import (
     Problem,
+    alpha_aware,
+    alpha_blind,
+    alpha_blind_of,
+    alpha_common_mask,
+    alpha_masked,
+    beta_aware,
+    beta_blind,
+    beta_blind_of,
+    beta_common_mask,
+    beta_masked,
     bound_local,
     bound_local_tight,
     bound_oracle,
@@ -47,18 +64,6 @@ from epidemic.theory.convergence import (
     transient_local_exact,
     transient_oracle,
     transient_oracle_exact,
-)
-from epidemic.theory.factors import (
-    alpha_aware,
-    alpha_blind,
-    alpha_blind_of,
-    alpha_common_mask,
-    alpha_masked,
-    beta_aware,
-    beta_blind,
-    beta_blind_of,
-    beta_common_mask,
-    beta_masked,
 )
 from epidemic.theory.floors import (
     Floors,
@@ -90,7 +95,6 @@ from epidemic.theory.promises import (
     tolerate,
     tolerate_among,
 )
-from epidemic.theory.rpel import rpel_lemma_4_1, rpel_lemma_a4, rpel_reduction, rpel_smallest_s
 
 __all__ = [
     "Cap",

@@ -180,7 +180,7 @@ def contraction_from_indegree(counts: FloatArray, probability: FloatArray, n: in
 
 
 def alpha_with_loss(n: int, s: int, loss: float) -> float:
-    """The exact contraction of EL-Oracle (around the old mean) where each message is lost with this probability, or comes too late."""
+    """The exact contraction of EL-Oracle (around the old mean) if each message is lost, or comes too late, with this probability."""
     check_size(n, s)
     require_real("loss", loss, 0, 1)
     return contraction_from_indegree(*binomial(s, 1 - loss, loss), n)

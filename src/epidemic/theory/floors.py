@@ -112,7 +112,7 @@ def estimated_floors(n: int, matrices: Iterable[Mixes], warm_up: int) -> Floors:
 def _projection(n: int) -> FloatArray:
     """Pi, which takes the mean away."""
     if n < 2:
-        raise BadInput(f"nodes = {n} must be at least 2: a single one disagrees with nobody")
+        raise BadInput(f"nodes = {n} must be at least 2: a single one has no disagreement")
     return np.eye(n) - 1 / n
 
 

@@ -1,15 +1,15 @@
-"""What an experiment asks of the law of malicious models: f for every receiver and round, or a refusal with the least s that would do.
+"""The question of an experiment to the law of malicious models: f for every receiver and round, or a refusal with the least s that would do.
 
     [aggregation]
-    malicious = 5     how many of all nodes one reckons with
+    malicious = 5     how many of all nodes may be malicious
     risk = 0.01       accepted probability that the run has any bad node-round
 
-`resolve` turns these into f: the same for all node-rounds where every node receives equally many models, otherwise from the number that a node was
-meant to receive, which is the in-degree of the round's graph and not what arrived: else lost honest messages would lower f below the number of
-malicious ones that may be there. `caution` is what to say where f was given by hand.
+`resolve` turns these into f: one value if every node receives equally many models; otherwise f depends on the number that a node was meant to receive,
+which is the in-degree of the round's graph and not what arrived: otherwise lost honest messages would lower f below the number of malicious ones that may
+be there. `caution` returns the warning for an f given by hand.
 
-On a graph that never changes, or changes by a rule, the malicious nodes are a random set, drawn once. If somebody chooses them with the graph in view,
-see `epidemic.theory.adaptive`.
+On a static or periodic graph the malicious nodes are a random set, drawn once. If an adversary chooses them knowing the graph, see
+`epidemic.theory.adaptive`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Drawn = Literal["el-oracle", "el-local", "pull", "static"]
 
 
 class Tolerance(msgspec.Struct, frozen=True):
-    """How many malicious models every node-round of a run tolerates, and what that promises."""
+    """How many malicious models every node-round of a run tolerates, and the resulting guarantee."""
 
     nodes: int
     malicious: int

@@ -1,14 +1,13 @@
-"""What a run with malicious nodes may be promised, and how many of them it must tolerate: f of a risk, and the least s that allows it.
+"""Guarantees for a run with malicious nodes: f for a given risk, and the least s that allows it.
 
-A robust rule that tolerates f of m > 2 f models keeps its promise at a node and round in which at most f of them are malicious. A node-round with
-more is *bad*. All of this is about honest nodes, of which there are h = n - b, in T rounds, and follows from the laws of `epidemic.theory.malicious`:
+A robust rule that tolerates f of m > 2 f models works at a node and round in which at most f of them are malicious. A node-round with more is *bad*. All
+statements are about the h = n - b honest nodes in T rounds, and follow from the laws of `epidemic.theory.malicious`:
 
     expected number of bad node-rounds   h T p, p the probability of more than f malicious models at a node
     a run without any                    (1 - p)^(h T) in pull, where all node-rounds are independent; at least (1 - min(1, h p))^T elsewhere
     f of a risk                          the least with P(some bad node-round) <= risk; it has to leave m > 2 f
 
-EL-Local receives a number of models that changes from round to round, so its f follows from that number; a node whose f leaves no honest majority
-keeps its own model in that round.
+EL-Local receives a varying number of models, so its f depends on that number; a node whose f leaves no honest majority keeps its own model in that round.
 """
 
 from __future__ import annotations
@@ -188,7 +187,7 @@ class _Enough:
             yield received >= 2 * f
 
     def among(self, counts: IntArray) -> NDArray[np.bool_]:
-        """The answers for these numbers of models."""
+        """# otherwise it was set to be ignored"""
         while len(self._known) <= counts.max():
             self._known.append(next(self._rest))
         return np.array(self._known)[counts]

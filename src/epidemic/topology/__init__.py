@@ -1,4 +1,4 @@
-"""Who talks to whom: every topology of the paper's Table 1 and experiments, and those it is compared with since, by kind."""
+"""Topologies: every one of the paper's Table 1 and experiments, and later ones it is compared with, by kind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from epidemic.topology.base import (
 from epidemic.topology.el import ELLocal, ELOracle, Pull
 from epidemic.topology.equitopo import DEquiStatic, ODEquiDyn, OUEquiDyn, UEquiStatic
 from epidemic.topology.finite import Base, Hypercube
-from epidemic.topology.fragments import Fragments, fragments_of
 from epidemic.topology.matcha import Matcha
 from epidemic.topology.own import PythonTopology, require_keyed
 from epidemic.topology.regular import Regular, Unlucky
@@ -42,7 +41,7 @@ from epidemic.topology.static import (
 )
 from epidemic.topology.swap import PeerSwap
 from epidemic.topology.tolerance import tolerance, tolerance_caution
-from epidemic.topology.wrappers import Every, Periodic, Wrapper
+from epidemic.topology.wrappers import Every, Fragments, Periodic, Wrapper, fragments_of
 
 TOPOLOGIES: dict[str, type[Topology]] = {
     "el-oracle": ELOracle,

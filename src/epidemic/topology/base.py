@@ -1,13 +1,14 @@
-"""What a topology is: a frozen value that gives the graph of round t.
+"""The interface of topologies: frozen values that give the graph of round t.
 
-A user's own class needs just that one method, `graph(n, round, streams)`; the rest has sensible defaults.
-Random topologies draw from the round's stream, static ones from the run's, so that any host computes any round alone.
+A user's own class needs just one method, `graph(n, round, streams)`; the rest has sensible defaults. Random topologies draw from the round's stream, static
+ones from the run's, so any host can compute any round alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -15,16 +16,17 @@ from epidemic.core.errors import BadInput, require_int
 from epidemic.core.formatting import html_table
 from epidemic.core.graph import Graph
 from epidemic.core.rng import Stream, Streams
+from epidemic.core.settings import Settings
 from epidemic.peer_sampling import Control, PeerSampling, Reach
 from epidemic.theory import Floors
 from epidemic.theory.malicious import Kind
 
 ATTEMPTS = 1000
-"""How often a static topology is drawn again when it comes out disconnected, before giving up."""
+"""How often a static topology is redrawn when it is disconnected, before giving up."""
 
 
 Cost = Literal["all-to-all", "all-reduce"]
-"""What averaging over everybody costs: n - 1 models a node, or the 2 (n - 1) / n models of an all-reduce."""
+"""The cost of averaging over all nodes: n - 1 models per node, or the 2 (n - 1) / n models of an all-reduce."""
 
 EXCHANGE = {"all-to-all": "messages", "all-reduce": "all-reduce"}
 """How models travel at that cost."""
@@ -35,12 +37,12 @@ class GivesGraphs(Protocol):
     """What everything else asks of a topology."""
 
     def graph(self, n: int, round: int, streams: Streams) -> Graph:
-        """The graph of this round."""
+        """The graph of a round of n nodes."""
         ...
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """What theory says about one round of a random topology with its natural weights."""
+    """The theory of one round of a random topology with its natural weights."""
 
     sigma2: float | None = None
     """Largest eigenvalue of E[Pi W^T W Pi]: the worst-case factor on the squared distance to the old mean."""
@@ -50,7 +52,7 @@ class Expected(msgspec.Struct, frozen=True):
     """What stays of noise and bias, where there is a closed form."""
 
 
-class Topology(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class Topology(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of the built-in topologies."""
 
     natural_mixing: ClassVar[str] = "uniform"
@@ -59,20 +61,32 @@ class Topology(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fie
     placed: ClassVar[bool] = (
         False  # whether its graphs belong together, so that nodes cannot change places between rounds
     )
-    symmetric: ClassVar[bool | None] = (
-        None  # whether all links go both ways; None: nobody says, so graphs are looked at
-    )
+    symmetric: ClassVar[bool | None] = None  # whether all links go both ways; None: unknown, so graphs are checked
     doubly_stochastic: ClassVar[bool | None] = None  # whether its natural weights count every node alike in every round
     exchange: ClassVar[str] = "messages"  # how models travel, as in graph.EXCHANGES; in some rounds at least
     law: ClassVar[Kind | None] = None  # of the malicious models that a node receives, where theory.malicious has one
     fewest_nodes: ClassVar[int] = 2
+
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        """Settings with which topologies of the same cost are compared: about `s` messages of each node in a round.
+
+        Args:
+            s: Messages of each node in a round.
+            m: Offsets of an EquiTopo; None: as many as make s messages.
+
+        Returns:
+            A table of settings for each row of the comparison, by what is added to the kind's name: "", unless there are several. Empty: it is not
+            compared, because it wraps others.
+        """
+        return {"": {"s": s} if "s" in cls.__struct_fields__ else {}}
 
     def check(self, n: int) -> None:
         """Raise BadInput if this topology does not exist for n nodes."""
         require_int("nodes", n, self.fewest_nodes)
 
     def graph(self, n: int, round: int, streams: Streams) -> Graph:
-        """The graph of this round."""
+        """The graph of a round of n nodes."""
         self.check(n)
         return self.draw(n, round, streams)
 
@@ -81,7 +95,7 @@ class Topology(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fie
         raise NotImplementedError
 
     def graph_among(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Graph:
-        """The graph of this round where nodes find each other by talking; the others need not know who can be reached."""
+        """The graph of a round; `reach` limits which nodes can talk, for topologies whose nodes find each other by messages."""
         return self.graph(n, round, streams)
 
     def control(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Control | None:
@@ -89,7 +103,7 @@ class Topology(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fie
         return None
 
     def cautions(self, n: int) -> list[str]:
-        """What is allowed but worth knowing."""
+        """Warnings about settings that are allowed but unwise."""
         return []
 
     def expected(self, n: int, streams: Streams) -> Expected:
@@ -103,12 +117,12 @@ class Topology(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fie
 
     @property
     def changes(self) -> str:
-        """How its graph changes, for people."""
+        """How its graph changes, in words."""
         return "never" if self.static else "at random, in every round" if self.random else "by a rule"
 
 
 class StaticTopology(Topology, frozen=True):
-    """A topology whose graph is the same in every round; the last few are remembered."""
+    """A topology whose graph is the same in every round; recent graphs are cached."""
 
     static: ClassVar[bool] = True
 
@@ -116,7 +130,7 @@ class StaticTopology(Topology, frozen=True):
         return _remembered(self, n, streams)
 
     def build(self, n: int, stream: Stream) -> Graph:
-        """The one graph of the run."""
+        """Build the one graph of the run."""
         raise NotImplementedError
 
 
@@ -126,7 +140,7 @@ def _remembered(topology: StaticTopology, n: int, streams: Streams) -> Graph:
 
 
 def graph_among(topology: GivesGraphs, n: int, round: int, streams: Streams, reach: Reach | None) -> Graph:
-    """The graph of this round, where `reach` says who can talk to whom; None: everybody to everybody."""
+    """The graph of a round; `reach`: which nodes can talk; None: all."""
     if isinstance(topology, Topology):
         return topology.graph_among(n, round, streams, reach)
     return topology.graph(n, round, streams)
@@ -143,7 +157,7 @@ def topology_cautions(topology: GivesGraphs, n: int) -> list[str]:
 
 
 def peer_sampling(topology: object) -> PeerSampling | None:
-    """The service whose views targets are drawn from, also inside of a wrapper; None: nodes know all others."""
+    """The service whose views targets are drawn from, also inside a wrapper; None: nodes know all others."""
     while topology is not None:
         view = getattr(topology, "view", None)
         if isinstance(view, PeerSampling):
@@ -158,7 +172,7 @@ def natural_mixing(topology: GivesGraphs) -> str:
 
 
 def is_random(topology: GivesGraphs) -> bool:
-    """Whether each round has a graph of its own, drawn at random."""
+    """Whether each round has its own random graph."""
     return bool(getattr(topology, "random", False))
 
 
@@ -168,7 +182,7 @@ def is_static(topology: GivesGraphs) -> bool:
 
 
 def is_placed(topology: GivesGraphs) -> bool:
-    """Whether nodes cannot change places between two rounds, because graphs that change still belong together."""
+    """Whether nodes cannot change positions between rounds, because successive graphs belong together."""
     return bool(getattr(topology, "placed", False))
 
 
@@ -178,13 +192,13 @@ def exchange_of(topology: GivesGraphs) -> str:
 
 
 def is_symmetric(topology: GivesGraphs) -> bool | None:
-    """Whether all links go both ways in every round; None where the topology does not say."""
+    """Whether all links go both ways in every round; None if the topology does not say."""
     found: bool | None = getattr(topology, "symmetric", None)
     return found
 
 
 def is_doubly_stochastic(topology: GivesGraphs) -> bool | None:
-    """Whether its natural weights count every node alike in every round; None where the topology does not say."""
+    """Whether its natural weights count all nodes equally in every round; None if the topology does not say."""
     found: bool | None = getattr(topology, "doubly_stochastic", None)
     return found
 
@@ -195,7 +209,7 @@ def kind_of(topology: GivesGraphs) -> str:
 
 
 def check_topology(topology: GivesGraphs, n: int) -> None:
-    """Raise BadInput if the topology says that it does not exist for n nodes."""
+    """Raise BadInput if the topology does not exist for n nodes."""
     check = getattr(topology, "check", None)
     if check is not None:
         check(n)
@@ -208,7 +222,7 @@ def expected(topology: GivesGraphs, n: int, streams: Streams) -> Expected:
 
 
 def check_degree(n: int, s: int, *, even: bool) -> None:
-    """1 <= s <= n - 1, and n * s even where links go both ways."""
+    """Require 1 <= s <= n - 1, and n * s even if links go both ways."""
     require_int("nodes", n, 2)
     if s > n - 1:
         raise BadInput(f"topology.s = {s} must be at most nodes - 1 = {n - 1}")

@@ -1,6 +1,6 @@
-"""The two topologies of Epidemic Learning (de Vos et al., NeurIPS 2023, section 3), and its mirror image, in which nodes ask.
+"""The two topologies of Epidemic Learning (de Vos et al., NeurIPS 2023, section 3), and the mirror image in which nodes ask.
 
-EL-Local can be had without knowing everybody: with a `view`, targets come from the few others that a peer sampling service shows a node.
+EL-Local does not need full knowledge: with a `view`, targets come from the few peers that a peer sampling service shows a node.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from epidemic.topology.regular import random_regular_edges
 class ELOracle(Topology, frozen=True, tag="el-oracle"):
     """Each round a random graph in which every node exchanges models with exactly `s` others.
 
-    `base = "permuted"` relabels a fixed s-regular graph at random, `"fresh"` draws a new random s-regular graph. Every
-    pair is linked with probability s / (n - 1) either way, and the contraction is the same. A round's graph need not
-    be connected, and is never "repaired".
+    `base = "permuted"` relabels a fixed s-regular graph at random, `"fresh"` draws a new random s-regular graph. Every pair is linked with probability
+    s / (n - 1) either way, and the contraction is the same. A round's graph need not be connected, and is never "repaired".
     """
 
     symmetric: ClassVar[bool | None] = True
@@ -66,8 +65,8 @@ class ELOracle(Topology, frozen=True, tag="el-oracle"):
 class ELLocal(Topology, frozen=True, tag="el-local", repr_omit_defaults=True):
     """Every node sends to `s` distinct others, chosen uniformly and independently anew each round.
 
-    With a `view` they are chosen from those that the node knows in that round, and who knows fewer than `s` sends to all of them. A view
-    of everybody gives the same graphs, to the bit, as knowing everybody.
+    With a `view` they are chosen from the peers that the node knows in that round; a node that knows fewer than `s` sends to all of them. A view of all nodes
+    gives the same graphs, to the bit, as full knowledge.
     """
 
     symmetric: ClassVar[bool | None] = False
@@ -77,7 +76,7 @@ class ELLocal(Topology, frozen=True, tag="el-local", repr_omit_defaults=True):
 
     s: int
     view: Any = None
-    """A peer sampling service, for example {kind = "cyclon", size = 20}; None: everybody knows everybody."""
+    """A peer sampling service, for example {kind = "cyclon", size = 20}; None: all nodes know each other."""
 
     def __post_init__(self) -> None:
         require_int("topology.s", self.s, 1)
@@ -86,7 +85,7 @@ class ELLocal(Topology, frozen=True, tag="el-local", repr_omit_defaults=True):
 
     @property
     def law(self) -> Kind | None:  # type: ignore[override]
-        """Nobody knows it where members decide what they show of themselves."""
+        """The law of malicious in-neighbours; None with a view, where members decide what they show of themselves."""
         return "el-local" if self.view is None else None
 
     @property
@@ -115,7 +114,7 @@ class ELLocal(Topology, frozen=True, tag="el-local", repr_omit_defaults=True):
         return Graph.from_targets(_others(n, self.s, streams("topology", round)))
 
     def targets_of(self, n: int, node: int, stream: Stream) -> tuple[int, ...]:
-        """The targets of one node alone, ascending, where it knows everybody: the law of one row of `draw`."""
+        """The targets of one node, ascending, with full knowledge: distributed like one row of `draw`."""
         others = distinct(stream, 1, n - 1, self.s)[0]
         return tuple((others + (others >= node)).tolist())
 
@@ -136,7 +135,7 @@ class ELLocal(Topology, frozen=True, tag="el-local", repr_omit_defaults=True):
 class Pull(Topology, frozen=True, tag="pull"):
     """Every node asks `s` distinct others, chosen uniformly and independently anew each round, for their models.
 
-    So everybody hears exactly s models, and sends as many as it is asked for. A request is a control message.
+    So every node receives exactly s models, and sends as many as it is asked for. A request is a control message.
     """
 
     symmetric: ClassVar[bool | None] = False

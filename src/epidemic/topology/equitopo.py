@@ -1,13 +1,14 @@
-"""EquiTopo (Song et al., NeurIPS 2022): graphs of a few random offsets, with weights of their own.
+"""EquiTopo (Song et al., NeurIPS 2022): graphs of a few random offsets, with their own weights.
 
-The basis matrix A_u gives weight (n - 1) / n to the node u places ahead and 1 / n to oneself; the mean of all of them is
-exact averaging. A `native` weight per edge carries these numbers; what a row lacks to 1 is the weight of the node's own model.
+The basis matrix A_u gives weight (n - 1) / n to the node u positions ahead and 1 / n to the node itself; the mean of all of them is exact averaging. A
+`native` weight per edge holds these numbers; the rest of a row to 1 is the weight of the node's own model.
 """
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,7 @@ def _strict_offsets(n: int, m: int, stream: Stream, *, classes: bool) -> NDArray
 
 
 class DEquiStatic(StaticTopology, frozen=True, tag="d-equistatic"):
-    """Node i hears the nodes `m` random offsets ahead, the same offsets for all nodes and rounds.
+    """Node i receives from the nodes `m` random offsets ahead, the same offsets for all nodes and rounds.
 
     Offsets are drawn with replacement; `strict` makes them distinct and the graph connected.
     """
@@ -49,6 +50,10 @@ class DEquiStatic(StaticTopology, frozen=True, tag="d-equistatic"):
 
     m: int
     strict: bool = False
+
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {"": {"m": s if m is None else m}}
 
     def __post_init__(self) -> None:
         require_int("topology.m", self.m, 1)
@@ -76,6 +81,10 @@ class UEquiStatic(StaticTopology, frozen=True, tag="u-equistatic"):
 
     m: int
     strict: bool = False
+
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {"": {"m": (s + 1) // 2 if m is None else m}}
 
     def __post_init__(self) -> None:
         require_int("topology.m", self.m, 1)
@@ -130,7 +139,7 @@ class _EquiDyn(Topology, frozen=True):
 
 
 class ODEquiDyn(_EquiDyn, frozen=True, tag="od-equidyn"):
-    """Each round one random offset: node i hears the node u places ahead and takes the share `eta` of the step A_u.
+    """Each round one random offset: node i receives from the node u positions ahead and takes the share `eta` of the step A_u.
 
     The offset comes from all 1..n-1 or, with `m`, from m offsets drawn once per run.
     """

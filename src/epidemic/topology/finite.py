@@ -1,15 +1,16 @@
 """Topologies that average exactly after finitely many rounds: the one-peer hypercube, and the Base-(k+1) graph.
 
-Base-(k+1) (Takezawa et al., NeurIPS 2023) does so for any number of nodes, nobody having more than k neighbours in a round, in at most
-2 log_{k+1}(n) + 2 rounds. Its links bring their own weights.
+Base-(k+1) (Takezawa et al., NeurIPS 2023) does so for any number of nodes, with at most k neighbours per node and round, in at most
+2 log_{k+1}(n) + 2 rounds. Its links have their own weights.
 
 A number is smooth here if all its prime factors are at most k + 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ Links = tuple[NDArray[np.int64], NDArray[np.int64], FloatArray]
 class Hypercube(Topology, frozen=True, tag="hypercube"):
     """In round t nodes whose numbers differ in bit t mod log2(n) are paired: exact averaging after log2(n) rounds.
 
-    Any log2(n) rounds in a row will do. The number of nodes must be a power of two.
+    Any log2(n) consecutive rounds suffice. The number of nodes must be a power of two.
     """
 
     symmetric: ClassVar[bool | None] = True
@@ -50,8 +51,8 @@ class Hypercube(Topology, frozen=True, tag="hypercube"):
 class Base(Topology, frozen=True, tag="base"):
     """The Base-(k+1) graph: exact averaging in a period of few rounds, with at most `k` neighbours in each.
 
-    `relabel = "period"` gives the nodes other places, drawn at random, in every period, which takes away the directions in which
-    different data is averaged badly; `"never"` leaves them where they are. Round t is round t + `start` of the construction.
+    `relabel = "period"` places the nodes at random in every period, which removes the directions in which heterogeneous data is averaged badly; `"never"` keeps
+    their positions. Round t is round t + `start` of the construction.
     """
 
     symmetric: ClassVar[bool | None] = True
@@ -63,13 +64,17 @@ class Base(Topology, frozen=True, tag="base"):
     relabel: Literal["period", "never"] = "period"
     start: int = 0
 
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {"": {"k": s}}
+
     def __post_init__(self) -> None:
         require_int("topology.k", self.k, 1)
         require_choice("topology.relabel", self.relabel, ["period", "never"])
         require_int("topology.start", self.start, 0)
 
     def length(self, n: int) -> int:
-        """Rounds of a period."""
+        """Number of rounds in a period."""
         return 1 if self.k >= n - 1 else len(base_rounds(n, self.k))
 
     def draw(self, n: int, round: int, streams: Streams) -> Graph:
@@ -94,31 +99,61 @@ def base_rounds(n: int, k: int) -> tuple[Links, ...]:
     inside = [_repeated(links, size * np.arange(groups)) for links in _simple(size, k)]
     across = [_repeated(links, np.arange(size), size) for links in _hyper_hypercube(groups, k)]
     both = inside + across
-    return tuple(simple if len(simple) <= len(both) else both)
+    return tuple(simple if len(simple) < len(both) else both)
 
 
 def _simple(m: int, k: int) -> list[Links]:
-    """Blocks average among themselves, then each block in turn meets all later ones and averages what it has heard.
+    """Blocks average among themselves, then each block in turn meets all later ones and averages what it has received.
 
-    Block l has a_l (k+1)^{p_l} nodes, the digits of m in base k + 1, and consists of a_l sub-blocks.
+    Block l has a_l (k+1)^{p_l} nodes, the digits of m in base k + 1, and consists of a_l sub-blocks. Nobody idles who could average with
+    somebody else, as in the authors' algorithm 2: blocks that have done their rounds begin them again, and nodes of a block that
+    nobody of the later ones meets form cliques. That changes neither the number of rounds nor their product, but models that
+    train in between are mixed more.
     """
     if _smooth_part(m, k) == m:
         return _hyper_hypercube(m, k)
     blocks = _blocks(m, k)
-    first = [_hyper_hypercube(count * size, k) for _, count, size in blocks]
-    wait = len(first[0])
-    rounds: list[list[Links]] = [[] for _ in range(wait + 1 + len(_hyper_hypercube(blocks[0][2], k)))]
-    for (at, _, _), own in zip(blocks, first, strict=True):
-        for t, links in enumerate(own):
-            rounds[t].append(_repeated(links, np.array([at])))
-    for j, (at, count, size) in enumerate(blocks[:-1]):
-        late = np.arange(at + count * size, m)
-        subs = at + size * np.arange(count)
-        partners = (subs + size - 1)[:, None] - np.arange(len(late))  # a fresh node of each sub-block, from its end on
-        rounds[wait + j].append((partners.ravel(), np.tile(late, count), np.full(partners.size, size / (m - at))))
-        for t, links in enumerate(_hyper_hypercube(size, k)):
-            rounds[wait + j + 1 + t].append(_repeated(links, subs))
-    return [_together(parts) for parts in rounds]
+    last = len(blocks) - 1
+    whole = [_hyper_hypercube(count * size, k) for _, count, size in blocks]
+    inside = [_hyper_hypercube(size, k) if size > 1 else own for (_, _, size), own in zip(blocks, whole, strict=True)]
+    wait = len(whole[0])
+    rounds = []
+    for t in range(wait + 1 + len(inside[0])):
+        parts: list[Links] = []
+        for j, (at, count, size) in enumerate(blocks):
+            met = t - wait - j  # rounds since its own meeting, or since its last one
+            if t < wait:
+                parts += _again(whole[j], t, np.array([at]))
+            elif met == 0 and j < last:
+                parts += _meeting(blocks[j:], k)
+            elif met >= (0 if j == last else 1):
+                since = met if j == last else met - 1
+                parts += _again(inside[j], since, at + size * np.arange(count) if size > 1 else np.array([at]))
+        rounds.append(_together(parts))
+    return rounds
+
+
+def _again(rounds: list[Links], t: int, begins: NDArray[np.int64]) -> list[Links]:
+    """Round t of those that begin again when they are over, in several places; a single node has none."""
+    return [_repeated(rounds[t % len(rounds)], begins)] if rounds else []
+
+
+def _meeting(blocks: list[tuple[int, int, int]], k: int) -> list[Links]:
+    """The first block meets all later ones: each of their nodes averages with a fresh node of each sub-block. Fresh nodes that are left form cliques."""
+    at, count, size = blocks[0]
+    late = np.concatenate([np.arange(begin, begin + many * each) for begin, many, each in reversed(blocks[1:])])
+    subs = at + size * np.arange(count)
+    partners = (subs + size - 1)[:, None] - np.arange(len(late))  # of each sub-block, from its end on
+    share = size / (count * size + len(late))
+    fresh = (subs[:, None] + np.arange(size - len(late))).ravel()
+    cliques = [_clique(fresh[i : i + k + 1]) for i in range(0, len(fresh), k + 1)]
+    return [(partners.ravel(), np.tile(late, count), np.full(partners.size, share)), *cliques]
+
+
+def _clique(nodes: NDArray[np.int64]) -> Links:
+    """Everybody averages with everybody."""
+    low, high = np.triu_indices(len(nodes), k=1)
+    return nodes[low], nodes[high], np.full(len(low), 1 / len(nodes))
 
 
 def _blocks(m: int, k: int) -> list[tuple[int, int, int]]:
@@ -136,7 +171,7 @@ def _blocks(m: int, k: int) -> list[tuple[int, int, int]]:
 
 
 def _hyper_hypercube(m: int, k: int) -> list[Links]:
-    """H_k on m nodes, m being smooth: in each round those who differ in one digit of mixed radix are a clique."""
+    """H_k on m nodes, m being smooth: in each round the nodes that differ in one digit of mixed radix form a clique."""
     radices: list[int] = []
     left = m
     while left > 1:
@@ -153,7 +188,7 @@ def _hyper_hypercube(m: int, k: int) -> list[Links]:
 
 
 def _smooth_part(n: int, k: int) -> int:
-    """The largest smooth divisor."""
+    """The largest divisor of n that is smooth."""
     left = n
     for f in range(2, min(k + 1, n) + 1):
         while left % f == 0:
@@ -162,7 +197,7 @@ def _smooth_part(n: int, k: int) -> int:
 
 
 def _repeated(links: Links, begins: NDArray[np.int64], stride: int = 1) -> Links:
-    """The same links in several places: node i is `stride` i beyond where each begins."""
+    """The same links at several positions: node i is `stride` i beyond the start of each."""
     one, other, weight = links
     ends = [(begins[:, None] + stride * end).ravel() for end in (one, other)]
     return ends[0], ends[1], np.tile(weight, len(begins))

@@ -1,22 +1,24 @@
-"""MATCHA (Wang et al. 2019): of the matchings that a fixed graph consists of, each round has some.
+"""MATCHA (Wang et al. 2019): a fixed graph is cut into matchings, and each round uses some of them.
 
-The links of the inner graph are cut into m matchings. Matching j is there with probability p_j, independently and anew each round; the p_j add up
-to at most budget * m and make lambda_2, the second smallest eigenvalue of the mean Laplacian, as large as possible. A round's weights are W = I - alpha L,
-with the alpha for which the spectral norm rho of E[W^T W] - J is smallest:
+The links of the inner graph are cut into m matchings. Matching j is used with probability p_j, independently in each round; the p_j sum to at most
+budget * m and maximise lambda_2, the second smallest eigenvalue of the mean Laplacian. A round's weights are W = I - alpha L, with the alpha that minimises
+the spectral norm rho of E[W^T W] - J:
 
   E[W^T W] = I - 2 alpha Lbar + alpha^2 (Lbar^2 + 2 Ltilde),   Lbar = sum p_j L_j,   Ltilde = sum p_j (1 - p_j) L_j
 
 A node's weight of its own model may be negative: 1 - alpha times the number of its links.
 
-lambda_2 is concave in p, and so is the soft minimum of all eigenvalues but the first, which is smooth as well: that one is maximised, harder and harder.
-rho is convex in alpha: its slope is bisected.
+lambda_2 is concave in p, and so is the smooth soft minimum of all eigenvalues but the first: that one is maximised, with increasing sharpness. rho is convex
+in alpha: its slope is bisected.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar, Literal
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import scipy.sparse
@@ -27,24 +29,140 @@ from epidemic.core.errors import BadInput, RunFailed, require_choice, require_re
 from epidemic.core.graph import FloatArray, Graph
 from epidemic.core.rng import Streams
 from epidemic.topology.base import Expected, exchange_of, is_random, is_static, kind_of
-from epidemic.topology.colouring import edge_colours
 from epidemic.topology.regular import one_way
 from epidemic.topology.wrappers import Wrapper
+
+# -- Edge colourings: the links of a graph as a few matchings, in each of which a node has at most one partner -------
+
+
+def edge_colours(n: int, one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A number for each undirected link, links that meet having different ones: 0, 1, ..., at most the largest degree.   # (m,)
+
+    Tried with as many colours as the largest degree first, which always succeeds in bipartite graphs; else with one more, by Misra
+    and Gries (1992), which always succeeds.
+    """
+    degree = np.bincount(np.concatenate([one, other]), minlength=n)
+    fewest = int(degree.max(initial=0))
+    links = list(zip(one.tolist(), other.tolist(), strict=True))
+    for colours in (fewest, fewest + 1):
+        colouring = _Colouring(n, colours)
+        if all(colouring.add(u, v) for u, v in links):
+            break
+    return np.array([colouring.colour[min(u, v), max(u, v)] for u, v in links], dtype=np.int64)
+
+
+class _Colouring:
+    """A proper colouring of the links so far. `spare` has a bit for each colour that a node has not used."""
+
+    def __init__(self, n: int, colours: int) -> None:
+        self.colour: dict[tuple[int, int], int] = {}
+        self._partner: list[dict[int, int]] = [{} for _ in range(n)]  # by colour
+        self._spare = [(1 << colours) - 1] * n
+        self._colours = colours
+
+    def add(self, u: int, v: int) -> bool:
+        """Colour one more link, recolouring others if necessary; False if so few colours do not suffice."""
+        both = self._spare[u] & self._spare[v]
+        if both:
+            self._set(u, v, _lowest(both))
+            return True
+        if self._swap_and_set(u, v):
+            return True
+        return self._by_fan(u, v)
+
+    def _swap_and_set(self, u: int, v: int) -> bool:
+        """Free a colour of u at v: the links from v in that colour and in one that v has to spare exchange the two."""
+        for a in _bits(self._spare[u]):
+            for b in _bits(self._spare[v]):
+                path = self._path(v, a, b)
+                if path[-1] != u:
+                    self._exchange(path, a, b)
+                    self._set(u, v, a)
+                    return True
+        return False
+
+    def _by_fan(self, u: int, v: int) -> bool:
+        """Misra and Gries: links of u pass their colours on until the new one can have its own."""
+        fan = [v]
+        while True:
+            more = (self._partner[u].get(c) for c in _bits(self._spare[fan[-1]]))
+            following = next((w for w in more if w is not None and w not in fan), None)
+            if following is None:
+                break
+            fan.append(following)
+        if not self._spare[u] or not self._spare[fan[-1]]:
+            return False
+        c, d = _lowest(self._spare[u]), _lowest(self._spare[fan[-1]])
+        self._exchange(self._path(u, d, c), d, c)
+        for last, w in enumerate(fan):
+            if last and not self._spare[fan[last - 1]] >> self._of(u, w) & 1:
+                return False  # the rest is no fan any more; cannot happen with one colour more than the largest degree
+            if self._spare[w] >> d & 1:
+                passed = [self._of(u, w) for w in fan[1 : last + 1]]
+                for w in fan[1 : last + 1]:
+                    self._unset(u, w)
+                for w, colour in zip(fan[: last + 1], [*passed, d], strict=True):
+                    self._set(u, w, colour)
+                return True
+        return False
+
+    def _path(self, start: int, a: int, b: int) -> list[int]:
+        """The nodes from `start` on along links coloured a, b, a, ..."""
+        path, colour = [start], a
+        while colour in self._partner[path[-1]]:
+            path.append(self._partner[path[-1]][colour])
+            colour = a + b - colour
+        return path
+
+    def _exchange(self, path: list[int], a: int, b: int) -> None:
+        """Exchange the colours of a path that begins with a."""
+        for u, v in pairwise(path):
+            self._unset(u, v)
+        for i, (u, v) in enumerate(pairwise(path)):
+            self._set(u, v, a if i % 2 else b)
+
+    def _of(self, u: int, v: int) -> int:
+        return self.colour[min(u, v), max(u, v)]
+
+    def _set(self, u: int, v: int, colour: int) -> None:
+        self.colour[min(u, v), max(u, v)] = colour
+        for here, there in ((u, v), (v, u)):
+            self._partner[here][colour] = there
+            self._spare[here] ^= 1 << colour
+
+    def _unset(self, u: int, v: int) -> None:
+        colour = self.colour.pop((min(u, v), max(u, v)))
+        for here in (u, v):
+            del self._partner[here][colour]
+            self._spare[here] ^= 1 << colour
+
+
+def _lowest(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
+
+
+def _bits(bits: int) -> list[int]:
+    found = []
+    while bits:
+        found.append(_lowest(bits))
+        bits &= bits - 1
+    return found
+
 
 OPTIMAL_LIMIT = 300
 """Up to this many nodes the best probabilities are worked out, with dense matrices."""
 SHARPNESS = (1e-1, 1e-2, 1e-3, 1e-4)
 """Temperatures of the soft minimum, in units of lambda_2."""
 BETTER = 1e-6
-"""Equal probabilities are kept unless others raise lambda_2 by more than this part."""
+"""Equal probabilities are kept unless others increase lambda_2 by more than this fraction."""
 PROBABILITY_DIGITS, STEP_DIGITS = 5, 9
 """To so many digits machines which round differently agree."""
 
 
 class Matcha(Wrapper, frozen=True, tag="matcha"):
-    """A static graph whose links are cut into matchings; each round has a random choice of these, by `budget` of them on average.
+    """A static graph whose links are cut into matchings; each round uses a random choice of these, a share `budget` of them on average.
 
-    `inner` must be static and connected, with links that go both ways. `probabilities = "uniform"` gives all matchings the same one, which serves any number
+    `inner` must be static and connected, with links that go both ways. `probabilities = "uniform"` gives all matchings the same one, which works for any number
     of nodes and is often as good.
     """
 
@@ -59,6 +177,10 @@ class Matcha(Wrapper, frozen=True, tag="matcha"):
 
     budget: float = 0.5
     probabilities: Literal["optimal", "uniform"] = "optimal"
+
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {"": {"inner": {"kind": "regular", "s": s}, "probabilities": "uniform"}}
 
     def __post_init__(self) -> None:
         require_real("topology.budget", self.budget, above=0, high=1)
@@ -84,7 +206,7 @@ class Matcha(Wrapper, frozen=True, tag="matcha"):
             )
 
     def design(self, n: int, streams: Streams) -> Design:
-        """What is decided for the whole run."""
+        """The decisions for the whole run: matchings, probabilities and alpha."""
         self.check(n)
         graph = self.inner.graph(n, 0, streams)
         return _design(_Fixed(graph.digest(), graph), self.budget, self.probabilities)
@@ -111,7 +233,7 @@ class Design:
 
 @dataclass(frozen=True)
 class _Fixed:
-    """A graph that is told apart by what it is."""
+    """A graph that is identified by its content."""
 
     digest: str
     graph: Graph = field(compare=False)
@@ -122,7 +244,7 @@ def _design(fixed: _Fixed, budget: float, probabilities: str) -> Design:
     graph = fixed.graph.explicit()
     if not graph.undirected:
         raise BadInput(
-            "topology.inner has links that go one way, but MATCHA needs pairs; use a ring, torus, regular or geometric graph"
+            "topology.inner has directed links, but MATCHA needs pairs; use a ring, torus, regular or geometric graph"
         )
     if not graph.connected:
         raise BadInput("topology.inner is disconnected, so MATCHA never agrees on it; use another seed or more links")
@@ -157,7 +279,7 @@ class Matchings:
 
     @property
     def count(self) -> int:
-        """How many matchings."""
+        """The number of matchings."""
         return int(self.colour.max()) + 1
 
     def laplacian(self, weight: FloatArray) -> scipy.sparse.csr_array:
@@ -187,7 +309,7 @@ class Matchings:
 
 
 def best_probabilities(links: Matchings, budget: float) -> FloatArray:
-    """The probabilities, `budget` on average, for which lambda_2 of the mean Laplacian is largest; equal ones where those are as good.   # (m,)"""
+    """The probabilities, `budget` on average, that maximise lambda_2 of the mean Laplacian; equal ones if those are as good.   # (m,)"""
     from scipy.optimize import LinearConstraint, minimize  # takes a while to import, and few need it
 
     m = links.count

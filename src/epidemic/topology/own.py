@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -32,16 +32,20 @@ from epidemic.topology.base import (
 class PythonTopology(Topology, frozen=True, tag="python", dict=True):
     """A user's own: "module:factory" is called with `options` and returns an object with graph(n, round, streams).
 
-    What else the object has (natural_mixing, static, random, placed, symmetric, doubly_stochastic, exchange, check, expected) is taken over. An experiment is told apart by the name and
-    the options, not by the code behind them; deployed nodes also compare the first graphs.
+    Further attributes of the object (natural_mixing, static, random, placed, symmetric, doubly_stochastic, exchange, check, expected) are used as well. An
+    experiment is identified by the name and the options, not by the code behind them; deployed nodes also compare the first graphs.
     """
 
     factory: str
     options: dict[str, Any] = msgspec.field(default_factory=dict)
 
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {}
+
     @cached_property
     def made(self) -> GivesGraphs:
-        """The user's object."""
+        """Call the factory and return the user's topology."""
         made = call_own(import_object(self.factory, "topology.factory"), self.options, self._place)
         if isinstance(made, type) or not isinstance(made, GivesGraphs):
             what = made.__name__ if isinstance(made, type) else type(made).__name__
@@ -99,7 +103,7 @@ class PythonTopology(Topology, frozen=True, tag="python", dict=True):
 
     @contextmanager
     def _in_a_line(self, call: str) -> Iterator[None]:
-        """What the user's code raises, as one line; what it says in our own words stays as it is."""
+        """Turn exceptions of the user's code into one line; our own errors stay as they are."""
         try:
             yield
         except EpidemicError:
@@ -110,10 +114,10 @@ class PythonTopology(Topology, frozen=True, tag="python", dict=True):
 
 
 def require_keyed(topology: GivesGraphs, draw: Callable[[], Graph]) -> None:
-    """Raise BadInput if a topology of the user's own gives two graphs for one round: hosts, seeds and resumed runs would not agree on it.
+    """Raise BadInput if a user's own topology gives two different graphs for one round: hosts and resumed runs would not agree on it.
 
     Args:
-        topology: What is drawn from; built-in ones are not drawn again.
+        topology: The topology; built-in ones are not checked.
         draw: Draws the graph of one round.
     """
     named = _own_part(topology)

@@ -17,7 +17,7 @@ Edges = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class Regular(StaticTopology, frozen=True, tag="regular"):
-    """A random connected graph in which everybody has `s` neighbours, the same in all rounds."""
+    """A random connected graph in which every node has `s` neighbours, the same in all rounds."""
 
     symmetric: ClassVar[bool | None] = True
     doubly_stochastic: ClassVar[bool | None] = True
@@ -90,7 +90,7 @@ def connected_regular(n: int, s: int, stream: Stream) -> Graph:
 
 
 def redraw_until_connected(draw: Callable[[], Graph], what: str) -> Graph:
-    """The first connected graph that `draw` gives, or an error after the attempt limit."""
+    """The first connected graph that `draw` returns; raises BadInput after the attempt limit."""
     for _ in range(ATTEMPTS):
         graph = draw()
         if graph.connected:
@@ -101,8 +101,8 @@ def redraw_until_connected(draw: Callable[[], Graph], what: str) -> Graph:
 def random_regular_edges(n: int, s: int, stream: Stream) -> Edges:
     """The directed edges, both ways, of a random s-regular graph (Steger and Wormald 1999).
 
-    Stubs are paired at random, the pairs that would make a loop or a double edge are paired again, and if no proper
-    pair is left the whole drawing starts anew. Dense graphs are drawn as complements. Treats all labels alike.
+    Stubs are paired at random; pairs that would make a loop or a double edge are paired again, and if no valid pair is left everything starts anew. Dense graphs
+    are drawn as complements. All labels are treated alike.
     """
     if s > n - 1 - s:
         one, other = random_regular_edges(n, n - 1 - s, stream)

@@ -1,9 +1,10 @@
-"""Fixed networks that Epidemic Learning is compared with, and the two extremes: everybody and nobody."""
+"""Fixed networks that Epidemic Learning is compared with, and the two extremes: complete and isolated."""
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from epidemic.topology.regular import both_ways, redraw_until_connected
 
 
 class Ring(StaticTopology, frozen=True, tag="ring"):
-    """Everybody exchanges with the two nodes beside it."""
+    """Every node exchanges with its two neighbours on a ring."""
 
     symmetric: ClassVar[bool | None] = True
     doubly_stochastic: ClassVar[bool | None] = True
@@ -26,7 +27,7 @@ class Ring(StaticTopology, frozen=True, tag="ring"):
 
 
 class Torus(StaticTopology, frozen=True, tag="torus"):
-    """A grid that wraps around at its edges; everybody has four neighbours.
+    """A grid that wraps around at its edges; every node has four neighbours.
 
     Without `rows`, the grid is as square as the number of nodes allows.
     """
@@ -66,16 +67,20 @@ class Torus(StaticTopology, frozen=True, tag="torus"):
 
 
 class Complete(StaticTopology, frozen=True, tag="complete", omit_defaults=True):
-    """Everybody sends to everybody: each round ends with the exact average.
+    """Every node sends to all others: each round ends with the exact average.
 
-    `cost` changes what is counted, not the models: "all-to-all" n - 1 models a node and round, "all-reduce" 2 (n - 1) / n of a model, what the
-    best all-reduce sends (Patarasuk and Yuan 2009), in 2 (n - 1) messages.
+    `cost` changes what is counted, not the models: "all-to-all" n - 1 models a node and round, "all-reduce" 2 (n - 1) / n of a model, what the best all-reduce
+    sends (Patarasuk and Yuan 2009), in 2 (n - 1) messages.
     """
 
     symmetric: ClassVar[bool | None] = True
     doubly_stochastic: ClassVar[bool | None] = True
 
     cost: Cost = "all-to-all"
+
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {"": {}, " (all-reduce)": {"cost": "all-reduce"}}
 
     def __post_init__(self) -> None:
         require_choice("topology.cost", self.cost, EXCHANGE)
@@ -89,7 +94,7 @@ class Complete(StaticTopology, frozen=True, tag="complete", omit_defaults=True):
 
 
 class Isolated(StaticTopology, frozen=True, tag="none"):
-    """Nobody sends: local training only. The one topology for a single node."""
+    """No messages: local training only. The only topology for a single node."""
 
     symmetric: ClassVar[bool | None] = True
     doubly_stochastic: ClassVar[bool | None] = True
@@ -157,10 +162,10 @@ def random_pairs(n: int, q: float, stream: Stream) -> tuple[NDArray[np.int64], N
 
 
 class Geometric(StaticTopology, frozen=True, tag="geometric"):
-    """Random points in the unit square, linked where they are at most `radius` apart, drawn again until connected.
+    """Random points in the unit square, linked if they are at most `radius` apart, redrawn until connected.
 
-    Without `radius` it is sqrt(2 ln(n) / (pi n)). `torus` makes opposite sides meet, so that nobody lives at an edge; everybody then has
-    (n - 1) pi radius^2 neighbours on average.
+    Without `radius` it is sqrt(2 ln(n) / (pi n)). `torus` joins opposite sides, so that no node is at an edge; a node then has (n - 1) pi radius^2 neighbours on
+    average.
     """
 
     symmetric: ClassVar[bool | None] = True
@@ -196,7 +201,7 @@ def near_pairs(points: FloatArray, reach: float, *, torus: bool) -> tuple[NDArra
 
 
 class Exponential(StaticTopology, frozen=True, tag="exponential"):
-    """Node i hears the nodes at distance 1, 2, 4, ... ahead of it (Ying et al. 2021)."""
+    """Node i receives from the nodes at distance 1, 2, 4, ... ahead of it (Ying et al. 2021)."""
 
     symmetric: ClassVar[bool | None] = False
     doubly_stochastic: ClassVar[bool | None] = True

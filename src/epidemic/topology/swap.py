@@ -1,4 +1,4 @@
-"""PeerSwap (arXiv 2408.03829): a fixed graph on whose places the nodes walk about."""
+"""PeerSwap (arXiv 2408.03829): nodes that walk about on the positions of a fixed graph."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from epidemic.topology.base import Topology, check_topology
 from epidemic.topology.regular import Regular, one_way
 
 MOST_SWAPS = 10_000_000
-"""In a round; more take longer than seconds to draw, and change nothing: everybody is anywhere long before."""
+"""Most swaps per round; more take longer than seconds to draw and change nothing, because the nodes are well mixed long before."""
 
 STRIDE = 16
-"""Of so many rounds the seats of one are remembered, so that an earlier round is not played from the start."""
+"""The positions are cached for one in so many rounds, so that an earlier round is not computed from the start."""
 REMEMBERED = 64
-"""How many of these."""
+"""Most cached rounds."""
 
 
 class PeerSwap(Topology, frozen=True, tag="peer-swap"):
-    """A random connected graph of equal degrees `s`; after each round, `swaps` times, the nodes at a random link change places.
+    """A random connected graph of equal degrees `s`; after each round, the nodes at a random link swap positions, `swaps` times.
 
-    With many swaps everybody is anywhere in the next round, as in EL-Oracle; with none the graph is static. Without `swaps` there are as many
-    as nodes. Swaps are drawn from the run's seed; what nodes would say to each other to agree on them is not counted.
+    With many swaps a node can be anywhere in the next round, as in EL-Oracle; with none the graph is static. By default there are as many swaps as nodes. Swaps
+    are drawn from the run's seed; messages to agree on them are not counted.
     """
 
     symmetric: ClassVar[bool | None] = True
@@ -67,7 +67,7 @@ class PeerSwap(Topology, frozen=True, tag="peer-swap"):
 
 
 class _Walk:
-    """Who sits where in each round: a function of the round, worked out from the latest round before it that is remembered."""
+    """The positions of nodes in each round, computed from the latest cached round before it."""
 
     def __init__(self, fixed: Graph, swaps: int, streams: Streams) -> None:
         self._ends = one_way(fixed)
@@ -78,7 +78,7 @@ class _Walk:
         self._lock = Lock()
 
     def seats(self, round: int) -> NDArray[np.int32]:
-        """The node on each place of the fixed graph.   # (n,)"""
+        """The node at each position of the fixed graph.   # (n,)"""
         with self._lock:
             known = [self._start, self._last, *self._known.items()]
             before, seat = max((one for one in known if one[0] <= round), key=lambda one: one[0])

@@ -1,7 +1,7 @@
-"""How many malicious models the receivers of a topology tolerate: the question of an experiment, put to `epidemic.theory.hostile`.
+"""The number of malicious models that the receivers of a topology tolerate, by `epidemic.theory.hostile`.
 
-A topology says by its attribute `law` how the malicious models that a node receives are distributed. One that does not can still be static: then the
-malicious nodes are the random choice. With others, f has to be given by hand.
+A topology declares by its attribute `law` how the number of malicious models that a node receives is distributed. A static one without the attribute works
+too: then the malicious nodes are the random choice. For others, f must be given by hand.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from epidemic.topology.wrappers import Every
 def tolerance(
     topology: GivesGraphs, nodes: int, malicious: int, rounds: int, risk: float, streams: Streams
 ) -> Tolerance:
-    """Work out f of every receiver and round of a run, from how many nodes may be malicious.
+    """Compute f of every receiver and round of a run from the number of malicious nodes.
 
     Args:
-        topology: Who sends to whom.
+        topology: The topology.
         nodes: Number of nodes.
         malicious: How many of them may be malicious.
         rounds: Rounds of the run.
         risk: Accepted probability that any honest node receives more malicious models than it tolerates.
-        streams: Those of the run, from which a static graph is drawn.
+        streams: The streams of the run, from which a static graph is drawn.
 
     Returns:
         f by in-degree of the round's graph before faults: `each(graph.in_degree)`.
 
     Raises:
-        BadInput: The promise cannot be kept, or nobody knows the law of this topology.
+        BadInput: The promise cannot be kept, or the law of this topology is unknown.
     """
     kind, how = _law(topology, nodes, streams)
     if kind is None:
@@ -47,13 +47,13 @@ def tolerance(
 def tolerance_caution(
     topology: GivesGraphs, nodes: int, malicious: int, rounds: int, f: int, streams: Streams
 ) -> str | None:
-    """What to say of an f that was given by hand where so many nodes may be malicious; None if it is safe, or nobody knows the law."""
+    """A warning about an f given by hand if it is unsafe for so many malicious nodes; None if it is safe or the law is unknown."""
     kind, how = _law(topology, nodes, streams)
     return None if kind is None else caution(nodes, malicious, rounds, f, kind, **how)
 
 
 def _law(topology: GivesGraphs, nodes: int, streams: Streams) -> tuple[Any, dict[str, Any]]:
-    """The kind of law, and what it needs to know."""
+    """The kind of law, and its arguments."""
     if is_static(topology):
         return "static", {"in_degrees": topology.graph(nodes, 0, streams).in_degree}
     held = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,10 @@ class Wrapper(Topology, frozen=True):
     """A topology made of another one, which a table may describe."""
 
     inner: Any
+
+    @classmethod
+    def compared(cls, s: int, m: int | None) -> Mapping[str, Mapping[str, Any]]:
+        return {}
 
     def __post_init__(self) -> None:
         if isinstance(self.inner, dict):
@@ -121,7 +126,7 @@ class Every(Wrapper, frozen=True, tag="every"):
 
     @property
     def changes(self) -> str:
-        """How its graph changes, for people."""
+        """How its graph changes, in words."""
         return "never" if self.static else f"as its inner one does, every {self.period} rounds"
 
 
@@ -172,13 +177,13 @@ class Periodic(Wrapper, frozen=True, tag="periodic"):
 
     @property
     def changes(self) -> str:
-        """How its graph changes, for people."""
+        """How its graph changes, in words."""
         return "never" if self.static else f"as its inner one does, and is complete in one of {self.period} rounds"
 
 
 @dataclass(frozen=True)
 class _Held:
-    """Who can talk to whom when graphs are drawn that are held for some rounds."""
+    """Which nodes can talk when graphs are drawn that are held for some rounds."""
 
     reach: Reach
     period: int
@@ -189,3 +194,38 @@ class _Held:
 
 def _held(reach: Reach | None, period: int) -> Reach | None:
     return None if reach is None else _Held(reach, period)
+
+
+# -- Fragments ("Mosaic", arXiv 2602.04352): every part of the models is mixed over a graph of its own ---------------
+# The coordinates of a model are cut into k parts by a keyed permutation, the same for all nodes. In each round every part is sent over its own graph of the same
+# topology, drawn from streams of its own. So a node sends as many numbers as before, in k times as many messages; each coordinate contracts
+# as before, but no two parts by the same graph, and nobody receives a whole model.
+
+
+class Fragments(Wrapper, frozen=True, tag="fragments"):
+    """Another topology, of which each of `k` parts of the models has its own graphs. One part is that topology itself."""
+
+    k: int = 4
+
+    def __post_init__(self) -> None:
+        require_int("topology.k", self.k, 1)
+        super().__post_init__()
+
+    def draw(self, n: int, round: int, streams: Streams) -> Graph:
+        """The graph of the first part."""
+        return self.graph_among(n, round, streams, None)
+
+    def graph_among(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Graph:
+        return graph_among(self.inner, n, round, streams, reach)
+
+    def control(self, n: int, round: int, streams: Streams, reach: Reach | None) -> Control | None:
+        return control(self.inner, n, round, streams, reach)
+
+    def expected(self, n: int, streams: Streams) -> Expected:
+        """Of each coordinate; the parts do not know of each other."""
+        return expected(self.inner, n, streams)
+
+
+def fragments_of(topology: GivesGraphs) -> int:
+    """The number of parts, with a graph each, that a topology cuts the models into."""
+    return topology.k if isinstance(topology, Fragments) else 1

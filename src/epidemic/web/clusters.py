@@ -262,7 +262,7 @@ def _state(answer: StatusAnswer, now: float, middle: int) -> tuple[str, str]:
     if status.trained is None and middle - status.round >= BEHIND:
         return "late", f"{middle - status.round} rounds behind"
     if now - answer.late_at < RECENT:
-        return "late", "messages to it have just come late"
+        return "late", "recent messages to it were late"
     return "alive", status.state
 
 

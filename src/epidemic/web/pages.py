@@ -18,11 +18,10 @@ from epidemic.experiment import flat
 from epidemic.record import Moment, Record
 from epidemic.report import charts
 from epidemic.report.charts import LineStyle, Series
-from epidemic.report.schemes import looks_of
+from epidemic.report.settings import looks_of
 from epidemic.report.statistics import along, curve
-from epidemic.web.seeds import WatchedSeed
 from epidemic.web.view import LivePage, badge, block, row, spark, table, tiles
-from epidemic.web.watch import Catalogue, WatchedRun, key_of
+from epidemic.web.watch import Catalogue, WatchedRun, WatchedSeed, key_of
 
 MOST_LINES = 24
 """Runs that are drawn in one chart."""
@@ -286,7 +285,7 @@ def group_page(catalogue: Catalogue, path: Path, runs: list[WatchedRun]) -> Live
     series = [(name, look, run.by_seed) for run, name, look in zip(drawn, labels(drawn), looks, strict=True)]
     counts = Counter(run.state.state for run in runs)
     few = (
-        f"{len(drawn)} of {len(begun)} runs are drawn: those that run, then the best."
+        f"{len(drawn)} of {len(begun)} runs are drawn: the running ones, then the best."
         if len(drawn) < len(begun)
         else ""
     )

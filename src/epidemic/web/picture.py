@@ -25,14 +25,14 @@ NAMED = 40
 
 WORDS = {
     "alive": "takes part",
-    "late": "behind the others, or messages to it come late",
+    "late": "behind the others, or messages to it are late",
     "refused": "has just refused messages",
-    "joining": "looks for the others, or where they are",
-    "finished": "has come to its end",
+    "joining": "looks for its peers, or for their round",
+    "finished": "has finished",
     "failed": "has given up",
-    "stopped": "was stopped, and can go on",
+    "stopped": "was stopped, and can be resumed",
     "gone": "no longer answers",
-    "absent": "not heard of",
+    "absent": "never seen",
 }
 
 
@@ -135,7 +135,7 @@ def _picture(cluster: WatchedCluster) -> str:
     parts = [_links(graph, where, states, r)] if graph is not None else []
     parts += [_node(m, where[m.node_id], r, named=len(people) <= NAMED) for m in people]
     when = f" in round {max(cluster.round, 0)}" if cluster.unit == "round" else ""
-    caption = f"Who hears whom{when}" if graph is not None else "The nodes"
+    caption = f"Links{when}" if graph is not None else "The nodes"
     what = f"{len(people)} nodes on a circle: {said}."
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="net-t net-d"><title id="net-t">{escape(caption)}</title>'

@@ -18,9 +18,8 @@ from epidemic.data.base import Dataset, find_directory
 from epidemic.experiment import to_toml
 from epidemic.report.results import to_csv
 from epidemic.report.style import FORMATS, save
-from epidemic.study.batch import BatchListener, Job, run_batch
+from epidemic.study.batch import BatchListener, Job, run_batch, run_batch_on_ranks
 from epidemic.study.batch import diverged as diverged
-from epidemic.study.batch_on_ranks import run_batch_on_ranks
 from epidemic.study.reproduce.asynchronous import ASYNC
 from epidemic.study.reproduce.base import SCALES, Check, Item, ItemResult, Request, Verdict
 from epidemic.study.reproduce.beyond import CAP, CONTRACTION, DRIFT, SPECTRA
@@ -116,7 +115,7 @@ def check_data(jobs: list[Job], place: Path | None) -> None:
             try:
                 find_directory(real_data(kind, place).path, kind)
             except BadInput as problem:
-                raise BadInput(str(problem).replace("set data.path to where it is", "give --data DIR")) from None
+                raise BadInput(str(problem).replace("set data.path to its location", "give --data DIR")) from None
 
 
 def data_settings(jobs: list[Job], place: Path | None) -> dict[Path, list[str]]:

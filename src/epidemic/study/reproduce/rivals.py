@@ -7,9 +7,10 @@ the two controls, which must bracket the rest.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -18,34 +19,16 @@ from epidemic.core.formatting import decimals, interval
 from epidemic.measure import FoundFloors, floors_of
 from epidemic.record import Record
 from epidemic.report.curves import MIB
-from epidemic.report.leads import MethodLead, leads_figure
 from epidemic.report.results import Result, SeedResult
 from epidemic.report.statistics import Interval, accuracy_of
-from epidemic.study.reproduce.base import Check, Item, ItemResult, Request, ahead, near
-from epidemic.study.reproduce.rivalry import (
-    ALL_REDUCE,
-    BASE_2,
-    COMPLETE,
-    CONTROLS,
-    EXPONENTIAL,
-    FRAGMENTS_1,
-    FRAGMENTS_16,
-    INT8,
-    LOCAL,
-    NODES,
-    NONE,
-    ONE_PEER,
-    ORACLE,
-    ORACLE_1,
-    PGA,
-    QG,
-    RANDOM_K,
-    RIVALRIES,
-    RIVALS,
-    TRACKING,
-    Rivalry,
-)
+from epidemic.report.style import BLUE, GREEN, GREY, RED, new_figure, polish
+from epidemic.study.reproduce.base import SCALE, Check, Item, ItemResult, Request, ahead, near
+from epidemic.study.reproduce.contests import Contest
 from epidemic.topology import topology_from
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 WORST = 0.1
 """The share of the nodes that are looked at for themselves: those with the worst models."""
@@ -290,3 +273,193 @@ RIVALS_ITEM = Item(
     expected_from="claim",
     first=lambda request: RIVALRIES[request.scale].tuning(request),
 )
+
+
+# -- What EL is compared with: the experiments of the item `rivals`, at every scale ----------------------------------
+# The setting is the paper's: 96 nodes, s = 7, Dirichlet(0.1). Everybody has the same start, data, batches, number of local steps, seeds and test
+# samples, and a learning rate of its own. Two methods that nobody would deploy bracket the rest: no exchange at all, and exact averaging
+# in every round.
+#
+# EL is there with several s, because a method that sends one model a round is not to be compared with s = 7 alone. Each wrapper, codec and
+# algorithm works on EL with s = 7, EL-Oracle where it needs weights that are doubly stochastic and EL-Local where it
+# does not. Gossip-PGA is there as published: one-peer exponential, and an all-reduce every sixth round.
+
+
+NODES, S = 96, 7
+SHARE = 0.25
+"""Of the coordinates, in a message of random-k."""
+PERIOD = 6
+"""Of Gossip-PGA (Chen et al., 2021)."""
+BUDGET = 0.25
+"""Bytes are compared at what EL-Oracle sends in this part of the rounds."""
+
+
+class Rival(msgspec.Struct, frozen=True):
+    """A method: the tables that are its own, and what it takes for granted that EL-Local does not."""
+
+    topology: dict[str, Any]
+    needs: str = ""
+    algorithm: dict[str, Any] = {}
+    compression: dict[str, Any] | None = None
+    plain: bool = True  # averages models and nothing else, so that floors are its own
+
+
+SEED, PLACES, FIXED, NO_LOSS, EVERYBODY = (
+    "a shared seed",
+    "everybody's place",
+    "fixed links",
+    "no loss",
+    "everybody at once",
+)
+
+_ORACLE, _LOCAL = {"kind": "el-oracle", "s": S}, {"kind": "el-local", "s": S}
+
+ORACLE, LOCAL = "EL-Oracle, s = 7", "EL-Local, s = 7"
+ORACLE_1, BASE_2, BASE_8 = "EL-Oracle, s = 1", "Base-2", "Base-8"
+ONE_PEER, EXPONENTIAL, EQUISTATIC, MATCHA = "one-peer exponential", "exponential", "8-U-EquiStatic", "MATCHA"
+PUSH_SUM, QG, TRACKING, PGA = "push-sum", "QG momentum", "gradient tracking", "Gossip-PGA"
+FRAGMENTS_1, FRAGMENTS_4, FRAGMENTS_16 = (f"fragments, K = {k}" for k in (1, 4, 16))
+INT8, RANDOM_K = "int8", "random-k, 25 %"
+NONE, COMPLETE, ALL_REDUCE = "none", "complete", "complete, all-reduce"
+
+RIVALS: dict[str, Rival] = {
+    **{f"EL-Oracle, s = {s}": Rival({"kind": "el-oracle", "s": s}, SEED) for s in (1, 2, 4, 7)},
+    **{f"EL-Local, s = {s}": Rival({"kind": "el-local", "s": s}) for s in (1, 2, 4, 7)},
+    BASE_2: Rival({"kind": "base", "k": 1}, f"{PLACES}, {SEED}"),
+    BASE_8: Rival({"kind": "base", "k": 7}, f"{PLACES}, {SEED}"),
+    ONE_PEER: Rival({"kind": "one-peer-exponential"}, PLACES),
+    EXPONENTIAL: Rival({"kind": "exponential"}, f"{PLACES}, {FIXED}"),
+    EQUISTATIC: Rival({"kind": "u-equistatic", "m": 4}, f"{FIXED}, {SEED}"),
+    MATCHA: Rival({"kind": "matcha", "inner": {"kind": "regular", "s": S}}, f"{FIXED}, {SEED}"),
+    PUSH_SUM: Rival(_LOCAL, NO_LOSS, {"kind": "push-sum"}, plain=False),
+    QG: Rival(_ORACLE, SEED, {"kind": "qg-momentum"}, plain=False),
+    TRACKING: Rival(_ORACLE, f"{SEED}, {NO_LOSS}", {"kind": "gradient-tracking"}, plain=False),
+    PGA: Rival({"kind": "periodic", "inner": {"kind": "one-peer-exponential"}, "period": PERIOD, "cost": "all-reduce"}, f"{PLACES}, {EVERYBODY}"),
+    **{f"fragments, K = {k}": Rival({"kind": "fragments", "inner": _LOCAL, "k": k}) for k in (1, 4, 16)},
+    INT8: Rival(_ORACLE, SEED, compression={"kind": "int8"}, plain=False),
+    RANDOM_K: Rival(_ORACLE, SEED, compression={"kind": "random-k", "share": SHARE}),
+    NONE: Rival({"kind": "none"}),
+    COMPLETE: Rival({"kind": "complete"}, EVERYBODY),
+    ALL_REDUCE: Rival({"kind": "complete", "cost": "all-reduce"}, f"{EVERYBODY}, {NO_LOSS}"),
+}  # fmt: skip
+METHODS = tuple(RIVALS)
+CONTROLS = (NONE, COMPLETE, ALL_REDUCE)
+
+
+class Rivalry(Contest, frozen=True, kw_only=True):
+    """The comparison of EL with its rivals at one scale: data, model and rounds."""
+
+    item: ClassVar[str] = "rivals"
+    over: ClassVar[str] = "the rounds"
+
+    data: str
+    model: dict[str, Any]
+    rounds: int  # not a multiple of Gossip-PGA's period: it would be looked at just when everybody has the average
+    every: int  # rounds, between two evaluations
+    samples: int | str  # that are evaluated while training; all of them at the end
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of the methods that are compared."""
+        return METHODS
+
+    @property
+    def quarter(self) -> int:
+        """The rounds of EL-Oracle whose bytes everybody may spend; it is evaluated then."""
+        return max(round(BUDGET * self.rounds / self.every), 1) * self.every
+
+    def table(self, method: str, lr: float) -> dict[str, Any]:
+        """The experiment of a method, without its seeds."""
+        rival = RIVALS[method]
+        return {
+            "name": method,
+            "nodes": NODES,
+            "rounds": self.rounds,
+            "data": {"kind": self.data},
+            "partition": {"kind": "dirichlet", "alpha": 0.1, "min_samples": 1 if self.data == "digits" else 10},
+            "model": self.model,
+            "topology": rival.topology,
+            "algorithm": {"lr": lr, "local_steps": 3, "batch_size": 8, **rival.algorithm},
+            "eval": {"every": self.every, "samples": self.samples},
+            **({} if rival.compression is None else {"compression": rival.compression}),
+        }
+
+
+_CIFAR: dict[str, Any] = {"data": "cifar10", "model": {"kind": "gn-lenet"}, "rates": (0.0125, 0.025, 0.05, 0.1, 0.2)}
+
+RIVALRIES: dict[SCALE, Rivalry] = {
+    "smoke": Rivalry(
+        data="digits", model={"kind": "mlp", "hidden": [32]}, rounds=50, every=2, samples=200, seeds=2,
+        rates=(0.1, 0.2, 0.4, 0.8, 1.6), known={**dict.fromkeys(METHODS, 0.4), TRACKING: 0.2},
+    ),
+    "laptop": Rivalry(**_CIFAR, rounds=200, every=10, samples=300, seeds=1),
+    "paper": Rivalry(**_CIFAR, rounds=2900, every=50, samples="all", seeds=5),
+}  # fmt: skip
+
+
+# -- A figure of many methods beside one: by how much each is ahead at equal rounds and at equal bytes, and what its mixing leaves --
+
+
+SMALLEST, LARGEST = 1e-2, 1e2
+"""Floors beyond these are drawn at the edge, and written out."""
+REACH = 30.0
+"""Leads of more points than this are drawn at the edge, as triangles, and written out."""
+
+
+class MethodLead(msgspec.Struct, frozen=True):
+    """A method: its leads in percentage points, and its floors."""
+
+    name: str
+    at_equal_rounds: Interval
+    at_equal_bytes: Interval
+    floors: FoundFloors
+
+
+def leads_figure(
+    entries: Sequence[MethodLead], titles: tuple[str, str, str], baseline: str, own: FoundFloors
+) -> Figure:
+    """Three panels with a line for each method: two of leads over the baseline with their intervals, one of floors.
+
+    Green is ahead, red behind, grey where the interval has zero in it or there is none.
+    """
+    figure = new_figure(14.5, 1.6 + 0.27 * len(entries))
+    rounds, traffic, floors = figure.subplots(1, 3, sharey=True, width_ratios=(4, 4, 3))
+    for i, entry in enumerate(entries):
+        _lead(rounds, i, entry.at_equal_rounds)
+        _lead(traffic, i, entry.at_equal_bytes)
+        for value, colour, marker in ((entry.floors.noise, GREY, "o"), (entry.floors.bias, BLUE, "D")):
+            floors.plot(min(max(value, SMALLEST), LARGEST), i, marker, color=colour, markersize=5)
+        if not SMALLEST <= entry.floors.bias <= LARGEST:
+            small = entry.floors.bias < SMALLEST
+            words, side = f"{entry.floors.bias:.3g}".replace("inf", "∞"), "left" if small else "right"
+            floors.annotate(
+                words, (1.3 * SMALLEST if small else LARGEST / 1.3, i), ha=side, va="center", fontsize=8, color=BLUE
+            )
+    for axes, title in zip((rounds, traffic), titles, strict=False):
+        axes.axvline(0, color="0.4", linewidth=0.9)
+        axes.set_xlim(-REACH, REACH)
+        polish(axes, title, f"points ahead of {baseline}", "")
+    floors.set_xscale("log")
+    floors.axvline(own.noise, color=GREY, linewidth=0.9, linestyle=":")
+    floors.axvline(own.bias, color=BLUE, linewidth=0.9, linestyle=":")
+    floors.plot([], [], "o", color=GREY, label="noise floor F_N")
+    floors.plot([], [], "D", color=BLUE, label="bias floor F_B")
+    polish(floors, titles[2], f"log; dotted: {baseline}", "")
+    floors.legend(frameon=False, fontsize=8, loc="center right")
+    rounds.set_yticks(range(len(entries)), [entry.name for entry in entries], fontsize=9)
+    rounds.invert_yaxis()
+    return figure
+
+
+def _lead(axes: Any, place: int, found: Interval) -> None:
+    if math.isnan(found.mean):
+        return
+    half = found.half_width
+    sure = half is not None and abs(found.mean) > half
+    colour = GREY if not sure else GREEN if found.mean > 0 else RED
+    if abs(found.mean) > REACH:
+        side = math.copysign(1, found.mean)
+        axes.plot(0.97 * side * REACH, place, ">" if side > 0 else "<", color=colour, markersize=6)
+        axes.annotate(f"{found.mean:+.0f}", (0.94 * side * REACH, place), ha="right" if side > 0 else "left", va="center", fontsize=8, color=colour)  # fmt: skip
+        return
+    axes.errorbar(found.mean, place, xerr=half, fmt="o", color=colour, markersize=5, capsize=2.5, elinewidth=1.2)

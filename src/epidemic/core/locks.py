@@ -1,0 +1,45 @@
+"""Locks between processes: on files that stay where they are, let go of when the process ends, however it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from epidemic.core.files import open_regular
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+def taken(path: Path) -> FileLock | None:
+    """Take the lock of a file, which is made if need be; None if another process has it. `release` lets go of it.
+
+    Raises:
+        OSError: The file cannot be written, or the file system has no locks.
+    """
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return None
+    return lock
+
+
+def held(path: Path) -> bool:
+    """Whether a process holds the lock of a file; assumed if it cannot be determined.
+
+    This only reads (filelock opens what it asks about for writing), so that it works for the runs of others, too.
+    """
+    try:
+        with open_regular(path) as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return False
+    except BlockingIOError:
+        pass
+    except (OSError, ValueError):
+        return not path.is_file()
+    return True
