@@ -14,6 +14,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -28,6 +29,7 @@ from benchmarks.sizes import sized
 from benchmarks.timing import verdict
 from benchmarks.zoo import SUBJECTS, Subject
 from epidemic.callbacks import Callback
+from epidemic.core.errors import EpidemicError
 from epidemic.core.workers import available_threads
 from epidemic.data import Dataset
 from epidemic.runtime.plan import plan_round
@@ -191,8 +193,9 @@ def _simulate(pipe: Connection, name: str, nodes: int, steps: int, strategy: str
     data = subject.data()
     try:
         ep.simulate(_experiment(subject, data, nodes, steps, strategy), data=data, callbacks=[_Paused(pipe)])
-    except ep.EpidemicError:
-        pipe.send(False)
+    except EpidemicError:
+        with suppress(OSError):  # nobody may be there any more
+            pipe.send(False)
 
 
 # -- plain ------------------------------------------------------------------------------------------------------------

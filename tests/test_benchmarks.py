@@ -70,4 +70,6 @@ def test_a_simulated_round_is_read_in_few_files(tmp_path):
     done = subprocess.run([sys.executable, "-c", count, tmp_path], cwd=ROOT, capture_output=True, text=True, check=True)
     models, whole = map(int, done.stdout.split())
     assert 0 < models <= 10
-    assert models < whole <= 32
+    assert (
+        models < whole <= 33
+    )  # learner/script.py hands all operations of a step over at once, which is what makes threads pay

@@ -8,10 +8,10 @@ Calibrated on two cores by `benchmarks/choices.py`; time of stacked relative to 
 
   model                    batch         d   numbers convolved a batch    n = 2     16     96
   logistic on 64               8       650            0                     1.2    0.20   0.05
-  mlp 784-32                   8    25,450            0                     1.3    0.41   0.20
-  mlp 784-32                  32    25,450            0                     1.5    0.79   0.52
-  mlp 784-512-512              8   669,706            0                     1.5    1.2    1.2
-  mlp 3072-1024-1024           8 4,206,602            0                     1.0    1.05   1.0
+  mlp 784-32                   8    25,450            0                     1.4    0.28   0.16
+  mlp 784-128                 32   101,770            0                     1.1    0.68   0.77
+  mlp 784-512-512              8   669,706            0                     1.0    1.2    1.4
+  mlp 3072-1024-1024           8 4,206,602            0                     1.0    1.0    1.0
   transformer, d = 32          8    34,954            0                     1.8    1.8    0.94
   transformer, d = 32         32    34,954            0                     1.8    2.2    1.2
   small-cnn on 8 x 8           8     1,898        4,096                     1.2    0.37   0.16
@@ -21,7 +21,7 @@ Calibrated on two cores by `benchmarks/choices.py`; time of stacked relative to 
   small-cnn on 3 x 32 x 32     8    11,642       65,536                     3.0    2.6    1.4
 
 What stacking saves is the time to call an operation, some 40 us a step of a small model; what it costs is that products of many small
-matrices are slower than those of one, and that up to 48 stacked models are one piece and have one core. Hence the limits below.
+matrices are slower than those of one, and that up to 48 stacked models with convolutions are one piece and have one core. Hence the limits below.
 """
 
 from __future__ import annotations
@@ -50,10 +50,8 @@ CONVOLVED_BY_ONE = 20_000
 """The same where all models together are one piece of work, which has one core."""
 MULTIPLIED = 4_000_000
 """Numbers of a model without convolutions, times the samples of a batch, up to which calling operations takes longer than computing them."""
-MULTIPLIED_BY_ONE = 1_500_000
-"""The same where all models together are one piece of work."""
 FEWEST = 4
-"""Nodes from which on models are stacked; fewer are done sooner side by side."""
+"""Nodes from which on convolutions are stacked; fewer are done sooner side by side."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +81,12 @@ def rule(nature: Nature, nodes: int, batch: int, device: str, size: int) -> tupl
         return "stacked", f"by rule: on {device}"
     if nature.recurrent or nature.attention:
         return "per-node", f"by rule: {'recurrent layers' if nature.recurrent else 'attention'}"
-    if nodes < FEWEST:
-        return "per-node", f"by rule: fewer than {FEWEST} nodes"
     if not nature.convolved:
-        limit = MULTIPLIED_BY_ONE if nodes <= most_trained(nodes, size, convolved=False) else MULTIPLIED
-        if size * batch > limit:
-            return "per-node", f"by rule: {size * batch} multiplications a batch, more than {limit}"
-        return "stacked", f"by rule: no convolutions, {size * batch} multiplications a batch, at most {limit}"
+        if size * batch > MULTIPLIED:
+            return "per-node", f"by rule: {size * batch} multiplications a batch, more than {MULTIPLIED}"
+        return "stacked", "by rule: no convolutions"
+    if nodes < FEWEST:
+        return "per-node", f"by rule: convolutions of fewer than {FEWEST} nodes"
     numbers = nature.convolved * batch
     limit = CONVOLVED_BY_ONE if nodes <= most_trained(nodes, size, convolved=True) else CONVOLVED
     if numbers > limit:

@@ -18,8 +18,7 @@ from epidemic.learner.nature import channels_together
 from epidemic.learner.optimisers import Memory, Optimiser, of_rows, parts_of_memory
 from epidemic.learner.script import Run, script
 from epidemic.learner.task import EVALUATION_BATCH, Evaluation, Task, evaluation
-from epidemic.learner.traces import Draw, draws_taken_out, traces_of
-from epidemic.learner.tracing import trace
+from epidemic.learner.tracing import Draw, draws_taken_out, trace, traces_of
 
 T = TypeVar("T")
 

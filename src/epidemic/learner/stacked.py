@@ -17,8 +17,7 @@ from epidemic.learner.optimisers import Memory, Optimiser, of_rows, parts_of_mem
 from epidemic.learner.per_node import PerNode
 from epidemic.learner.script import script
 from epidemic.learner.task import EVALUATION_BATCH, Evaluation, Task, evaluation
-from epidemic.learner.traces import traces_of
-from epidemic.learner.tracing import flat, trace
+from epidemic.learner.tracing import flat, trace, traces_of
 
 EVALUATED_TOGETHER = 400_000
 """Numbers that the largest convolution may put out per batch of an evaluation; with more, stacked models are several times slower than one after the other."""
