@@ -45,7 +45,7 @@ docs: $(READY)  ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	$(BIN)/python tests/check_site.py site
 
-soak: $(READY)  ## fresh simulated schedules of the protocols, then fresh examples of the laws, on all cores, for MINUTES
+soak: $(READY)  ## fresh simulated schedules of the protocols, random experiment files, and fresh examples of the laws, on all cores, for MINUTES
 	$(BIN)/python tests/soak.py --everything --minutes $(or $(MINUTES),10)
 
 random: $(READY)  ## COUNT random experiments: each runs, or is refused in one line, and none of its settings is ignored

@@ -24,10 +24,10 @@ def el_local_targets(n, s, stream):
 def el_oracle_targets(n, s, stream):
     """A circulant s-regular graph whose nodes are relabelled at random.   # (n, s)"""
     offsets = [o for k in range(1, s // 2 + 1) for o in (k, -k)] + [n // 2] * (s % 2)
-    seat = stream.permutation(n)
+    order = stream.permutation(n)
     targets = np.empty((n, s), dtype=int)
     for i in range(n):
-        targets[seat[i]] = [seat[(i + o) % n] for o in offsets]
+        targets[order[i]] = [order[(i + o) % n] for o in offsets]
     return targets
 
 

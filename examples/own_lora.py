@@ -26,16 +26,16 @@ class Adapted(nn.Module):
 
 
 torch.manual_seed(0)  # stands for pretrained weights, the same on all nodes; and everybody has the same A
-model = nn.Sequential(Adapted(nn.Linear(16, 32), rank=4), nn.Tanh(), Adapted(nn.Linear(32, 4), rank=4))
+model = nn.Sequential(Adapted(nn.Linear(16, 32), rank=8), nn.Tanh(), Adapted(nn.Linear(32, 4), rank=8))
 
 with ep.join() as node:
     node.attach(model, freeze_lora="A")
-    optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.02)
     node.keep(optimiser)
     draw = torch.Generator().manual_seed(100 + node.node_id)
     for round in node.rounds():
-        for _ in range(10):
-            x = torch.randn(32, 16, generator=draw)
+        for _ in range(20):
+            x = torch.randn(64, 16, generator=draw)
             loss = (model(x) - x[:, :4].roll(1, dims=1)).square().mean()
             optimiser.zero_grad()
             loss.backward()

@@ -268,7 +268,7 @@ class World(simulated.World):
         assert counted <= len(node.distinct), (
             f"{counted} messages counted, but {len(node.distinct)} different ones came"
         )
-        for sender, room in p._intake._senders.items():
+        for sender, room in p._replay_filter._senders.items():
             assert room.seen < 1 << WINDOW, f"of node {sender} more is remembered than of its last messages"
         assert len(asked) == len(set(asked)), "a choice was made twice"
         assert all(choice >= node.first_choice for choice in asked), "a choice of a former life was made again"

@@ -2,8 +2,9 @@
 
 Most settings are drawn rarely, so that about half of the experiments make sense, and each combination of two settings is met sooner or later.
 
-What is asked of each of them (`verdict`):
+What is asked of each of them (`judged`):
   it runs to its end, or is refused with BadInput, in one line, before the first round;
+  in one of three, a run that is interrupted and resumed gives the same, and so does one that is made longer, unless that is refused in one line;
   a setting that is not the default changes what comes out, is refused, or is in `QUIET` with the reason why it may have no effect.
 
     python tests/drawn.py --count 2000        # more of them, from a seed of one's own: --first 10000
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,7 +25,7 @@ from blake3 import blake3
 
 from epidemic.algorithms import cautions
 from epidemic.callbacks import Callback
-from epidemic.core.errors import BadInput, Diverged
+from epidemic.core.errors import BadInput, Diverged, Interrupted
 from epidemic.deploy.agreement import check_deployable
 from epidemic.experiment.files import experiment_from
 from epidemic.simulator.sharing import check_sharing
@@ -399,6 +401,54 @@ def outcome(table: Mapping[str, Any]) -> tuple[str, str]:
     return "ran", _digest(run)
 
 
+class _Interrupts(Callback):
+    """Ctrl-C after the first round, or the first training of every node."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+    def advanced(self, rounds_done: int, x: Any) -> None:
+        if not self.done:
+            self.done = True
+            raise KeyboardInterrupt
+
+
+def resumed(table: Mapping[str, Any]) -> str:
+    """A digest of what comes of an experiment that is interrupted once and resumed."""
+    with tempfile.TemporaryDirectory() as out:
+        try:
+            run = simulate(table, out, callbacks=[_Interrupts()])
+        except Interrupted as problem:
+            _one_line(problem)
+            run = simulate(table, out, resume=True)
+        return _digest(run)
+
+
+def longer(table: Mapping[str, Any]) -> str | None:
+    """The same of one that is begun with a round less; None where that, or going on, is refused."""
+    with tempfile.TemporaryDirectory() as out:
+        try:
+            simulate({**table, "rounds": table["rounds"] - 1}, out)
+            run = simulate(table, out, resume=True)
+        except BadInput as problem:
+            _one_line(problem)
+            return None
+        return _digest(run)
+
+
+def _goes_on(table: Table, digest: str) -> None:
+    """Raise Broken unless a stopped or longer run gives the same as one that ran at once."""
+    for name, how in (("resumed", resumed), ("made longer", longer)):
+        try:
+            found = how(table)
+        except Exception as problem:
+            raise Broken(f"{name}: {type(problem).__name__}: {problem}") from problem
+        if found is None and "clock" not in table and "faults" not in table:
+            raise Broken("it cannot be made longer")
+        if found is not None and found != digest:
+            raise Broken(f"{name}, it gives something else")
+
+
 def _checked(check: Callable[[], None]) -> None:
     """The checks of other hosts pass, or refuse in one line."""
     try:
@@ -407,7 +457,7 @@ def _checked(check: Callable[[], None]) -> None:
         _one_line(problem)
 
 
-def _one_line(problem: BadInput) -> None:
+def _one_line(problem: Exception) -> None:
     if "\n" in str(problem) or not 10 <= len(str(problem)) <= 400:
         raise Broken(f"refused, but not in one line of at most 400 messages: {problem}")
 
@@ -432,6 +482,7 @@ QUIET: list[tuple[str, Callable[[Table], Any], str]] = [
     ("runtime", _always, "how it is computed, not what"),
     ("network", _always, "deployed nodes alone ask it"),
     ("mixing", lambda t: t["mixing"] != "samples", "where all nodes hear equally many, the rules agree"),
+    ("mixing", lambda t: t["partition"]["kind"] == "iid", "where all have equally many samples, the rules agree"),
     ("loss", _always, "it may be the one that belongs to the data"),
     ("partition.min_samples", _always, "shares that are large enough stay as they are"),
     ("eval.samples", _always, "there may be fewer test samples than that"),
@@ -439,6 +490,12 @@ QUIET: list[tuple[str, Callable[[Table], Any], str]] = [
     ("clock.evaluate", _always, "it may be the time that a round takes"),
     ("faults.on_return", lambda t: not {"crashes", "random_crashes"} & set(t["faults"]), "deployed nodes ask it, too"),
     ("faults.crashes", lambda t: t["faults"]["crashes"][0]["at"] > 0, "nobody may hear the node in its last rounds"),
+    ("faults.partitions", lambda t: "crashes" in t["faults"], "whoever is cut off may have crashed"),
+    (
+        "topology.base",
+        lambda t: t["topology"].get("s") == t["nodes"] - 1,
+        "where all send to all, one graph is like another",
+    ),
     ("topology.k", lambda t: t["topology"]["kind"] == "base", "among few nodes some k give the same graphs"),
     ("aggregation.few", _always, "there may always be inputs enough"),
     ("aggregation.f", _always, "with so few inputs nothing may be left"),
@@ -535,10 +592,16 @@ def silent(table: Table, digest: str, path: tuple[str, ...]) -> bool:
     return not any(f"{'.'.join(path)} = " in line for line in said)
 
 
+GOES_ON = 3
+"""One in so many is also interrupted, resumed and made longer."""
+
+
 def judged(seed: int) -> tuple[str, str]:
     """What comes of the experiment of this seed; Broken if it is not as it should be, or if one of its settings, drawn by the seed, is ignored."""
     table = drawn(seed)
     word, text = outcome(table)
+    if word == "ran" and seed % GOES_ON == 0:
+        _goes_on(table, text)
     if word == "ran":
         path = random.Random(-seed - 1).choice(leaves(table))
         if not any(".".join(path).startswith(where) and when(table) for where, when, _ in QUIET) and silent(
@@ -546,6 +609,11 @@ def judged(seed: int) -> tuple[str, str]:
         ):
             raise Broken(f"{'.'.join(path)} is silently ignored")
     return word, text
+
+
+def run(seed: int) -> None:
+    """Judge one of them; raises Broken. `tests/soak.py` asks for it."""
+    judged(seed)
 
 
 def main() -> int:

@@ -76,7 +76,7 @@ MUTANTS = [
     M("rounds", "if self.rules.close.carries and", "if", "Late messages are carried although they are to be dropped."),
     M("rounds", "mixed.setdefault(sender, (message, self.round - round))", "mixed[sender] = (message, self.round - round)",
       "A carried message counts instead of a fresh one."),
-    M("rounds", "        self._carried = {}\n        those", "        those", "A carried message counts in every round."),
+    M("rounds", "        self._carried = {}\n        inputs", "        inputs", "A carried message counts in every round."),
     M("closing_rules", "return max(1, round(self.seconds * 1e6))", "return min(usual, round(self.seconds * 1e6))",
       "A fixed deadline adapts."),
     M("closing_rules", "return heard >= self.needed(expected)", "return expected >= self.needed(expected)",

@@ -5,6 +5,7 @@ python tests/soak.py --from 1000000            from this seed on
 python tests/soak.py --seed 4711               one schedule again, with what everybody says
 python tests/soak.py --free                    those of methods without rounds
 python tests/soak.py --long                    long ones, whose nodes must stay together
+python tests/soak.py --random                  random experiment files: each runs and goes on, or is refused in one line
 python tests/soak.py --examples                other examples of every law that Hypothesis checks; what it finds becomes an @example
 python tests/soak.py --everything              a share of the time for each of these
 """
@@ -22,12 +23,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import asynchronous_simulated
+import drawn
 import simulated
 import staying
 from epidemic.protocol import events as e
 
 CHUNK = 100
-KINDS = {"rounds": simulated, "free": asynchronous_simulated, "long": staying}
+KINDS = {"rounds": simulated, "free": asynchronous_simulated, "long": staying, "random": drawn}
+SLOW = ("long", "random")
 TESTS = Path(__file__).parent
 
 
@@ -35,6 +38,9 @@ def replay(worlds, seed):
     """One schedule, told in full."""
     schedule = worlds.drawn(seed)
     print(schedule)
+    if worlds is drawn:
+        print(*worlds.judged(seed))
+        return
     world = worlds.World(schedule)
     world.do[e.Say] = lambda node, action: print(f"{world.now / e.SECOND:10.6f}  node {node.node_id}: {action.text}")
     world.play()
@@ -67,7 +73,7 @@ def soak(first, minutes, kind, jobs):
     print(f"{kind}: from seed {first} on, for {minutes:g} minutes", flush=True)
     with get_context("spawn").Pool(jobs) as pool:
         while time.monotonic() - start < 60 * minutes:
-            batch = [next(firsts) for _ in range(jobs if kind == "long" else 8 * jobs)]
+            batch = [next(firsts) for _ in range(jobs if kind in SLOW else 8 * jobs)]
             for found in pool.imap_unordered(partial(chunk, kind), batch):
                 seeds += CHUNK
                 for seed, why in found:
@@ -108,6 +114,7 @@ def main():
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--free", dest="kind", action="store_const", const="free", default="rounds")
     parser.add_argument("--long", dest="kind", action="store_const", const="long")
+    parser.add_argument("--random", dest="kind", action="store_const", const="random")
     parser.add_argument("--examples", dest="kind", action="store_const", const="examples")
     parser.add_argument("--everything", dest="kind", action="store_const", const="everything")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)

@@ -48,7 +48,7 @@ def test_messages_are_taken_from_their_sender_and_leave_towards_their_receiver_o
 
 
 def test_a_place_answers_and_shows_itself_only(may):
-    for message, topic in (("reply", "ask/status"), ("declare_queryable", "ask/hello")):
+    for message, topic in (("reply", "ask/status"), ("declare_queryable", "ask/handshake")):
         assert may("node-1", "ingress", message, f"{topic}/1/0")
         assert may("node-1", "ingress", message, f"{topic}/1/*")
         assert not may("node-1", "ingress", message, f"{topic}/2/0")
@@ -60,10 +60,10 @@ def test_a_place_answers_and_shows_itself_only(may):
 
 
 def test_a_question_comes_from_who_it_says_that_asks(may):
-    assert may("node-1", "ingress", "query", "ask/hello/0/1")
+    assert may("node-1", "ingress", "query", "ask/handshake/0/1")
     assert may("node-1", "ingress", "query", "ask/status/*/1")
     for asker in ("2", "*", "observer"):
-        assert not may("node-1", "ingress", "query", f"ask/hello/0/{asker}")
+        assert not may("node-1", "ingress", "query", f"ask/handshake/0/{asker}")
     assert not may("node-1", "ingress", "query", "ask/**")
 
 
@@ -96,9 +96,9 @@ def test_who_was_revoked_may_ask_for_the_list_that_says_so_and_nothing_else(root
     assert allowed(rules, "node-1", "ingress", "query", f"{prefix}/ask/revoked/0/1")
     assert allowed(rules, "node-1", "egress", "reply", f"{prefix}/ask/revoked/0/1")
     assert not allowed(rules, "node-1", "ingress", "query", f"{prefix}/ask/revoked/0/2")
-    assert not allowed(rules, "node-1", "ingress", "query", f"{prefix}/ask/hello/0/1")
+    assert not allowed(rules, "node-1", "ingress", "query", f"{prefix}/ask/handshake/0/1")
     assert not allowed(rules, "node-1", "ingress", "reply", f"{prefix}/ask/revoked/1/0")
-    assert not allowed(rules, "node-1", "egress", "query", f"{prefix}/ask/hello/1/0")
+    assert not allowed(rules, "node-1", "egress", "query", f"{prefix}/ask/handshake/1/0")
 
 
 def test_nobody_has_a_say_below_another_authority(root):

@@ -47,7 +47,7 @@ def test_a_message_that_counts_twice_is_caught():
     class Broken(Asynchronous):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
-            self._intake.__class__ = Forgetful
+            self._replay_filter.__class__ = Forgetful
 
     assert caught(Broken, "different ones came")
 
@@ -66,7 +66,7 @@ def test_choices_that_are_made_again_after_a_restart_are_caught():
     class Again(Asynchronous):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
-            self.body.skip = lambda _: None
+            self.context.skip = lambda _: None
             self._make, make = lambda context: forgetful(make(context)), self._make
 
     def forgetful(node):
@@ -181,7 +181,7 @@ def test_messages_before_the_beginning_and_after_the_end_are_counted_and_go_nowh
     assert only(acts, e.Withdraw, e.Conclude) == [e.Withdraw(), e.Conclude()]
     assert dict(node.p.tally) == {"early": 1, "late": 1}
     assert node(e.Learnt(0, "too late")) == []
-    assert node.p.body.model == "model"
+    assert node.p.context.model == "model"
 
 
 def test_ages_that_nobody_can_have_are_refused_and_said_once():
@@ -200,13 +200,13 @@ def test_timers_are_replaced_and_cancelled():
     node = One()
     acts = node.begin()
     assert [a.at for a in only(acts, e.SetTimer) if a.name == "wake bell"] == [node.now + SECOND]
-    node.p.body.wake_at(node.p.body.now + 2 * SECOND, "bell")
+    node.p.context.wake_at(node.p.context.now + 2 * SECOND, "bell")
     assert only(node(e.Timer("wake bell"), after=SECOND), e.SendMessage) == []  # the earlier one came
     assert only(node(e.Timer("wake bell"), after=SECOND), e.SendMessage) == [
         e.SendMessage(1, (1,), None, "bell", (), None)
     ]
-    node.p.body.wake_at(node.p.body.now + SECOND, "bell")
-    node.p.body.cancel("bell")
+    node.p.context.wake_at(node.p.context.now + SECOND, "bell")
+    node.p.context.cancel("bell")
     assert only(node(e.Timer("wake bell"), after=2 * SECOND), e.SendMessage) == []
 
 
@@ -275,14 +275,14 @@ def test_training_two_things_at_once_is_an_error_of_the_method():
     node = One()
     node.begin()
     with pytest.raises(RuntimeError, match="one thing at a time"):
-        node.p.body.train()
+        node.p.context.train()
 
 
 def test_a_body_has_everything_that_a_node_may_ask_of_me():
     from epidemic.algorithms.asynchronous import NodeContext
 
     wanted = {name for name in dir(NodeContext) if not name.startswith("_")} | set(NodeContext.__annotations__)
-    assert wanted <= set(dir(DeployedContext)) | set(vars(One().p.body))
+    assert wanted <= set(dir(DeployedContext)) | set(vars(One().p.context))
     assert AsynchronousMethod().kinds[0].notes == 0
 
 

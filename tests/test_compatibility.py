@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import epidemic as ep
-from drawn import RARELY, Broken, drawn, judged, leaves, without
+from drawn import RARELY, Broken, _goes_on, drawn, judged, leaves, outcome, without
 from epidemic.cli import compatibility
 from epidemic.cli.app import main
 from epidemic.clock import Clock, Links
@@ -44,6 +44,19 @@ def test_a_setting_that_is_ignored_is_found(monkeypatch):
     with pytest.raises(Broken, match=r"topology\.period is silently ignored"):
         judged(0)
     assert "topology.period" not in RARELY
+
+
+def test_a_run_that_is_not_the_same_when_it_goes_on_is_found(monkeypatch):
+    """The examination itself, on seeds of rounds and of the clock."""
+    seeds = [seed for seed in range(0, 300, 3) if outcome(drawn(seed))[0] == "ran"][:6]
+    assert any("clock" in drawn(seed) for seed in seeds)
+    assert any("clock" not in drawn(seed) for seed in seeds)
+    for seed in seeds:
+        with pytest.raises(Broken, match="resumed, it gives something else"):
+            _goes_on(drawn(seed), "another digest")
+    monkeypatch.setattr("drawn.resumed", lambda table: "the same")
+    with pytest.raises(Broken, match="made longer, it gives something else"):
+        _goes_on(next(drawn(seed) for seed in seeds if "clock" not in drawn(seed)), "the same")
 
 
 # -- what the random experiments found ---------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_a_sound_folder_has_no_problem_and_the_first_node_only_hears_that_nobody
         f"connection to {address_of(cluster / 'node-1')}",
         f"connection to {address_of(cluster / 'node-2')}",
     }
-    assert seen["connections"].found == "nobody of 2 answers"
+    assert seen["connections"].found == "none of 2 answers"
     assert seen["data"].found.startswith("80 training and 16 test samples; inputs ")
     assert seen["run"].found == "not begun"
     assert not (cluster / "node-0" / "run").exists(), "a check writes nothing"

@@ -26,7 +26,7 @@ from epidemic.record import HEADER_BYTES
 from epidemic.runtime.mixing_arithmetic import COLUMNS
 from epidemic.sharding.routing import bounds_of, by_columns
 from epidemic.study.batch import Job
-from epidemic.study.pricing import costs
+from epidemic.study.reproduce import costs
 
 PARAMETERS = 64 * 10 + 10
 TABLE = {
@@ -254,7 +254,7 @@ def test_what_ranks_cannot_do_is_not_planned_for_them():
 def test_what_takes_the_same_time_is_measured_once(tmp_path, monkeypatch):
     measured = []
     monkeypatch.setattr(
-        "epidemic.study.pricing.learning_of", lambda *given: measured.append(given) or learning_of(*given)
+        "epidemic.study.reproduce.learning_of", lambda *given: measured.append(given) or learning_of(*given)
     )
 
     def job(name, **algorithm):

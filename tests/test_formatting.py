@@ -12,7 +12,7 @@ from rich.console import Console
 import epidemic as ep
 from epidemic.cli import main
 from epidemic.cli.plot import screen
-from epidemic.core.formatting import interval, mean_and_half, score, size
+from epidemic.core.formatting import count, interval, mean_and_half, score, size
 from epidemic.experiment import to_toml
 from epidemic.report.page import page
 from epidemic.report.statistics import Interval
@@ -91,3 +91,17 @@ def test_disagreement_is_explained_where_it_is_shown(tmp_path, capsys):
     console = Console(width=110, file=io.StringIO())
     console.print(screen(results, 110, 60))
     assert meaning in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("number", "what", "said"),
+    [
+        (1, "round", "1 round"),
+        (0, "round", "0 rounds"),
+        (12345, "node", "12,345 nodes"),
+        (1, "class", "1 class"),
+        (2, "process", "2 processes"),
+    ],
+)
+def test_counts_agree_with_their_nouns(number, what, said):
+    assert count(number, what) == said

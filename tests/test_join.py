@@ -1,6 +1,8 @@
 """A training script as a node: what is attached, the turns of script and node, what nodes must have in common, what is refused."""
 
+import queue
 import threading
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import msgspec
@@ -16,9 +18,11 @@ from epidemic.deploy.attached import MOST_TOLD, Attached
 from epidemic.deploy.joining import AVERAGE_OF_FACTORS
 from epidemic.deploy.optimiser_state import give_state, state_of
 from epidemic.deploy.own_loop import ScriptsTraining, evaluation_of
+from epidemic.deploy.process import Process
 from epidemic.deploy.turns import Turns
 from epidemic.experiment.compatibility import refusals
 from epidemic.experiment.files import experiment_from, to_toml
+from epidemic.protocol import events as e
 from epidemic.runtime.setup import prepare
 
 OWN_LOOP = ep.Experiment(nodes=4, rounds=3, topology=ep.ELLocal(1), algorithm=ep.OwnLoop())
@@ -231,7 +235,7 @@ def play(rounds, average):
 
 def test_script_and_node_take_turns_and_never_hold_the_row_at_the_same_time():
     turns = Turns()
-    thread = threading.Thread(target=play(5, lambda row: row * 2), args=(turns,))
+    thread = threading.Thread(target=play(5, lambda row: row * 2), args=(turns,), daemon=True)
     thread.start()
     seen = []
     while (found := turns.next_round()) is not None:
@@ -261,7 +265,7 @@ def test_a_wish_to_stop_reaches_a_node_that_waits_and_leaves_the_row_as_it_was()
             found.append(turns.stop.broke)
             turns.end()
 
-    thread = threading.Thread(target=node)
+    thread = threading.Thread(target=node, daemon=True)
     thread.start()
     assert turns.next_round()[0] == 0
     turns.stop.request()
@@ -273,7 +277,7 @@ def test_a_wish_to_stop_reaches_a_node_that_waits_and_leaves_the_row_as_it_was()
 def test_what_the_script_wants_to_be_kept_counts_only_when_the_round_is_over():
     """Otherwise a restart would have the optimiser of after a training and the model of before."""
     turns = Turns()
-    thread = threading.Thread(target=turns.train, args=(0, torch.zeros(1, 1)))
+    thread = threading.Thread(target=turns.train, args=(0, torch.zeros(1, 1)), daemon=True)
     thread.start()
     turns.next_round()
     turns.report(evaluation_of(1.0, 0.5))
@@ -286,13 +290,24 @@ def test_what_the_script_wants_to_be_kept_counts_only_when_the_round_is_over():
 
 def test_while_the_script_trains_the_node_does_what_cannot_wait():
     turns, done = Turns(), threading.Event()
-    thread = threading.Thread(target=turns.train, args=(0, torch.zeros(1, 1), done.set))
+    thread = threading.Thread(target=turns.train, args=(0, torch.zeros(1, 1), done.set), daemon=True)
     thread.start()
     turns.next_round()
     assert done.wait(5)
     turns.report(evaluation_of(1.0, None))
     turns.hand_over(lambda row: None, {})
     thread.join()
+
+
+def test_while_a_script_trains_models_are_given_and_everything_else_is_put_off_in_order():
+    work, computed, problem = queue.SimpleQueue(), [], RunFailed("the certificate has expired")
+    process = SimpleNamespace(_work=work, _put_off=[], learning=SimpleNamespace(compute=computed.append))
+    give, conclude, leave = (1, e.Give(print, 2)), (1, e.Conclude()), (1, e.Leave())
+    for found in ([conclude, give], [leave], problem, [give]):
+        work.put(found)
+    Process._give_meanwhile(process)
+    assert computed == [[give], [give]]
+    assert process._put_off == [[conclude], [leave], problem]
 
 
 def test_an_error_of_the_node_is_raised_in_the_script():
@@ -416,6 +431,24 @@ def test_calls_in_the_wrong_order_are_told(folder, capsys):
     with pytest.raises(BadInput, match=r"exchange.. needs a round"):
         exchanged_outside(node)
     assert AVERAGE_OF_FACTORS in capsys.readouterr().err
+
+
+def test_a_script_and_an_experiment_that_needs_one_go_together(tmp_path, capsys):
+    from epidemic.cli.app import main
+
+    (tmp_path / "own.toml").write_text(to_toml(OWN_LOOP))
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "other.toml").write_text(to_toml(ep.Experiment(nodes=2, topology=ep.ELLocal(1), data=ep.Digits())))
+    for words, said in {
+        ("own.toml",): "add --script train.py",
+        ("other.toml", "--script", "train.py"): '--script is for algorithm.kind = "own-loop"',
+        ("own.toml", "--script", "none.py"): "does not exist",
+        ("own.toml", "--script", "train.py", "--processes", "2"): "a script is one node in a process of its own",
+    }.items():
+        given = [str(tmp_path / word) if word.endswith((".toml", ".py")) else word for word in words]
+        assert main(["cluster", "up", *given, "--out", str(tmp_path / "out")]) == 2
+        assert said in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "out" / "node-0" / "run").exists()
 
 
 # -- adapters ----------------------------------------------------------------------------------------------------------

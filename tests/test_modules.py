@@ -12,7 +12,7 @@ from epidemic.core import config
 from epidemic.core.errors import BadInput
 from epidemic.deploy.agreement import Agreement, differences
 from epidemic.deploy.folders import make_cluster, take_over
-from epidemic.deploy.node import _experiment
+from epidemic.deploy.node import experiment_of
 from epidemic.experiment import installed, load, own_modules, python_files, references
 from epidemic.experiment import modules as rules
 
@@ -113,7 +113,7 @@ def test_a_node_uses_the_copy_in_its_folder_before_all_others(beside, tmp_path):
     folders = make_cluster(load(beside / "experiment.toml"), HOSTS, tmp_path / "c")
     for where in (Path.cwd(), beside):
         (where / "own_model.py").write_text("raise RuntimeError('another one')")
-    experiment = _experiment(folders, [])
+    experiment = experiment_of(folders, [])
     assert experiment.model.build((1, 8, 8), 10) is not None
     assert next(m.source for m in own_modules(experiment.table())) == folders[0] / "own_model.py"
 
@@ -124,7 +124,7 @@ def test_folders_of_one_process_must_hold_the_same_modules(beside, tmp_path):
     with pytest.raises(
         BadInput, match=r"node-1 holds another own_helper.py than .*node-0; copy the one that all nodes"
     ):
-        _experiment(folders, [])
+        experiment_of(folders, [])
 
 
 def digests(where):

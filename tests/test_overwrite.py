@@ -109,7 +109,7 @@ def test_what_is_not_of_a_run_is_not_overwritten(capsys, file, tmp_path):
     before = contents(out)
     assert "analysis.ipynb" in refused(capsys, "run", file, "--out", out, "--overwrite")
     assert contents(out) == before
-    assert "leave one out" in refused(capsys, "run", "--resume", out, "--overwrite")
+    assert "choose one" in refused(capsys, "run", "--resume", out, "--overwrite")
 
 
 def test_a_run_in_use_is_not_overwritten(capsys, file, tmp_path):
@@ -141,7 +141,7 @@ def test_a_comparison_is_replaced_with_all_its_methods_and_nothing_else(capsys, 
     assert sorted(path.name for path in out.iterdir() if any(path.glob("seed-*"))) == ["none", "other", "ring"]
     assert contents(out / "other") == kept
     assert not (out / "complete").exists()
-    assert "leave one out" in refused(capsys, "compare", new, "--out", out, "--overwrite", "--resume")
+    assert "choose one" in refused(capsys, "compare", new, "--out", out, "--overwrite", "--resume")
 
 
 def test_overwriting_in_python(tmp_path):
@@ -151,7 +151,7 @@ def test_overwriting_in_python(tmp_path):
     with pytest.raises(ep.BadInput, match="finished run"):
         ep.simulate(experiment, out)
     assert ep.simulate(experiment, out, overwrite=True).summary.rounds == (1,)
-    with pytest.raises(ep.BadInput, match="leave one out"):
+    with pytest.raises(ep.BadInput, match="choose one"):
         ep.simulate(experiment, out, overwrite=True, resume=True)
     with pytest.raises(ep.BadInput, match="needs a directory"):
         ep.simulate(experiment, overwrite=True)

@@ -106,3 +106,56 @@ def test_replace_gives_a_checked_value_and_leaves_the_old_one():
         old.replace(nodes=7, topology=ep.ELLocal(7))
     with pytest.raises(TypeError, match=r"Experiment has no setting 'round'.*rounds"):
         old.replace(round=50)
+
+
+NAMESPACES = {
+    **{"topology": TOPOLOGIES, "algorithms": ALGORITHMS, "aggregation": AGGREGATORS, "data": SOURCES, "models": MODELS},
+    **{"compression": CODECS, "peer_sampling": SERVICES, "participation": PARTICIPATIONS},
+}
+
+
+@pytest.mark.parametrize("name", NAMESPACES)
+def test_every_kind_is_in_the_namespace_of_its_axis(name):
+    namespace = getattr(ep, name)
+    for cls in NAMESPACES[name].values():
+        assert getattr(namespace, cls.__name__) is cls
+
+
+def test_partitions_and_parts_of_the_clock_have_a_namespace():
+    for cls in (*PARTITIONS.values(), *CHURNS.values(), *CLOSES.values(), *COMPUTES.values(), *LATENCIES.values()):
+        assert getattr(ep.data if cls in PARTITIONS.values() else ep.clock, cls.__name__) is cls
+    assert issubclass(ep.faults.Faults, Settings)
+
+
+def test_the_top_shows_the_names_of_daily_use_and_the_namespaces():
+    shown = set(dir(ep))
+    assert {
+        "Experiment",
+        "simulate",
+        "compare",
+        "sweep",
+        "load",
+        "read_results",
+        "ELLocal",
+        "ELOracle",
+        "Dirichlet",
+    } <= shown
+    assert NAMESPACES.keys() <= shown <= set(ep.__all__)
+    assert len(shown) < 50 < len(ep.__all__)
+
+
+@pytest.mark.parametrize("name", ["simulate", "compare", "sweep", "load", "read_results"])
+def test_no_any_in_signatures_of_functions_of_daily_use(name):
+    signature = inspect.signature(getattr(ep, name))
+    said = [str(p.annotation) for p in signature.parameters.values()] + [str(signature.return_annotation)]
+    assert not [one for one in said if "Any" in one]
+
+
+@pytest.mark.parametrize(
+    "cls", [ep.Run, ep.RunSummary, ep.Comparison, ep.Sweep, ep.SeedRun, ep.Models, ep.Graph, ep.Streams]
+)
+def test_no_any_in_signatures_of_what_they_return(cls):
+    for name, member in vars(cls).items():
+        function = member.fget if isinstance(member, property) else member
+        if not name.startswith("_") and inspect.isfunction(function):
+            assert "Any" not in str(inspect.signature(function)), name

@@ -4,6 +4,9 @@
     run = ep.simulate(ep.Experiment(nodes=96, rounds=100, topology=ep.ELLocal(s=7)))
     run.summary, run.plot(), run.dataframe(), run.models[3]
 
+What there is of a kind is in the namespace of that kind: `ep.topology.Ring`, `ep.algorithms.PushSum`, `ep.aggregation.TrimmedMean`, `ep.data.MNIST`, `ep.models`,
+`ep.compression`, `ep.clock`, `ep.peer_sampling`, ... `dir(ep)` shows these and the names of daily use; the other classes can be had by `ep.NAME` too.
+
 Names are imported when they are first used, so that `import epidemic` does not load PyTorch.
 """
 
@@ -15,7 +18,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from epidemic import aggregation, callbacks, clock, compression, metrics
+    from epidemic import (
+        aggregation,
+        algorithms,
+        callbacks,
+        clock,
+        compression,
+        data,
+        faults,
+        metrics,
+        models,
+        participation,
+        peer_sampling,
+        theory,
+        topology,
+    )
     from epidemic.aggregation import Aggregator, Heard, Mean, Median, PythonAggregator, TrimmedMean
     from epidemic.algorithms import (
         ADPSGD,
@@ -134,7 +151,64 @@ _HOME = {
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
 
-_ROOMS = ("aggregation", "callbacks", "clock", "compression", "metrics")
+_ROOMS = (
+    "aggregation",
+    "algorithms",
+    "callbacks",
+    "clock",
+    "compression",
+    "data",
+    "faults",
+    "metrics",
+    "models",
+    "participation",
+    "peer_sampling",
+    "theory",
+    "topology",
+)
+"""Namespaces."""
+
+_DAILY = (
+    *(
+        "Experiment",
+        "Eval",
+        "Faults",
+        "Clock",
+        "Network",
+        "Runtime",
+        "load",
+        "simulate",
+        "compare",
+        "sweep",
+        "join",
+        "read_results",
+    ),
+    *(
+        "ELLocal",
+        "ELOracle",
+        "Ring",
+        "LocalSGD",
+        "TrimmedMean",
+        "Dirichlet",
+        "IID",
+        "Digits",
+        "Fashion",
+        "CIFAR10",
+        "MLP",
+    ),
+    *(
+        "Graph",
+        "Streams",
+        "Defaults",
+        "AsynchronousMethod",
+        "Node",
+        "Aggregator",
+        "Callback",
+        "BadInput",
+        "EpidemicError",
+    ),
+)
+"""What is run, described and derived from day by day."""
 
 __all__ = ["__version__", *_ROOMS, *sorted(_MODULE)]
 
@@ -148,4 +222,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(("__version__", *_ROOMS, *_DAILY))

@@ -165,6 +165,8 @@ def weights(rule: str, intended: Graph, arrived: Graph | None = None, samples: I
         return Weights(arrived.n, None, arrived.clique, 1 / size)
     if rule == "uniform":
         return _with_own(arrived, np.repeat(1 / (1 + arrived.in_degree), np.diff(arrived.indptr)))
+    if not intended.messages and intended.clique is None:  # of one node, or none, where few take part
+        return _with_own(arrived, np.zeros(0))
     if rule == "native" and intended.native is None and intended.clique is None:
         raise BadInput("; ".join(NEEDS_NATIVE))
     if intended.clique is not None:

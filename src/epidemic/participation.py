@@ -28,7 +28,7 @@ NOBODY: IntArray = np.zeros(0, dtype=np.int64)
 
 
 class Participation(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True):
-    """Base of the kinds: `seats` is all that most of them differ in."""
+    """Base of the kinds: `positions` is all that most of them differ in."""
 
     partial: ClassVar[bool] = True  # whether some may take no part
     live_only: ClassVar[bool] = False  # whether only those that took part in the last round have a model that counts
@@ -38,7 +38,7 @@ class Participation(Settings, frozen=True, tag_field="kind", forbid_unknown_fiel
         """Whether links are drawn among those that take part."""
         return getattr(self, "links", "aware") == "aware"
 
-    def seats(self, n: int, round: int, streams: Streams) -> IntArray:
+    def positions(self, n: int, round: int, streams: Streams) -> IntArray:
         """Those who take part, in the order in which a graph among them numbers them.   # (m,)"""
         raise NotImplementedError
 
@@ -51,13 +51,13 @@ class Participation(Settings, frozen=True, tag_field="kind", forbid_unknown_fiel
         """The intended graph of a round; `reach`: which nodes can talk, for nodes that find each other by messages."""
         if not self.aware:
             return graph_among(topology, n, round, streams.of_part(part), reach)
-        seats = self.seats(n, round, streams)
-        return _seated(_drawn(topology, len(seats), round, streams.of_part(part)), seats, n)
+        positions = self.positions(n, round, streams)
+        return _at_positions(_drawn(topology, len(positions), round, streams.of_part(part)), positions, n)
 
     def absence(self, n: int, round: int, streams: Streams) -> Absence | None:
         """The nodes that take no part, and whether the others know; None if all take part."""
         away = np.ones(n, dtype=bool)
-        away[self.seats(n, round, streams)] = False
+        away[self.positions(n, round, streams)] = False
         return Absence(away, known=self.aware) if away.any() else None
 
     def adoptions(self, faults: Faults, n: int, round: int, streams: Streams) -> tuple[IntArray, IntArray]:
@@ -99,7 +99,7 @@ class UniformParticipation(Participation, frozen=True, tag="uniform"):
         require_int("participation.m", self.m, 1)
         require_choice("participation.links", self.links, ["aware", "blind"])
 
-    def seats(self, n: int, round: int, streams: Streams) -> IntArray:
+    def positions(self, n: int, round: int, streams: Streams) -> IntArray:
         """The m nodes that take part, ascending.   # (m,)"""
         return np.sort(streams("participation", round).permutation(n)[: self.m])
 
@@ -121,7 +121,7 @@ class BernoulliParticipation(Participation, frozen=True, tag="bernoulli"):
         require_real("participation.p", self.p, high=1, above=0)
         require_choice("participation.links", self.links, ["aware", "blind"])
 
-    def seats(self, n: int, round: int, streams: Streams) -> IntArray:
+    def positions(self, n: int, round: int, streams: Streams) -> IntArray:
         """However many are drawn, ascending.   # (m,)"""
         return np.flatnonzero(streams("participation", round).uniforms(n) < self.p)
 
@@ -149,8 +149,8 @@ class Teleportation(Participation, frozen=True, tag="teleportation"):
     def __post_init__(self) -> None:
         require_int("participation.m", self.m, 1)
 
-    def seats(self, n: int, round: int, streams: Streams) -> IntArray:
-        """The node that holds each model, by seat.   # (m,)"""
+    def positions(self, n: int, round: int, streams: Streams) -> IntArray:
+        """The node that holds each model, by position.   # (m,)"""
         return np.arange(n) if self.m == n else streams("participation", round).permutation(n)[: self.m]
 
     def check(self, n: int, topology: GivesGraphs) -> None:
@@ -162,7 +162,7 @@ class Teleportation(Participation, frozen=True, tag="teleportation"):
         """Each model, from the node that held it to the one that holds it now."""
         if round == 0:
             return NOBODY, NOBODY
-        before, now = self.seats(n, round - 1, streams), self.seats(n, round, streams)
+        before, now = self.positions(n, round - 1, streams), self.positions(n, round, streams)
         was_up, up = faults.alive(n, round - 1, streams), faults.alive(n, round, streams)
         links = faults.links(n, round, up)
         gives = was_up[before] & up[before]  # it held a model, and can be asked
@@ -211,13 +211,13 @@ def _drawn(topology: GivesGraphs, m: int, round: int, streams: Streams) -> Graph
     return Graph.complete(m, exchange="requests" if exchange_of(topology) == "requests" else "messages")
 
 
-def _seated(graph: Graph, seats: IntArray, n: int) -> Graph:
+def _at_positions(graph: Graph, positions: IntArray, n: int) -> Graph:
     """The same graph with node ids in place of positions."""
-    if len(seats) == n and (seats == np.arange(n)).all():
+    if len(positions) == n and (positions == np.arange(n)).all():
         return graph
     if graph.clique is not None:
-        return Graph.complete(n, seats[graph.clique], graph.exchange)
-    seated = Graph.from_edges(n, seats[graph.senders], seats[graph.receivers], graph.native)
+        return Graph.complete(n, positions[graph.clique], graph.exchange)
+    seated = Graph.from_edges(n, positions[graph.senders], positions[graph.receivers], graph.native)
     return seated if graph.exchange == "messages" else dataclasses.replace(seated, exchange=graph.exchange)
 
 

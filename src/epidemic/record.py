@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from epidemic.core.errors import BadInput
 from epidemic.core.files import read_bounded
-from epidemic.core.formatting import html_table, number, percent, simulated, size
+from epidemic.core.formatting import count, html_table, number, percent, simulated, size
 
 HEADER_BYTES = 256
 """Bytes in a message besides its numbers: run, round, sender, graph digest, signature."""
@@ -223,7 +223,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.time is not None:
             at = f" after {simulated(self.time.seconds)}"
             rows += [[name.replace("_", " "), number(v), "", "", ""] for name, v in self.time.numbers().items()]
-        return html_table(f"round {self.round}{at}, seed {self.seed}, {self.alive} nodes up", rows, heads)
+        return html_table(f"round {self.round}{at}, seed {self.seed}, {count(self.alive, 'node')} up", rows, heads)
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -60,7 +60,7 @@ def until_closed(there, member, flood):
 def test_greetings(victims):
     there, member = victims
     weight = memory.resident(there.cluster.children[0].process.pid)
-    key = f"epidemic/{member.identity.cluster}/ask/hello/0/3"
+    key = f"epidemic/{member.identity.cluster}/ask/handshake/0/3"
     words = [member.handshake(round=i, start=FLOODED.rounds) for i in range(50)]
     session = member.transport._lines.main.session
 

@@ -31,7 +31,7 @@ def test_the_page_of_a_cluster_shows_who_takes_part_and_who_is_gone(deploy):
 
         up = {"alive", "late"}
         text = until(lambda rows: len(rows) == 4 and set(rows.values()) <= up)
-        assert re.search(r"Who hears whom in round \d+", text)
+        assert re.search(r"Links in round \d+", text)
         assert text.count("marker-end=") == 8
         deployment.cluster.kill(2)
         text = until(lambda rows: rows["2"] == rows["3"] == "gone" and {rows["0"], rows["1"]} <= up)

@@ -134,7 +134,7 @@ def test_one_liar_that_floods_exchanges_isolates_nobody(deploy):
         book = Book(liar, seal_contact(liar, addresses.listen, int(time.time())), 8)
         agreement = agreement_of(prepare(what, 1, what.load_data(), [7]))
         handshake = Handshake(7, 7, transport.token, liar.encoded, agreement.run, 0, 0, False, False, book.own)
-        entries = ((7, 0),) * service.side(8, 7, lambda _: 0).most
+        entries = ((7, 0),) * service.sampler(8, 7, lambda _: 0).most
         answered = Counter()
 
         def flood(node_id):

@@ -161,10 +161,10 @@ def test_with_a_barrier_the_result_is_a_hand_written_average(scripts, monkeypatc
 
 def test_one_that_is_killed_comes_back_where_it_was_and_the_others_never_wait_for_it(scripts, monkeypatch):
     monkeypatch.setenv("PAUSE", "0.05")
-    there = scripts(rounds=60, network=ep.Network(patience=10.0)).start()
+    there = scripts(rounds=45, network=ep.Network(patience=10.0)).start()
     there.until(lambda: there.said(1, "round 5 heard"))
     there.cluster.kill(1)
-    there.until(lambda: len(there.said(0, "heard")) > 20)
+    there.until(lambda: len(there.said(0, "heard")) > 15)
     there.cluster.restart(1)
     there.until(lambda: len(there.said(1, "begins with")) == 2)
     there.finish()
@@ -172,7 +172,7 @@ def test_one_that_is_killed_comes_back_where_it_was_and_the_others_never_wait_fo
     first, again = (int(line.split()[-1]) for line in there.said(1, "begins with"))
     assert first == 0
     assert again >= 5  # the count that was kept with the model
-    assert there.said(0, "heard")[-1].endswith("heard (2,)") or there.said(0, "round 59 heard")
+    assert there.said(0, "round 44 heard")
 
 
 def test_a_node_with_another_base_is_told_so_in_one_line_and_the_others_go_on(scripts, monkeypatch):
@@ -197,7 +197,7 @@ def test_a_script_that_never_exchanges_fails_in_one_line(scripts):
 
 @pytest.mark.parametrize("example", ["own_loop.py", "own_lora.py"])
 def test_the_examples_learn_and_agree(scripts, example):
-    there = scripts(EXAMPLES / example, topology=ep.ELLocal(2), rounds=6).start().finish()
+    there = scripts(EXAMPLES / example, nodes=2, rounds=5).start().finish()
     assert there.cluster.problems() == {}
     first, *_, last = (record.loss.mean for record in there.records(0))
     assert last < first
@@ -206,12 +206,12 @@ def test_the_examples_learn_and_agree(scripts, example):
 
 def test_a_cluster_that_is_stopped_goes_on(scripts, monkeypatch):
     monkeypatch.setenv("PAUSE", "0.1")
-    there = scripts(rounds=12).start()
+    there = scripts(rounds=10).start()
     there.until(lambda: there.said(0, "round 3 heard"))
     there.cluster.stop()
     assert {child.process.exitcode for child in there.cluster.children} == {130}
     there.start().finish()
-    rows, travels = by_hand(12, 3, there.what, torch.float32)
+    rows, travels = by_hand(10, 3, there.what, torch.float32)
     for node in range(3):
         for name in travels:
             torch.testing.assert_close(there.model(node)[name][0], rows[node][name], rtol=0, atol=1e-5)

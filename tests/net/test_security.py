@@ -255,7 +255,7 @@ class Member:
             "node_id": self.node_id, "carrier": self.node_id, "token": self.transport.token, "certificate": self.identity.encoded,
             "run": self.agreement.run, "round": 0, "start": self.what.rounds, "finished": False, "gone": False, **changed,
         }  # fmt: skip
-        agreement = values.pop("terms", self.agreement)
+        agreement = values.pop("agreement", self.agreement)
         return seal_handshakes([(Handshake(**values), self.identity)], agreement)
 
     def introduce(self, node_ids=range(3), **changed):
@@ -395,7 +395,7 @@ def test_endless_and_ugly_words_in_terms_leave_the_log_short_and_plain(running, 
 def test_answers_that_are_too_long_or_too_many_do_no_harm(running, member):
     """Nodes greet whoever appears; this one answers with megabytes, a hundred times, and with rubbish."""
     asked = []
-    prefix = f"epidemic/{member.identity.cluster}/ask/hello/3"
+    prefix = f"epidemic/{member.identity.cluster}/ask/handshake/3"
 
     def reply(query):
         asked.append(1)

@@ -92,10 +92,10 @@ def test_a_question_is_answered_once_however_much_comes_back(pair):
     def flood(query):
         waiting.wait()
         for i in range(1000):
-            query.reply(f"{prefix}/ask/hello/2/0", i.to_bytes(4, "little") + bytes(2**20))
+            query.reply(f"{prefix}/ask/handshake/2/0", i.to_bytes(4, "little") + bytes(2**20))
         query.drop()
 
-    session.declare_queryable(f"{prefix}/ask/hello/2/0", flood)
+    session.declare_queryable(f"{prefix}/ask/handshake/2/0", flood)
     waiting.set()
     until(lambda: ask(one, "handshake", 2, largest=2**21) is not None)
     weight = memory.resident(os.getpid())

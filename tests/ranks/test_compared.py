@@ -161,6 +161,6 @@ def test_ranks_with_different_methods_refuse_each_other(place):
     ]
     said = [rank.communicate(timeout=100)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [2, 2], said
-    assert "rank 1: these are other methods than those of the first rank" in said[0]
+    assert "rank 1: these methods differ from those of the first rank" in said[0]
     assert said[1] == ""
     assert not (place / "on").exists()

@@ -10,7 +10,7 @@ import submitit
 from cluster import TO_LEARN, processes, until
 
 from epidemic.cli import main
-from epidemic.study.commands import going_on
+from epidemic.study.commands import resume_command
 from epidemic.study.slurm.task import SlurmTask
 
 EXPERIMENT = """
@@ -43,7 +43,7 @@ def test_a_run_that_submitit_interrupts_goes_on_and_ends_with_the_same_bytes(tmp
     Path("slow.toml").write_text(EXPERIMENT)
     assert main(["run", "slow.toml", "--out", "whole", "--set", "callbacks=[]", "--quiet"]) == 0
     assert main(["run", "slow.toml", "--out", "part", "--set", "callbacks=[]", "--set", "rounds=1", "--quiet"]) == 0
-    command = going_on(tmp_path / "part", ranks, ["rounds=20", 'callbacks=["slow:Slow"]'])
+    command = resume_command(tmp_path / "part", ranks, ["rounds=20", 'callbacks=["slow:Slow"]'])
     executor = submitit.LocalExecutor(tmp_path / "folder")
     executor.update_parameters(timeout_min=5)
     job = executor.submit(SlurmTask(command, str(tmp_path / "part")))

@@ -101,12 +101,12 @@ class ADPSGDNode(Node):
         """Ask a neighbour to exchange; a passive node trains on at once, and so does one that finds nobody."""
         self.learnt = row
         if not _active(self.context.id):
-            self._go_on()
+            self._train_on()
             return
         partner = self._partner()
         if partner is None:
             self.gave_up += 1
-            self._go_on()
+            self._train_on()
             return
         self.exchanges += 1
         self.asked[self.exchanges] = (self.moves, self.context.model)
@@ -131,14 +131,14 @@ class ADPSGDNode(Node):
             self.context.used([message])
             if number == self.exchanges and self.learnt is not None:
                 self.context.cancel(ANSWER)
-                self._go_on()
+                self._train_on()
 
     def woken(self, tag: str) -> None:
         """Give up an exchange without an answer: withdraw an unsent question, and train on."""
         if self.learnt is not None:
             self.gave_up += 1
             self.context.withdraw()
-            self._go_on()
+            self._train_on()
 
     def counts(self) -> dict[str, int]:
         """Exchanges that exceeded the patience, were lost, or had no partner."""
@@ -161,7 +161,7 @@ class ADPSGDNode(Node):
             self.context.model = self.context.mix([(1.0, self.context.model), (0.5, other), (-0.5, row)])
         self.moves += 1
 
-    def _go_on(self) -> None:
+    def _train_on(self) -> None:
         """Add what was learnt to x; train."""
         before, row = self.read
         learnt, self.learnt = self.learnt, None

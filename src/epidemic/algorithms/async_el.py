@@ -84,7 +84,7 @@ class AsyncELNode(Node):
             patience = PATIENCE if self.settings.patience is None else self.settings.patience
             self.context.wake_at(self.context.now + round(patience * SECOND))
         else:
-            self._go_on()
+            self._train_on()
 
     def received(self, message: Message) -> None:
         """Keep the message in place of an older one of its sender; a waiting node goes on."""
@@ -96,18 +96,18 @@ class AsyncELNode(Node):
             self.context.dropped([held])
         self.inbox[message.sender] = message
         if self.waiting:
-            self._go_on()
+            self._train_on()
 
     def woken(self, tag: str) -> None:
         """Stop waiting for a message."""
         if self.waiting:
             self.gave_up += 1
-            self._go_on()
+            self._train_on()
 
     def online(self) -> None:
         """Go on if it waited: the message may have been lost while it was away."""
         if self.waiting:
-            self._go_on()
+            self._train_on()
 
     def messages_held(self) -> int:
         """Messages not yet used, at most one per sender."""
@@ -125,7 +125,7 @@ class AsyncELNode(Node):
         """Continue the count of choices."""
         self.cycles = state["cycles"]
 
-    def _go_on(self) -> None:
+    def _train_on(self) -> None:
         if self.waiting:
             self.waiting = False
             self.context.cancel("")

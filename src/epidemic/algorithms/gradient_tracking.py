@@ -5,8 +5,12 @@
     then  x and y are the mixtures
 
 The sum of all y is the sum of all gradients in every round, because the weights are doubly stochastic. So all nodes reach the optimum of all data, however
-heterogeneous it is. This is the form with one exchange a round, in which y lags behind the model by one round (with gradient noise that leaves more
-disagreement than two exchanges would). A message is twice as long as a model.
+heterogeneous it is. A message is twice as long as a model.
+
+In one line each: x' = W (x - gamma y), y' = W y + g(x') - g(x). Alghunaim and Yuan (2022) call this form semi-ATC: x adapts, then combines; y combines, then
+adapts, which takes one exchange a round. Others under the same name: DIGing (Nedic, Olshevsky, Shi, 2017; Qu and Li, 2018) combines first for both,
+x' = W x - gamma y; Aug-DGM (Xu et al., 2015) adapts first for both, y' = W (y + g(x') - g(x)), which takes two exchanges a round and leaves less
+disagreement under gradient noise.
 """
 
 from __future__ import annotations

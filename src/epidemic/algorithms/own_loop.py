@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
 from torch import Tensor
 
 from epidemic.algorithms.base import Defaults, Inbox, RoundContext, Rows
 from epidemic.core.errors import BadInput
+from epidemic.core.settings import Settings
 from epidemic.learner import Learner
 from epidemic.learner.callers import CallersLearner
 
 
-class OwnLoop(Defaults, msgspec.Struct, frozen=True, tag_field="kind", tag="own-loop", forbid_unknown_fields=True):
+class OwnLoop(Defaults, Settings, frozen=True, tag_field="kind", tag="own-loop", forbid_unknown_fields=True):
     """A script of your own trains, with `epidemic.join`; the node sends, waits and aggregates. Deployed nodes only."""
 
     aggregates = True

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,13 +28,14 @@ from epidemic.study.sweep import experiment_jobs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 MAX_JOBS = 256
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Many(Mapping[str, Run]):
-    """Runs by name, looked at together."""
+    """Runs by name, for joint tables and figures."""
 
     runs: dict[str, Run]
 
@@ -68,7 +69,7 @@ class Comparison(_Many):
         super().__init__(runs)
         object.__setattr__(self, "table", table)
 
-    def dataframe(self) -> Any:
+    def dataframe(self) -> DataFrame:
         """The records of all methods as a pandas DataFrame: a row for each method, seed and evaluated round."""
         return dataframe_of(self.runs)
 
@@ -91,7 +92,7 @@ class Comparison(_Many):
             order: The names of methods that come first, in that order, in the legend and below the others in the picture.
         """
         nodes = next(iter(self.runs.values())).experiment.nodes
-        title = f"{count(len(self), 'method')}, {nodes} nodes"
+        title = f"{count(len(self), 'method')}, {count(nodes, 'node')}"
         return figure_of(self.runs, title, metric, path, self.table.target, x, colours, order)
 
     def __repr__(self) -> str:
@@ -155,7 +156,7 @@ def compare(
         comparing.check_target(target)
     places = [] if out is None else comparing.places_of(named, Path(out))
     with overwriting(places, overwrite, resume), run_shown(progress) as displays:
-        told = [*displays, *all_of(callbacks).those]
+        told = [*displays, *all_of(callbacks).callbacks]
         found = comparing.run_methods(named, None if out is None else Path(out), told, resume=resume)
     table = comparing.compare(named, comparing.records_of(found), target)
     return Comparison({name: Run.of(run) for name, run in found.items()}, table)
@@ -181,7 +182,7 @@ class Sweep(_Many):
         object.__setattr__(self, "failed", failed)
         object.__setattr__(self, "_kept", kept)
 
-    def dataframe(self) -> Any:
+    def dataframe(self) -> DataFrame:
         """The records of all points as a pandas DataFrame, with a column for each setting that differs."""
         kept: bool = self._kept  # type: ignore[attr-defined]
         return dataframe_of(self.runs, directories=kept)
@@ -218,7 +219,7 @@ class Sweep(_Many):
 
 def sweep(
     experiment: Experiment,
-    grid: Mapping[str, Iterable[Any]],
+    grid: Mapping[str, Iterable[object]],
     out: str | Path | None = None,
     *,
     seeds: int | Sequence[int] | None = None,
@@ -280,7 +281,7 @@ def sweep(
 
 
 class _Place:
-    """A temporary directory that is there as long as anybody holds this."""
+    """A temporary directory that exists as long as this object."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="epidemic-sweep-"))
@@ -288,7 +289,7 @@ class _Place:
 
 
 def _read(jobs: Sequence[Job], failed: Mapping[str, str], place: _Place | None) -> dict[str, Run]:
-    """The finished runs, read back; each seed holds the place that its models are read from when they are asked for."""
+    """Read the finished runs; each seed keeps the directory alive that its models are read from."""
     found = {}
     for job in jobs:
         if job.name not in failed:

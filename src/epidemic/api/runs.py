@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from epidemic import simulator
 from epidemic.api.views import dataframe_of, figure_of, node_figure_of, run_shown
@@ -20,10 +20,11 @@ from epidemic.runtime.replace import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 
 def simulate(
-    experiment: Experiment | str | Path | Mapping[str, Any],
+    experiment: Experiment | str | Path | Mapping[str, object],
     out: str | Path | None = None,
     *,
     resume: bool = False,
@@ -62,12 +63,12 @@ def simulate(
     """
     places = [] if out is None else [Path(out)]
     with overwriting(places, overwrite, resume), run_shown(progress) as displays:
-        told = [*displays, *all_of(callbacks).those]
+        told = [*displays, *all_of(callbacks).callbacks]
         return Run.of(simulator.simulate(experiment, out, resume=resume, callbacks=told, data=data))
 
 
 def overwriting(places: Sequence[Path], wanted: bool, resume: bool) -> AbstractContextManager[None]:
-    """Replace the runs in these directories by those that begin inside, if that is wanted."""
+    """If wanted, the runs that start inside replace those in these directories."""
     if wanted and resume:
         raise BadInput("overwrite = True replaces what resume = True continues; choose one")
     if wanted and not places:
@@ -93,11 +94,11 @@ class RunSummary:
     best_accuracy: Interval | None
     """The best evaluated round of each seed."""
     mean_model_accuracy: Interval | None
-    """Of the average of all models."""
+    """The accuracy of the average of all models."""
     loss: Interval
     disagreement: Interval | None
     bytes: Interval
-    """Sent per node."""
+    """Bytes sent per node."""
     metrics: Mapping[str, Interval | None]
     """Your own, by name; None where one was not a finite number."""
     seconds: Interval | None = None
@@ -153,7 +154,7 @@ class Run(simulator.SimulationResult):
 
     @property
     def summary(self) -> RunSummary:
-        """Final values over the seeds."""
+        """Final values over the seeds, with their intervals."""
         every = [seed.summary for seed in self.seeds]
 
         def over(values: list[float | None]) -> Interval | None:
@@ -173,7 +174,7 @@ class Run(simulator.SimulationResult):
             seconds=over([s.seconds for s in every]),
         )
 
-    def dataframe(self) -> Any:
+    def dataframe(self) -> DataFrame:
         """The records as a pandas DataFrame, a row for each seed and evaluated round.
 
         The columns are those of `epidemic report -o table.csv`. Needs pandas: pip install 'epidemic-learning[tables]'.
@@ -202,7 +203,7 @@ class Run(simulator.SimulationResult):
         Returns:
             The Matplotlib figure; a notebook shows it.
         """
-        title = f"{self.experiment.name}, {self.experiment.nodes} nodes"
+        title = f"{self.experiment.name}, {count(self.experiment.nodes, 'node')}"
         if per_node:
             return node_figure_of({seed.seed: seed.records for seed in self.seeds}, title, metric, path, x)
         return figure_of({self.experiment.name: self}, title, metric, path, x=x)

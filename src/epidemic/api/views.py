@@ -27,6 +27,7 @@ from epidemic.study.batch import BatchListener, Job
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 
 def results_of(runs: Mapping[str, SimulationResult]) -> Results:
@@ -44,7 +45,7 @@ def _seed(table: dict[str, Any], seed: SeedRun) -> SeedResult:
     return SeedResult(seed.path or Path(), info, seed.records, False, seed.summary, None, {})
 
 
-def dataframe_of(runs: Mapping[str, SimulationResult], *, directories: bool = True) -> Any:
+def dataframe_of(runs: Mapping[str, SimulationResult], *, directories: bool = True) -> DataFrame:
     """The tidy table, with the columns of `epidemic report -o table.csv`; no directory where nothing was kept."""
     pandas = need("pandas", "Data frames", "tables")
     rows = results_of(runs).rows()
@@ -131,7 +132,7 @@ def _colour(lines: Sequence[MethodCurve], colours: Mapping[str, str]) -> None:
 
 
 def _ordered(lines: Sequence[MethodCurve], order: Sequence[str]) -> list[MethodCurve]:
-    """Those that the user names first, in that order, then the others."""
+    """The lines in the user's order, then the others."""
     names = [order] if isinstance(order, str) else list(order)
     for name in names:
         require_choice("order: the name", name, [line.name for line in lines])
@@ -151,7 +152,7 @@ def _lines(runs: Mapping[str, SimulationResult]) -> list[MethodCurve]:
 
 @contextmanager
 def run_shown(progress: bool | None) -> Iterator[list[Callback]]:
-    """What shows the progress of runs, one after the other, if it is wanted."""
+    """The callbacks that show the progress of runs, if wanted."""
     if not _wanted(progress):
         yield []
         return
@@ -161,7 +162,7 @@ def run_shown(progress: bool | None) -> Iterator[list[Callback]]:
 
 @contextmanager
 def batch_shown(jobs: Sequence[Job], progress: bool | None) -> Iterator[BatchListener]:
-    """What shows the progress of a batch, if it is wanted."""
+    """The listener that shows the progress of a batch, if wanted."""
     if not _wanted(progress):
         yield BatchListener()
         return
@@ -170,7 +171,7 @@ def batch_shown(jobs: Sequence[Job], progress: bool | None) -> Iterator[BatchLis
 
 
 def _wanted(progress: bool | None) -> bool:
-    """None: if somebody looks."""
+    """Whether to show progress; None: in a notebook or on a terminal."""
     if progress is None:
         return in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
     if not isinstance(progress, bool):
@@ -204,18 +205,18 @@ class BatchDisplay(BatchListener):
         self._bars.__exit__()
 
     def began(self, job: Job) -> None:
-        """A bar of its own while it runs."""
+        """Add a bar for the job while it runs."""
         self._each[job.name] = self._bars.add(job.name, job.rounds, count=f"0/{job.rounds}")
 
     def advanced(self, job: Job, rounds_done: int, found: str) -> None:
-        """Move the bars."""
+        """Update the bars of the job and the batch."""
         self._done[job.name], self._found[job.name] = rounds_done, found
         count = f"{rounds_done}/{job.rounds}"
         self._bars.update(self._each[job.name], soon=True, done=rounds_done, count=count, state=found)
         self._show_all(soon=True)
 
     def ended(self, job: Job, problem: str | None) -> None:
-        """Count it."""
+        """Count the job as done."""
         self._ended += 1
         self._failed += problem is not None
         self._done[job.name] = job.rounds

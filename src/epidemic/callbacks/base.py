@@ -96,49 +96,49 @@ class Callback:
 class Callbacks(Callback):
     """Several callbacks, called in order. An exception of one is reported as its failure."""
 
-    def __init__(self, those: Iterable[Callback]) -> None:
-        self.those = tuple(those)
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
+        self.callbacks = tuple(callbacks)
 
     def started(self, setup: Setup, learner: Learner, rounds_done: int) -> None:
         """Tell every callback that a seed starts or resumes."""
-        for one in self.those:
+        for one in self.callbacks:
             with _blamed(one, "started"):
                 one.started(setup, learner, rounds_done)
 
     def resumed(self, records: Sequence[Record]) -> None:
         """Tell every callback that a seed resumes, and what it had recorded before."""
-        for one in self.those:
+        for one in self.callbacks:
             with _blamed(one, "resumed"):
                 one.resumed(records)
 
     def planned(self, plan: Plan, index: NDArray[np.int64]) -> None:
         """A round is about to be computed."""
-        for one in self.those:
+        for one in self.callbacks:
             with _blamed(one, "planned"):
                 one.planned(plan, index)
 
     def advanced(self, rounds_done: int, x: Tensor) -> None:
         """Tell every callback that a round is done."""
-        for one in self.those:
+        for one in self.callbacks:
             with _blamed(one, "advanced"):
                 one.advanced(rounds_done, x)
 
     def passed(self, seconds: float, events: int) -> None:
         """Tell every callback how far the simulated time is."""
-        for one in self.those:
+        for one in self.callbacks:
             with _blamed(one, "passed"):
                 one.passed(seconds, events)
 
     def recorded(self, record: Record) -> None:
         """Tell every callback that the models were evaluated."""
-        for one in self.those:
+        for one in self.callbacks:
             with _blamed(one, "recorded"):
                 one.recorded(record)
 
     def stop(self) -> str | None:
         """The first reason to end the seed; all are asked."""
         reasons = []
-        for one in self.those:
+        for one in self.callbacks:
             with _blamed(one, "stop"):
                 reason = one.stop()
                 if not isinstance(reason, str | None):
@@ -148,13 +148,13 @@ class Callbacks(Callback):
 
     def evaluating(self, what: str) -> None:
         """Tell every callback that something long without rounds begins."""
-        for one in self.those:
+        for one in self.callbacks:
             with _blamed(one, "evaluating"):
                 one.evaluating(what)
 
     def finished(self, summary: Summary) -> None:
         """Tell every callback that a seed is done."""
-        for one in self.those:
+        for one in self.callbacks:
             with _blamed(one, "finished"):
                 one.finished(summary)
 
@@ -179,18 +179,18 @@ def all_of(callbacks: Callback | Iterable[Callback]) -> Callbacks:
     """One callback or several, as one."""
     if isinstance(callbacks, Callbacks):
         return callbacks
-    those = [callbacks] if isinstance(callbacks, Callback) else callbacks
-    if not isinstance(those, Iterable):
+    callbacks = [callbacks] if isinstance(callbacks, Callback) else callbacks
+    if not isinstance(callbacks, Iterable):
         raise BadInput(
             f"callbacks = {callbacks!r} must be a list of callbacks, for example [EarlyStopping(patience=5)]"
         )
-    those = list(those)
-    for i, one in enumerate(those):
+    callbacks = list(callbacks)
+    for i, one in enumerate(callbacks):
         if isinstance(one, type) and issubclass(one, Callback):
             raise BadInput(f"callbacks[{i}] = {one.__name__} is a class; make one of it: {one.__name__}(...)")
         if not isinstance(one, Callback):
             raise BadInput(f"callbacks[{i}] = {one!r} is not a callback; derive its class from epidemic.Callback")
-    return Callbacks(those)
+    return Callbacks(callbacks)
 
 
 # -- Callbacks that an experiment file names -------------------------------------------------------------------------

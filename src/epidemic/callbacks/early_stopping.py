@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from epidemic.callbacks.base import Callback
 from epidemic.callbacks.trackers import BUILT_IN, SHARES, Better, scalar
 from epidemic.core.errors import BadInput, require_choice, require_int, require_real, suggestion
+from epidemic.core.formatting import count
 
 if TYPE_CHECKING:
     from epidemic.learner import Learner
@@ -99,6 +100,5 @@ class EarlyStopping(Callback):
             return f"{self.metric} {self._reached:.6g} has reached the target {self.target:g}"
         if self.patience is not None and self._waited >= self.patience:
             best = "no value" if self._best is None else f"{self._best:.6g}"
-            times = "evaluation" if self._waited == 1 else "evaluations"
-            return f"{self.metric} has not improved on {best} for {self._waited} {times}"
+            return f"{self.metric} has not improved on {best} for {count(self._waited, 'evaluation')}"
         return None

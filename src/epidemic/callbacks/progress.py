@@ -11,7 +11,7 @@ from epidemic.algorithms import cautions
 from epidemic.callbacks.base import Callback
 from epidemic.clock import Clock
 from epidemic.core.errors import plain
-from epidemic.core.formatting import duration, percent, score, simulated, size
+from epidemic.core.formatting import count, duration, percent, score, simulated, size
 from epidemic.core.progress import Bar, Bars
 from epidemic.counting import rounds_planned
 from epidemic.experiment import said_of
@@ -77,7 +77,7 @@ class Display(Callback):
         where = "" if setup.experiment.runtime.device in ("cpu", "auto") else f" on {setup.task.device.type}"
         self._bar = self._bars.add(name, done=self._share(), count=self._aligned())
         self._bars.say(
-            f"{name}: {setup.experiment.nodes} nodes, {self._rounds} rounds, {learner.strategy}{where}{again}"
+            f"{name}: {count(setup.experiment.nodes, 'node')}, {count(self._rounds, 'round')}, {learner.strategy}{where}{again}"
         )
         for kind, line in [] if self._quiet else remarks(setup, self._said):
             self._bars.note(f"{kind}: {line}", style="yellow" if kind == "warning" else "dim")

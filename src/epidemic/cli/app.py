@@ -122,12 +122,12 @@ def outcome(arguments: list[str]) -> tuple[int, str, bool]:
 
 
 def _said_by_another_rank(problem: EpidemicError) -> bool:
-    """Whether it is the first rank of a simulation that says it for all."""
+    """Whether the first rank of a simulation reports this for all."""
     return os.environ.get("RANK", "0") != "0" and (problem.agreed or isinstance(problem, Interrupted))
 
 
 def _loading_shown(arguments: list[str]) -> AbstractContextManager[None]:
-    """Somebody who watches a terminal is told how far reading data has come."""
+    """Show on a terminal how far reading data has come."""
     if not sys.stderr.isatty() or {"--quiet", "-q"} & set(arguments):
         return nullcontext()
     return told_to(Loading())
@@ -135,7 +135,7 @@ def _loading_shown(arguments: list[str]) -> AbstractContextManager[None]:
 
 @contextmanager
 def _no_code(arguments: list[str]) -> Iterator[None]:
-    """Code that files name is refused, here and in processes that are started, if --no-code says so."""
+    """With --no-code, refuse code that files name, here and in started processes."""
     before = os.environ.get(NO_CODE)
     if "--no-code" in arguments:
         os.environ[NO_CODE] = "1"
@@ -161,7 +161,7 @@ def entry() -> None:
     """Run the command line and exit with its code; the console script calls this."""
     code = main()
     if code and _among_ranks():
-        with suppress(OSError):  # nobody reads it any more
+        with suppress(OSError):  # the reader is gone
             sys.stdout.flush()
         os._exit(code)  # a process group that was not dissolved may abort the process at its end
     sys.exit(code)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from epidemic.cli import later
 from epidemic.cli.keys import Days, hosts_in
 from epidemic.cli.nodes import Insecure, stop_by_signal
 from epidemic.cli.options import Json, NoCode, Overwrite, Quiet, Settings
 from epidemic.core.errors import BadInput, Interrupted, RunFailed, require_int, require_real
 from epidemic.core.files import own_directory
+from epidemic.core.formatting import count
 from epidemic.core.progress import Waiting
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from epidemic.deploy.processes import LocalCluster
     from epidemic.deploy.status import Status
     from epidemic.experiment import Experiment
+
 
 cluster_app = typer.Typer(
     help="Nodes as real processes: prepare, start here, ask, gather results.", no_args_is_help=True
@@ -38,7 +39,7 @@ MOST_NODES_HERE = 4096
 
 def register(app: typer.Typer) -> None:
     """Add the commands of `epidemic cluster` to the application."""
-    later.register(cluster_app)
+    cluster_app.command("next")(cluster_next_command)
     app.add_typer(cluster_app, name="cluster")
 
 
@@ -59,7 +60,7 @@ def cluster_init_command(
 ) -> None:
     r"""Prepare a deployment: keys, and for each node a folder with everything it needs. Copy each to its host and run 'epidemic node'.
 
-    The experiment has as many nodes as its file says; places beyond the hosts are spare, for nodes that come later. Modules of your own that
+    The experiment has as many nodes as its file says; nodes beyond the hosts are spare and may join later. Modules of your own that
     the file names, and what they import beside them, are packed into the folders.
 
     [bold]Example[/bold]
@@ -73,7 +74,7 @@ def cluster_init_command(
     names = hosts_in(hosts)
     folders = make_cluster(load(file, settings), names, own_directory(out), days=days, relay=relay, say=typer.echo)
     spare = len(folders) - len(names)
-    typer.echo(f"made {out}: {len(names)} nodes" + (f" and {spare} spare places" if spare else ""))
+    typer.echo(f"made {out}: {count(len(names), 'node')}" + (f" and {spare} spare places" if spare else ""))
     if spare:
         typer.echo(
             f"nodes = {len(folders)}, but --hosts names {len(names)}: {out}/node-{len(names)} and further ones are for nodes that come later"
@@ -115,9 +116,9 @@ def cluster_up_command(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    r"""Start all nodes as real processes on this machine, talking over encrypted loopback connections, and show how they do.
+    r"""Start all nodes as real processes on this machine, talking over encrypted loopback connections, and show their progress.
 
-    Ctrl-C stops them all, saved; --resume goes on, with --set rounds=N also after the end. Kill any of them: the others finish. Results of
+    Ctrl-C saves and stops them all; --resume continues, with --set rounds=N also after the end. Kill any of them: the others finish. Results of
     each are in DIR/node-I/run, those of all together in DIR/together. With --script, every process runs that training script, whose node has
     the folder that EPIDEMIC_FOLDER names; what it prints is in DIR/node-I/node.log.
 
@@ -146,12 +147,12 @@ def cluster_up_command(
             if file is not None or nodes is not None or out is not None:
                 raise BadInput("--resume continues the existing experiment; leave out FILE, --nodes and --out")
             where = resume
-            experiment = later.with_more_rounds(where, settings or [])
+            experiment = with_more_rounds(where, settings or [])
         else:
             experiment = _experiment_here(file, nodes, settings, script)
             where = _directory_of(experiment) if out is None else own_directory(out)
-        _check_script(experiment, script)
         shares = blocks(experiment.nodes, experiment.nodes if processes is None else processes)
+        _check_script(experiment, script, len(shares), insecure=insecure)
         require_int("processes on this machine", len(shares), 1, MOST_HERE)
         check_hosting(experiment, max(map(len, shares)))
         if resume is None:
@@ -167,8 +168,8 @@ def cluster_up_command(
         cluster: LocalCluster | None = None
         try:
             if not quiet and not as_json:
-                many = f"{len(shares)} process{'es' * (len(shares) > 1)}"
-                print(f"starting {len(folders)} nodes in {many}", file=sys.stderr, flush=True)
+                many = count(len(shares), "process")
+                print(f"starting {count(len(folders), 'node')} in {many}", file=sys.stderr, flush=True)
             cluster = _started(folders, len(shares), script, insecure=insecure)
             _attend(cluster, where, quiet=quiet or as_json, insecure=insecure)
         except KeyboardInterrupt:
@@ -192,7 +193,7 @@ def cluster_up_command(
     _report(cluster, where, experiment.network.longest, on, as_json=as_json)
 
 
-def _check_script(experiment: Experiment, script: Path | None) -> None:
+def _check_script(experiment: Experiment, script: Path | None, processes: int, *, insecure: bool) -> None:
     """A script and an experiment that is trained by one need each other."""
     if script is None and experiment.own_training:
         raise BadInput('algorithm.kind = "own-loop" is trained by a script of your own; add --script train.py')
@@ -200,6 +201,12 @@ def _check_script(experiment: Experiment, script: Path | None) -> None:
         raise BadInput(
             '--script is for algorithm.kind = "own-loop"; leave it out, or use --set algorithm.kind=own-loop'
         )
+    if script is not None and not script.is_file():
+        raise BadInput(f"--script {script} {'is not a file' if script.exists() else 'does not exist'}")
+    if script is not None and processes < experiment.nodes:
+        raise BadInput(f"--processes = {processes}: a script is one node in a process of its own; leave it out")
+    if script is not None and insecure:
+        raise BadInput("--insecure: a script says so itself, by epidemic.join(insecure=True); leave it out")
 
 
 def _started(folders: list[Path], processes: int, script: Path | None, *, insecure: bool) -> LocalCluster:
@@ -209,10 +216,6 @@ def _started(folders: list[Path], processes: int, script: Path | None, *, insecu
 
     if script is None:
         return LocalCluster(folders, processes, insecure=insecure)
-    if processes < len(folders):
-        raise BadInput(f"--processes = {processes}: a script is one node in a process of its own; leave it out")
-    if insecure:
-        raise BadInput("--insecure: a script says so itself, by epidemic.join(insecure=True); leave it out")
     return ScriptCluster(folders, script)
 
 
@@ -317,7 +320,7 @@ def _starting(cluster: LocalCluster, seen: Mapping[int, Status]) -> str:
 
 
 def _report(cluster: LocalCluster, where: Path, deadline: float, on: str, *, as_json: bool) -> None:
-    """What came out, and whether the nodes learnt together."""
+    """Show the results, and whether the nodes learnt together."""
     from rich.markup import escape
 
     from epidemic.cli.show import percent, plain_table, print_json, show, size
@@ -351,10 +354,10 @@ def _report(cluster: LocalCluster, where: Path, deadline: float, on: str, *, as_
         )
     else:
         a = summary.final_accuracy
-        lasted = f"{summary.rounds} rounds"
+        lasted = count(summary.rounds, "round")
         if summary.seconds is not None:
             lasted = f"{summary.rounds} trainings of a node in {summary.seconds:g} s"
-        title = f"{summary.name}: {len(finished)} nodes, {lasted}, {on}"
+        title = f"{summary.name}: {count(len(finished), 'node')}, {lasted}, {on}"
         table = plain_table(title, "seed", "accuracy", "sd", "min", "max", "averaged", "loss", "D(X)", "sent")
         spread = [percent(v) for v in (a.mean, a.sd, a.min, a.max)] if a is not None else ["-"] * 4
         apart = "-" if summary.final_disagreement is None else f"{summary.final_disagreement:.3g}"
@@ -437,7 +440,7 @@ def _statuses(found: list[Status], directory: Path) -> Table:
     from epidemic.cli.statuses import status_table
 
     return status_table(
-        {s.node_id: s for s in found}, {s.node_id for s in found}, f"{directory}: {len(found)} nodes answer"
+        {s.node_id: s for s in found}, {s.node_id for s in found}, f"{directory}: {count(len(found), 'node')}"
     )
 
 
@@ -467,7 +470,7 @@ def cluster_gather_command(
 
     with replacing([own_directory(out)] if overwrite else []):
         summary = gather(directories, own_directory(out))
-    typer.echo(f"wrote {out}: {summary.rounds} rounds of {len(directories)} nodes")
+    typer.echo(f"wrote {out}: {count(summary.rounds, 'round')} of {count(len(directories), 'node')}")
     if summary.final_mean_model_loss is None:
         typer.echo(
             f"{OWN_DATA}; write it with: {shlex.join(['epidemic', 'export', str(out), '--mean', '-o'])} FILE.safetensors"
@@ -477,3 +480,64 @@ def cluster_gather_command(
     network = network_from(read_toml(out / "experiment.toml")["network"])
     if alone := said_of_cluster(deliveries_of(directories), network.longest):
         print(f"warning: {alone}", file=sys.stderr)
+
+
+# -- `epidemic cluster next`, and more rounds: what a deployment does after its first run ----------------------------
+
+
+def with_more_rounds(directory: Path, settings: list[str]) -> Experiment:
+    """The experiment of a resumed cluster; of its settings, only the rounds may grow."""
+    from epidemic.core.config import parse_setting
+    from epidemic.experiment import load
+
+    for setting in settings:
+        if parse_setting(setting)[0] != "rounds":
+            raise BadInput(
+                f"--set {setting}: --resume continues the existing experiment; only more rounds can be set, and 'epidemic cluster next'"
+                " makes another run with the same keys"
+            )
+    if not (directory / "experiment.toml").is_file():
+        raise BadInput(f"{directory} is not the directory of a cluster: it has no experiment.toml")
+    return load(directory / "experiment.toml", settings)
+
+
+def cluster_next_command(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The directory of a cluster, or a node's folder.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The directory to make.", show_default=False)],
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A .safetensors file that all nodes start from.", show_default="drawn from the seed"
+        ),
+    ] = None,
+    settings: Settings = None,
+) -> None:
+    r"""Make the next run of a deployment with the keys, addresses and revocations of the last one, which stays as it is.
+
+    On several machines each operator does it for the node's own folder, with the same --set and the same weights: no key leaves its machine,
+    and nodes compare when they meet. 'epidemic export --mean' writes weights to start from.
+
+    [bold]Examples[/bold]
+
+      epidemic cluster next hospital --weights mean.safetensors \
+          --set rounds=60 --out second
+
+      epidemic cluster next hospital/node-0 --weights mean.safetensors \
+          --set rounds=60 --out second-node-0
+    """
+    from epidemic.deploy.next_run import make_next
+
+    made = make_next(directory, own_directory(out), settings or [], weights, say=typer.echo)
+    nodes = count(len(made.folders), "node") if len(made.folders) > 1 else f"node {next(iter(made.folders))}"
+    drawn = f"starting from {weights} (SHA-256 {made.start.weights[:16]})" if weights else "starting from new weights"
+    typer.echo(f"made {out}: run {made.start.run} of {nodes}, {drawn}")
+    if made.local:
+        typer.echo(f"start all nodes on this machine with: epidemic cluster up --resume {out}")
+    elif out in made.folders.values():
+        typer.echo(f"start it with: epidemic node {out}")
+    else:
+        typer.echo(
+            f"each operator makes the same with: epidemic cluster next node-I --out {out.name}-node-I, with the same --set and --weights"
+        )

@@ -18,7 +18,7 @@ WIDTH = 80
 
 
 def register(app: typer.Typer) -> None:
-    """Add this command."""
+    """Add this command to the application."""
     app.command("compatibility")(compatibility_command)
 
 
@@ -34,7 +34,7 @@ def compatibility_command(
     as_json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print all of it, as the documentation has it.")] = False,
 ) -> None:
-    r"""Say what goes with what: topologies, algorithms, codecs, views, clocks, faults and the rest.
+    r"""Show what goes with what: topologies, algorithms, codecs, views, clocks, faults and the rest.
 
     Without a kind: which of them can be run by rounds, under the clock, on ranks, and deployed. With one: what it does not go with,
     and why. With two: whether they go together. Kinds of several things are told apart as in compression.none.
@@ -95,7 +95,7 @@ def _word(verdict: Judgement) -> str:
 
 
 def _rows() -> list[tuple[Component, list[Judgement]]]:
-    """Every kind, and what each host says to it."""
+    """Every kind with the judgement of each host."""
     from epidemic.experiment.components import HOSTS, components, verdict
 
     every = [component for component in components().values() if component.axis != "host"]
@@ -142,7 +142,7 @@ def _shortened(names: list[str]) -> list[str]:
 
 
 def page() -> str:
-    """The page of the documentation."""
+    """The text of the documentation page."""
     from epidemic.experiment.components import HOSTS, pairs
 
     lines = [

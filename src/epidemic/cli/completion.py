@@ -17,7 +17,7 @@ ITEMS = (
     *("table1", "table2", "table3", "fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8"),
     *("contraction", "drift", "cap", "spectra", "async", "rivals", "all"),
 )
-"""Those of `epidemic reproduce`, whose module is slow to import; a test compares them."""
+"""The items of `epidemic reproduce`, whose module is slow to import; a test compares them."""
 
 
 def set_up_completion(arguments: list[str]) -> bool:

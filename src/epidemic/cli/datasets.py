@@ -10,6 +10,7 @@ import typer
 from epidemic.cli.completion import downloads, naming
 from epidemic.cli.options import Json, NoCode
 from epidemic.core.errors import BadInput, RunFailed, plain, suggestion
+from epidemic.core.formatting import count
 from epidemic.core.progress import Bar
 
 data_app = typer.Typer(
@@ -63,7 +64,7 @@ def fetch_command(
         Path | None, typer.Option(metavar="DIR", help="Where to put it.", show_default="the user's data directory")
     ] = None,
 ) -> None:
-    """Download a data set, checked; a download that broke off goes on."""
+    """Download a data set and check it; an interrupted download resumes."""
     from epidemic.core.formatting import size
     from epidemic.core.progress import Bars
     from epidemic.data.base import data_home
@@ -136,7 +137,7 @@ def check_command(
             }
         )
     writers = "" if groups is None else f", {groups:,} groups"
-    kinds = f"{len(data.classes)} classes" if data.classes else "quantities to predict"
+    kinds = count(len(data.classes), "class") if data.classes else "quantities to predict"
     typer.echo(
         f"{name}: {len(data.train):,} training and {len(data.test):,} test samples of shape {data.input_shape}, {kinds}{writers}"
     )
@@ -232,9 +233,7 @@ def show_command(
     sizes = counts.sum(axis=1)
     held = (counts > 0).sum(axis=1)
     largest = counts.max(axis=1) / sizes
-    title = (
-        f"{len(data.train):,} samples on {experiment.nodes} nodes ({type(experiment.partition).__name__}, seed {seed})"
-    )
+    title = f"{count(len(data.train), 'sample')} on {count(experiment.nodes, 'node')} ({type(experiment.partition).__name__}, seed {seed})"
     if as_json:
         if plot is not None:
             save(classes_figure(counts, data.classes, title), plot)

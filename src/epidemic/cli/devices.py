@@ -159,7 +159,7 @@ def _shown(value: float) -> str:
 
 
 def _summary(devices: list[Device]) -> dict[str, dict[str, Any]]:
-    """What there is of each, over the devices that say it."""
+    """A summary of each field over the devices that state it."""
     import numpy as np
 
     cycles = [cycle for device in devices if (cycle := device.cycle()) is not None]

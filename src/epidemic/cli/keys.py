@@ -73,7 +73,7 @@ def keys_add_command(
     host: Annotated[str, typer.Option(metavar="HOST", help="Its host.", show_default="any")] = "",
     days: Days = 365,
 ) -> None:
-    """Issue one more certificate: for a new place, or to replace one that expires or was revoked.
+    """Issue one more certificate: for a new node, or to replace one that expires or was revoked.
 
     [bold]Example[/bold]
 
@@ -114,7 +114,7 @@ def keys_revoke_command(
 
 @keys_app.command("show")
 def keys_show_command(directory: Root, as_json: Json = False) -> None:
-    """List the certificates given out, until when they are good, and which were revoked."""
+    """List the issued certificates, when they expire, and which are revoked."""
     import datetime as dt
 
     from epidemic.cli.show import plain_table, print_json, show

@@ -13,13 +13,14 @@ import typer
 
 from epidemic.cli.options import NoCode, Quiet, Settings
 from epidemic.core.errors import BadInput, plain
+from epidemic.core.formatting import count
 from epidemic.core.progress import Waiting
 from epidemic.runtime.interrupt import signals_to
 
 Insecure = Annotated[bool, typer.Option("--insecure", help="Without encryption; loopback addresses only.")]
 
 LONGEST_LINE = 2000
-"""Characters of a line that a node says; words of other nodes may be in it."""
+"""Most characters of a line from a node, which may quote other nodes."""
 
 
 def register(app: typer.Typer) -> None:
@@ -39,9 +40,9 @@ def node_command(
 ) -> None:
     """Run a node, or several in one process: find the others, learn with them, write the results into each DIR/run.
 
-    Ctrl-C (or SIGTERM) saves; the same command goes on. A node that was away asks the others where they are and joins them again.
+    Ctrl-C (or SIGTERM) saves; the same command resumes. A node that was away asks its peers for the current round and joins again.
     --set takes what may differ between nodes: data.path, runtime, checkpoint, network.patience, name; and data and partition where
-    network.data = "own". --set rounds=N lets a run go on with more rounds, finished or not: tell all nodes the same. Of several nodes, the first
+    network.data = "own". --set rounds=N lets a run continue to more rounds, finished or not: use the same number on all nodes. Of several nodes, the first
     listens and carries the messages of all.
 
     [bold]Examples[/bold]
@@ -71,7 +72,7 @@ def node_command(
             found = score(summary.final_accuracy, summary.final_loss)
             heard = delivery_line([summary.delivery])
             typer.echo(
-                f"done: {summary.rounds} rounds, {found} on the full test set, {size(summary.bytes.total.mean)} sent"
+                f"done: {count(summary.rounds, 'round')}, {found} on the full test set, {size(summary.bytes.total.mean)} sent"
                 f"{', ' * bool(heard)}{heard}; {directory / 'run'}"
             )
 
@@ -99,7 +100,7 @@ def relay_command(
 
 
 def speaker(quiet: bool) -> Any:
-    """What a node says goes to standard error, with the time."""
+    """A function that prints a node's lines on standard error, with the time."""
 
     def say(text: str) -> None:
         if not quiet:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from epidemic.cli.options import Json, NoCode, Seeds, Settings
+from epidemic.core.formatting import count
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,7 +35,7 @@ def plan_command(
     no_code: NoCode = False,
     as_json: Json = False,
 ) -> None:
-    r"""Say what an experiment would take: memory, bytes sent, time, and how many processes or GPUs it takes to fit.
+    r"""Estimate what an experiment needs: memory, bytes sent, time, and how many processes or GPUs it takes to fit.
 
     A few rounds of some of its nodes are timed on this machine, which takes seconds; memory and bytes are counted. Nothing is written.
     With --gpus they are trained on the GPU that is here, and it says how many like it are needed, with a rank on each.
@@ -80,7 +81,9 @@ def _print(found: RunEstimate) -> None:
     from epidemic.cli.show import duration, show, size
     from epidemic.cli.show import simulated as finely
 
-    lines = [f"{found.nodes:,} nodes, {found.parameters:,} parameters, {found.rounds:,} rounds, {found.seeds} seeds"]
+    lines = [
+        f"{count(found.nodes, 'node')}, {count(found.parameters, 'parameter')}, {count(found.rounds, 'round')}, {count(found.seeds, 'seed')}"
+    ]
     if found.gpus is not None:
         lines.append(_on_gpus(found.gpus))
     elif found.machine_memory is not None:
@@ -121,7 +124,7 @@ def _on_gpus(gpus: Gpus) -> str:
     """Whether it fits, and how many would."""
     from epidemic.cli.show import size
 
-    asked = f"{gpus.count:,} {'GPU' if gpus.count == 1 else 'GPUs'} of {size(gpus.memory_of_each)}, one rank each"
+    asked = f"{count(gpus.count, 'GPU')} of {size(gpus.memory_of_each)}, one rank each"
     if gpus.to_fit is None:
         return f"no number of GPUs of {size(gpus.memory_of_each)} fits: each would need {size(gpus.least)} at least"
     if gpus.fits:

@@ -37,7 +37,7 @@ TALL = 40
 
 
 def screen(results: Results, width: int, height: int) -> Group:
-    """Accuracy (or loss) against rounds, disagreement where there is room, and a table of where each run stands."""
+    """Accuracy (or loss) against rounds, disagreement if there is room, and a table of the progress of each run."""
     runs = results.runs
     classes = all(r.accuracy is not None for run in runs for records in run.by_seed for r in records)
     what = "accuracy" if classes else "loss"

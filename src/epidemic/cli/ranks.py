@@ -22,34 +22,34 @@ ALONE = ("sweep", "reproduce", "cluster", "node")
 """Commands that train and are not shared among ranks."""
 
 Ending = tuple[int, str, bool]
-"""Exit code, what there is to say, and whether it is that another rank was lost."""
+"""Exit code, message, and whether it is that another rank was lost."""
 
 
 def run_on_ranks(count: int, words: Sequence[str]) -> None:
     """Run the command `epidemic WORDS` on so many ranks; raises what went wrong, in the words of the rank that knows."""
     require_int("--ranks", count, 1, MOST)
     context = multiprocessing.get_context("spawn")
-    ears: list[Any] = []
+    connections: list[Any] = []
     processes: list[Any] = []
     with _forwarding(processes) as signals:
         for rank in range(count):
-            ear, mouth = context.Pipe()
+            connection, child_end = context.Pipe()
             place = {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "LOCAL_WORLD_SIZE": str(count),
                 "WORLD_SIZE": str(count),
             }
-            process = context.Process(target=_rank, args=(mouth, list(words), place), name=f"rank {rank}")
+            process = context.Process(target=_rank, args=(child_end, list(words), place), name=f"rank {rank}")
             process.start()
-            mouth.close()
-            ears.append(ear)
+            child_end.close()
+            connections.append(connection)
             processes.append(process)
         store = _meeting_point()  # PyTorch is loaded here while ranks load it, too
-        for ear in ears:
+        for connection in connections:
             with suppress(OSError):  # one that has ended already is noticed below
-                ear.send(store.port)
-        endings = _endings(processes, ears)
+                connection.send(store.port)
+        endings = _endings(processes, connections)
     _conclude(endings, [process.exitcode or 0 for process in processes], bool(signals))
 
 
@@ -67,7 +67,7 @@ def share(
         raise BadInput(
             "--ranks starts ranks, and this process is one of several already (WORLD_SIZE); leave one of the two out"
         )
-    if count == 1:  # nobody waits for anybody
+    if count == 1:  # a single process waits for no other
         options = [(option, value) for option, value in options if option != "--rank-timeout"]
     given = [word for option, value in options if value is not None for word in (option, str(value))]
     changed = [word for setting in settings for word in ("--set", setting)]
@@ -79,7 +79,7 @@ def share(
 
 
 def check_timeout(seconds: float | None, ranks: int | None) -> None:
-    """Refuse a --rank-timeout that makes no sense, or that nobody would wait."""
+    """Refuse a --rank-timeout that is invalid, or useless without ranks."""
     if seconds is None:
         return
     if not 1 <= seconds <= 1e6:
@@ -107,12 +107,12 @@ def started_as_a_rank() -> bool:
 
 
 def silent() -> bool:
-    """Whether another rank does the talking."""
+    """Whether another rank prints the output."""
     return started_as_a_rank() and os.environ["RANK"] != "0"
 
 
 def _meeting_point() -> Any:
-    """The store by which ranks meet. It is held here, on a port that the system has given it, so no two commands ever share one."""
+    """The store through which ranks connect. It is held here, on a port chosen by the system, so no two commands share one."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -120,7 +120,7 @@ def _meeting_point() -> Any:
 
 @contextmanager
 def _forwarding(processes: Sequence[Any]) -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM go to all ranks; what came is in the list."""
+    """Inside, Ctrl-C and SIGTERM are forwarded to all ranks, and listed."""
     came: list[int] = []
 
     def forward(number: int, _: Any) -> None:
@@ -131,8 +131,8 @@ def _forwarding(processes: Sequence[Any]) -> Iterator[list[int]]:
         yield came
 
 
-def _endings(processes: Sequence[Any], ears: Sequence[Any]) -> list[Ending | None]:
-    """Wait for all; when one has failed, the others end soon or are ended. None: without a word."""
+def _endings(processes: Sequence[Any], connections: Sequence[Any]) -> list[Ending | None]:
+    """Wait for all; after one has failed, the others end soon or are terminated. None: it ended without a message."""
     deadline: float | None = None
     endings: list[Ending | None] = [None] * len(processes)
     while any(process.is_alive() for process in processes):
@@ -145,16 +145,16 @@ def _endings(processes: Sequence[Any], ears: Sequence[Any]) -> list[Ending | Non
                 if process.is_alive():
                     process.kill()
                     endings[rank] = (1, f"rank {rank} did not answer", True)
-    for rank, (process, ear) in enumerate(zip(processes, ears, strict=True)):
+    for rank, (process, connection) in enumerate(zip(processes, connections, strict=True)):
         process.join()
         with suppress(EOFError, OSError):
-            if ear.poll():
-                endings[rank] = ear.recv()
+            if connection.poll():
+                endings[rank] = connection.recv()
     return endings
 
 
 def _conclude(endings: Sequence[Ending | None], codes: Sequence[int], signalled: bool) -> None:
-    """Raise what went wrong: what a rank knows of itself before what others noticed of it."""
+    """Raise the error of the ranks: a rank's own error comes before what others noticed of it."""
     if not any(codes):
         return
     known = [(rank, ending) for rank, ending in enumerate(endings) if ending is not None and ending[0]]
@@ -177,7 +177,7 @@ def _conclude(endings: Sequence[Ending | None], codes: Sequence[int], signalled:
     raise RunFailed(next(text for _, (_, text, _) in known if text))
 
 
-def _rank(mouth: Any, words: list[str], place: dict[str, str]) -> None:
+def _rank(child_end: Any, words: list[str], place: dict[str, str]) -> None:
     """Run one rank to its end; the function that each process of `--ranks` executes."""
     children.on_its_own(lambda: os._exit(1))
     os.environ.update(place)
@@ -186,10 +186,10 @@ def _rank(mouth: Any, words: list[str], place: dict[str, str]) -> None:
     with suppress(ImportError):  # the command says so, in one line
         import torch.distributed  # noqa: F401
     # torch's word for a store that is there already, so that no rank tries to be the one that holds it
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(mouth.recv()), TORCHELASTIC_USE_AGENT_STORE="True")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(child_end.recv()), TORCHELASTIC_USE_AGENT_STORE="True")
 
     ending = outcome(words)
     sys.stdout.flush()
-    mouth.send(ending)
-    mouth.close()
+    child_end.send(ending)
+    child_end.close()
     os._exit(ending[0])  # what a broken process group leaves behind does not hold anybody up

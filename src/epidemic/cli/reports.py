@@ -102,7 +102,7 @@ def watch_command(
     every: Annotated[float, typer.Option(metavar="SECONDS", help="How often to look.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Show the state now and end.")] = False,
 ) -> None:
-    """Show the curves of runs live in the terminal, while they go on in other processes.
+    """Show the curves of runs live in the terminal, while they run in other processes.
 
     Ends when everything is finished, failed or stopped, and nothing new has begun for five looks, or on Ctrl-C; the runs do not notice.
 

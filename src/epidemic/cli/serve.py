@@ -32,9 +32,9 @@ def serve_command(
     token: Annotated[bool, typer.Option("--token", help="Ask for a token on this machine, too.")] = False,
     insecure: Insecure = False,
 ) -> None:
-    """Show directories in the browser as they are now: runs that start, go on, fail or finish, and clusters with their nodes.
+    """Show directories live in the browser: runs that start, continue, fail or finish, and clusters with their nodes.
 
-    The page only shows. It is seen from this machine alone, unless --host says otherwise: then by who has the token that is printed. Ctrl-C
+    The page is read-only. It is visible on this machine alone, unless --host says otherwise: then to visitors with the printed token. Ctrl-C
     ends it, with exit code 0. --insecure is for clusters that run so.
 
     [bold]Examples[/bold]

@@ -55,7 +55,7 @@ def show(*parts: Any) -> None:
 
 
 def needed_width(table: Table, console: Console) -> int:
-    """Give every column of a table the room that it must have, and say how wide that makes it."""
+    """Set every column of a table to its minimum width, and return the width of the table."""
     needed = 0
     endless = console.options.update(width=100_000)
     for column in table.columns:

@@ -11,6 +11,7 @@ import typer
 
 from epidemic.cli.ranks import MOST
 from epidemic.core.errors import BadInput, require_choice, require_int
+from epidemic.core.formatting import count
 
 if TYPE_CHECKING:
     from epidemic.study.batch import Job
@@ -60,9 +61,9 @@ def hand_over(
     ranks: int = 1,
     settings: Mapping[Path, Sequence[str]] | None = None,
 ) -> bool:
-    """Submit what is missing and say so; False if nothing is: then there are results to be shown. `again`: the words of this command.
+    """Submit what is missing and report it; False if nothing is, so that results can be shown. `again`: the words of this command.
 
-    Runs that have diverged are listed and not submitted: here they would be done again within seconds, there they would queue again for ever.
+    Runs that have diverged are listed and not submitted: they would diverge again after every queueing.
     """
     from epidemic.study.batch import diverged
     from epidemic.study.slurm.submit import parse_options, submit
@@ -98,7 +99,7 @@ def _print_submission(
             }
         )
     numbers = ", ".join(dict.fromkeys(task.partition("_")[0] for task in found.submitted.values()))
-    lines = [f"submitted to Slurm: {len(found.submitted)} runs" + (f", job {numbers}" if numbers else "")]
+    lines = [f"submitted to Slurm: {count(len(found.submitted), 'run')}" + (f", job {numbers}" if numbers else "")]
     lines += [f"  {name} once more: {why}" for name, why in found.again.items()]
     lines += [
         f"  {name} failed for good: {why}; delete its directory to submit it again" for name, why in failed.items()
@@ -126,11 +127,11 @@ def print_status(where: Path, *, as_json: bool) -> None:
     from epidemic.study.slurm.status import status_of
 
     found = status_of(where)
-    count = Counter(one.state for one in found)
+    states = Counter(one.state for one in found)
     if as_json:
-        return print_json({"directory": str(where), "count": dict(count), "runs": found})
+        return print_json({"directory": str(where), "count": dict(states), "runs": found})
     table = plain_table(str(where), "run", "state", "seeds done", "task")
     for one in found:
         table.add_row(escape(one.run), one.state, f"{one.seeds_done}/{one.seeds}", one.task or "-")
     reasons = [f"{one.run}: {one.state}: {one.why}" for one in found if one.why]
-    show(table, *map(escape, reasons), ", ".join(f"{number} {state}" for state, number in count.items()))
+    show(table, *map(escape, reasons), ", ".join(f"{number} {state}" for state, number in states.items()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from epidemic.core.formatting import count
 from epidemic.deploy.isolation import mostly_alone, often_alone
 from epidemic.record import HeardCounts
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from epidemic.deploy.status import Status
 
 HEADS = ("heard lately", "heard in all", "alone")
-"""Columns: messages that counted of those expected, in the last rounds and in all; rounds without any message."""
+"""Columns: messages counted of those expected, in the last rounds and in all; rounds without any message."""
 SHOWN = 16
 """So many nodes have a line of their own at the end."""
 FEW = 0.75
@@ -37,13 +38,13 @@ def status_line(statuses: list[Status]) -> str:
     sent = size(sum(s.bytes for s in statuses) / len(statuses))
     heard = delivery_line(s.delivery for s in statuses)
     return (
-        f"{where}{accuracy}, {len(statuses)} nodes, {sent} sent per node,"
+        f"{where}{accuracy}, {count(len(statuses), 'node')}, {sent} sent per node,"
         f" messages late {sum(s.late for s in statuses)}, lost {sum(s.lost for s in statuses)}{', ' * bool(heard)}{heard}"
     )
 
 
 def status_table(seen: dict[int, Status], running: set[int], title: str) -> Table:
-    """One line per node that answers; of what it says, numbers and words are shown, never markup."""
+    """One line per node that answers; its numbers and words are shown without markup."""
     from rich.text import Text
 
     from epidemic.cli.show import percent, plain_table, size
@@ -86,7 +87,7 @@ def delivery_cells(delivery: HeardCounts | None) -> list[Text]:
 
 
 def delivery_line(parts: Iterable[HeardCounts | None]) -> str:
-    """What came to several nodes, in a few words; empty where nothing is expected."""
+    """Messages counted at several nodes, in a few words; empty if none are expected."""
     total = HeardCounts.total(part for part in parts if part is not None)
     if total is None or not total.rounds:
         return ""

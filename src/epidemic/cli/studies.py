@@ -57,10 +57,10 @@ def sweep_command(
 ) -> None:
     r"""Run an experiment at every combination of some settings, each in DIR/what-differs.
 
-    Run the same command again to go on after an interrupt, or with more values to add runs: what is finished is skipped.
+    Run the same command again to resume after an interrupt, or with more values to add runs: finished runs are skipped.
     A run that fails is reported at the end and does not stop the others (exit code 1).
 
-    With --on slurm each run is a task of an array job, which saves before its time limit, is requeued and goes on; the command ends when
+    With --on slurm each run is a task of an array job, which saves before its time limit, is requeued and resumes; the command ends when
     they are submitted. Run it again to see the results, or to submit again what failed; a run whose numbers exploded is only listed.
 
     [bold]Examples[/bold]
@@ -208,7 +208,7 @@ def reproduce_command(
 
     Scales: smoke (embedded data, seconds), laptop (real data, fewer rounds, hours), paper (the paper's settings, days).
     Writes the figure (PNG, PDF, SVG), its data (CSV), the verdicts (JSON) and the exact experiment files to DIR/ITEM; runs are in
-    DIR/runs, are shared between items, and go on when the command is run again.
+    DIR/runs, are shared between items, and resume when the command is run again.
 
     [bold]Examples[/bold]
 
@@ -295,7 +295,7 @@ def _print_plan(items: list[Item], jobs: list[Job], *, as_json: bool) -> None:
     from rich.markup import escape
 
     from epidemic.cli.show import duration, plain_table, print_json, show, size
-    from epidemic.study.pricing import costs
+    from epidemic.study.reproduce import costs
 
     todo = [job for job in jobs if not job.finished]
     cost = costs(todo)

@@ -9,6 +9,7 @@ import typer
 
 from epidemic.cli.options import Json, NoCode
 from epidemic.core.errors import BadInput, require_int, require_real
+from epidemic.core.formatting import count
 
 if TYPE_CHECKING:
     from epidemic.experiment import Experiment
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 FIRST_LOOK, WIDER = 1.0, 4.0
 """Simulated seconds of the first dry run, and by how much the next one is longer, until enough has happened."""
 BEYOND = 1.25
-"""A dry run goes on for so much longer than is shown, so that messages are seen that are on their way at the end."""
+"""A dry run lasts this much longer than what is shown, so that messages on their way at the end are included."""
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +47,7 @@ def timeline_command(
 ) -> None:
     """Draw what nodes do under the simulated clock: training, waiting, sending, offline, and the ways of messages.
 
-    Nothing is trained for it: the clock runs dry, which gives the same times as the run itself.
+    Nothing is trained: a dry run of the clock gives the same times as the run itself.
 
     [bold]Examples[/bold]
 
@@ -69,10 +70,12 @@ def timeline_command(
     lanes = min(experiment.nodes, LANES) if nodes is None else nodes
     spans, trips, shown = _log(experiment, number, seconds, lanes)
     line = TimelineChart.of(spans, trips, nodes=lanes, seconds=shown)
-    those = (
-        f"{experiment.nodes} nodes" if lanes == experiment.nodes else f"the first {lanes} of {experiment.nodes} nodes"
+    extent = (
+        count(experiment.nodes, "node")
+        if lanes == experiment.nodes
+        else f"the first {lanes} of {experiment.nodes} nodes"
     )
-    figure = timeline_figure(line, f"{experiment.name}, seed {number}: {those}, the first {simulated(shown)}")
+    figure = timeline_figure(line, f"{experiment.name}, seed {number}: {extent}, the first {simulated(shown)}")
     save(figure, output)
     shares = line.shares()
     if as_json:
@@ -80,7 +83,9 @@ def timeline_command(
             {"file": str(output), "nodes": lanes, "seconds": shown, "messages": len(line.trips), "shares": shares}
         )
     said = ", ".join(f"{kind} {100 * share:.1f} %" for kind, share in shares.items())
-    show(f"wrote {output}: {those}, the first {simulated(shown)}, {len(line.trips):,} messages; of their time: {said}")
+    show(
+        f"wrote {output}: {extent}, the first {simulated(shown)}, {count(len(line.trips), 'message')}; of their time: {said}"
+    )
 
 
 def _experiment(source: Path, seed: int | None) -> tuple[Experiment, int]:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from epidemic.cli.completion import naming, services, topologies
+from epidemic.cli.options import Json
 from epidemic.cli.show import number, plain_table, print_json, show
-from epidemic.cli.theory import Json, Nodes
+from epidemic.cli.theory import Nodes
 from epidemic.core.errors import BadInput, suggestion
+from epidemic.core.formatting import count
 from epidemic.core.progress import Waiting
 
 if TYPE_CHECKING:
@@ -183,7 +185,7 @@ def _short(value: float | None) -> str:
 def _print_topology(r: TopologyReport) -> None:
     from epidemic.mixing import ITERATIVE_LIMIT
 
-    table = plain_table(f"{r.kind}, {r.nodes:,} nodes, {r.rounds:,} rounds measured", "", "")
+    table = plain_table(f"{r.kind}, {count(r.nodes, 'node')}, {count(r.rounds, 'round')} measured", "", "")
     spread = "{:,} / {:,.4g} / {:,}"
     table.add_row("models sent, min / mean / max", spread.format(r.out_degree_min, r.out_degree_mean, r.out_degree_max))
     table.add_row(

@@ -20,6 +20,7 @@ from epidemic.clock.draws import MOST_SECONDS, FloatArray, microseconds
 from epidemic.clock.timelines import Cycle
 from epidemic.core.config import build
 from epidemic.core.errors import BadInput, plain, require_real, suggestion
+from epidemic.core.formatting import count
 from epidemic.core.rng import Streams
 
 LONGEST_LINE = 2**22
@@ -109,7 +110,7 @@ def assigned(devices: list[Device], n: int, reuse: bool, streams: Streams) -> li
     """A device for each node: a random sample without replacement; with `reuse`, repeated passes in random order."""
     if n > len(devices) and not reuse:
         raise BadInput(
-            f"nodes = {n}, but clock.devices has {len(devices)} devices; use fewer nodes, more devices, or clock.reuse = true"
+            f"nodes = {n}, but clock.devices has {count(len(devices), 'device')}; use fewer nodes, more devices, or clock.reuse = true"
         )
     rounds = -(-n // len(devices))
     order = [number for turn in range(rounds) for number in streams("clock-devices", turn).permutation(len(devices))]

@@ -41,7 +41,7 @@ Bounds = tuple[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Said:
-    """Decoded messages."""
+    """The numbers of decoded messages."""
 
     rows: Tensor  # (k, d), zero where a message has no value
     mask: Tensor | None = None  # (k, d) bool: the coordinates with values; None: all
@@ -62,7 +62,7 @@ class Codec(Settings, frozen=True, tag_field="kind", forbid_unknown_fields=True)
         raise NotImplementedError
 
     def encode(self, rows: Tensor, keys: Sequence[int], before: Tensor | None = None) -> Tensor:
-        """Encode each row.   # (k, d) -> (k, b) uint8
+        """Encode each row as bytes.   # (k, d) -> (k, b) uint8
 
         `before`: for codecs with memory, the values last sent of each coordinate; updated in place.
         """

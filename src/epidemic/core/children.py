@@ -1,6 +1,6 @@
-"""Processes that this one starts and answers for: nodes of a cluster, ranks of a simulation, workers of a batch.
+"""Child processes: nodes of a cluster, ranks of a simulation, workers of a batch.
 
-Ctrl-C is for the parent alone, which asks its children to save and end; they end as well when the parent is gone.
+Only the parent receives Ctrl-C. It asks its children to save and end; they also end when the parent has ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def process_context(module: str) -> Any:
 
 
 def start(process: Any) -> None:
-    """Start a process that Ctrl-C does not reach, not even before it is in a session of its own."""
+    """Start a process that Ctrl-C does not reach, not even before it has a session of its own."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         process.start()
@@ -37,7 +37,7 @@ def start(process: Any) -> None:
 
 
 def on_its_own(parent_gone: Callable[[], object] | None = None) -> None:
-    """What a child calls first: it gets a session of its own, and calls `parent_gone`, in a thread, when nobody is left to stop it."""
+    """Give a child process a session of its own; a thread calls `parent_gone` when the parent has ended. To be called first in the child."""
     with suppress(AttributeError, PermissionError):
         os.setsid()
     parent = multiprocessing.parent_process()
@@ -51,7 +51,7 @@ def on_its_own(parent_gone: Callable[[], object] | None = None) -> None:
 
 
 def wait_for_any(processes: Sequence[Any], seconds: float) -> bool:
-    """Wait until one of those that run has ended, at most so long; whether any still runs."""
+    """Wait until one of the running processes has ended, at most so many seconds. Return whether any still runs."""
     running = [process.sentinel for process in processes if process.is_alive()]
     if not running:
         return False
@@ -60,14 +60,14 @@ def wait_for_any(processes: Sequence[Any], seconds: float) -> bool:
 
 
 def ask_to_end(processes: Sequence[Any]) -> None:
-    """SIGTERM, which asks to save and end, for those that run."""
+    """Send SIGTERM, which asks to save and end, to the running processes."""
     for process in processes:
         if process.is_alive():
             process.terminate()
 
 
 def stop(processes: Sequence[Any], patience: float) -> None:
-    """Ask all to save and end; kill those that have not after so many seconds. All have ended when this returns."""
+    """Ask all to save and end; kill those that still run after `patience` seconds. All have ended when this returns."""
     ask_to_end(processes)
     end = time.monotonic() + patience
     while time.monotonic() < end and wait_for_any(processes, 0.2):

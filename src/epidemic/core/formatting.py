@@ -153,8 +153,9 @@ def _sizes(value: MeanOfSeeds, factor: float) -> tuple[float, float | None]:
 
 
 def count(how_many: int, what: str) -> str:
-    """Write a number with its noun: "1 seed", "3 seeds"."""
-    return f"{how_many:,} {what}{'' if how_many == 1 else 's'}"
+    """Write a number with its noun: "1 seed", "3 seeds", "2 classes"."""
+    several = "es" if what.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{how_many:,} {what}{'' if how_many == 1 else several}"
 
 
 def html_table(title: str, rows: Iterable[Sequence[object]], heads: Sequence[str] = ()) -> str:

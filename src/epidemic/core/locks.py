@@ -1,4 +1,4 @@
-"""Locks between processes: on files that stay where they are, let go of when the process ends, however it does."""
+"""Locks between processes, on files that are not removed; a lock is released when its process ends, in whatever way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ except ImportError:  # Windows
 
 
 def taken(path: Path) -> FileLock | None:
-    """Take the lock of a file, which is made if need be; None if another process has it. `release` lets go of it.
+    """Take the lock of a file, which is created if necessary; None if another process holds it. Its `release` unlocks the file.
 
     Raises:
         OSError: The file cannot be written, or the file system has no locks.
@@ -31,7 +31,7 @@ def taken(path: Path) -> FileLock | None:
 def held(path: Path) -> bool:
     """Whether a process holds the lock of a file; assumed if it cannot be determined.
 
-    This only reads (filelock opens what it asks about for writing), so that it works for the runs of others, too.
+    The file is opened for reading only, unlike by filelock, so that this works for runs of other users, too.
     """
     try:
         with open_regular(path) as file:

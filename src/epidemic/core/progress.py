@@ -1,7 +1,7 @@
-"""How far work has come, told and shown in one way for all: runs, sweeps, downloads, reading, and what has no measure.
+"""Progress of runs, sweeps, downloads and reading, shown in one way.
 
-Whoever reads calls `tell`, and `told_to` names who hears it. `Bars` shows what can be counted: bars on a terminal, a table in the cell of a
-notebook, whole lines elsewhere. `Waiting` and `Loading` speak of what nobody expected to take long. Everything goes to standard error.
+Code that reads data reports it with `tell`, and `told_to` sets the listener. `Bars` shows what can be counted: bars on a terminal, a table in a notebook,
+whole lines elsewhere. `Waiting` and `Loading` print what takes unexpectedly long. Everything goes to standard error, or into the notebook.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any, Self, TextIO
 Progress = Callable[[str, int, int | None], None]
 """Called with (what is read, amount done, total amount if known)."""
 AFTER = 2.0
-"""Seconds of silence that nobody minds."""
+"""Seconds before a long step is mentioned."""
 BETWEEN_LINES = 5.0
-"""Seconds between lines on reading."""
+"""Seconds between lines about reading."""
 REDRAW = 0.2
-"""Seconds between two pictures of a notebook's table; what matters more is shown at once."""
+"""Seconds between two updates of a notebook's table; important changes are shown at once."""
 
 _listener: ContextVar[Progress | None] = ContextVar("listener", default=None)
 
@@ -47,7 +47,7 @@ def told_to(listener: Progress) -> Iterator[None]:
 
 
 class Loading:
-    """Prints how far reading has come: whole lines, because a bar of a run may be on the screen already."""
+    """Prints the progress of reading in whole lines, because the bar of a run may be on the screen."""
 
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
@@ -64,7 +64,7 @@ class Loading:
 
 
 class Waiting:
-    """Says what is being done once it takes long: a line that changes on a terminal, a plain line now and then elsewhere."""
+    """Shows the current work once it takes long: a line that changes on a terminal, a plain line now and then elsewhere."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Waiting:
             self._stream.flush()
 
     def tell(self, doing: str) -> None:
-        """Show what the program is doing now, once it has taken long enough for somebody to wonder."""
+        """Set the work that is shown once it takes long enough."""
         self._doing = doing
 
     def _speak(self) -> None:
@@ -115,7 +115,7 @@ class Waiting:
 
 @dataclass(eq=False)
 class Bar:
-    """One line of `Bars`: what it is about, how much of it is done, and three short texts beside it."""
+    """One bar of `Bars`: its name, how much is done, and three short texts beside it."""
 
     name: str
     total: float | None  # None: not known yet
@@ -127,7 +127,7 @@ class Bar:
 
 
 class Bars:
-    """Bars with short texts beside them: live on a terminal, a table in a notebook; elsewhere only what is said and noted."""
+    """Bars with short texts beside them: live on a terminal, a table in a notebook; elsewhere only the lines of `say` and `note`."""
 
     def __init__(self, *, quiet: bool = False, notebook: bool = False) -> None:
         from rich.console import Console
@@ -152,7 +152,7 @@ class Bars:
             self._draw()
 
     def add(self, name: str, total: float | None = 1.0, **shown: Any) -> Bar:
-        """A new bar at the end; `shown` as for `update`."""
+        """Add a bar at the end; `shown` as for `update`."""
         bar = Bar(name, total, **shown)
         self._bars.append(bar)
         if self._terminal:
@@ -170,7 +170,7 @@ class Bars:
 
         Args:
             bar: One of these.
-            soon: A notebook may wait a moment with it; otherwise it is redrawn at once.
+            soon: In a notebook, redraw at most every `REDRAW` seconds instead of at once.
             shown: name, total, done, count, rate or state.
         """
         for field, value in shown.items():
@@ -184,14 +184,14 @@ class Bars:
             self._draw()
 
     def remove(self, bar: Bar) -> None:
-        """Take a bar away."""
+        """Remove a bar."""
         self._bars.remove(bar)
         if self._live is not None:
             self._live.remove_task(bar.task)
         self._draw()
 
     def note(self, text: str, style: str | None = None) -> None:
-        """Say something wherever anything is shown: above the bars of a terminal, below those of a notebook."""
+        """Print a line wherever progress is shown: above the bars of a terminal, below those of a notebook."""
         if self._cell is not None:
             self._notes.append(text)
             self._draw()

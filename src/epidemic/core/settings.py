@@ -9,6 +9,7 @@ decided here, once for all classes; tables of files name everything anyway.
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from typing import Any, Self
 
 import msgspec
@@ -25,12 +26,7 @@ class SettingsMeta(msgspec.StructMeta):
     @property
     def first_setting(cls) -> str | None:
         """The setting that needs no name: the first that neither the class nor a base of it declares as `kw_only`; None if all do."""
-        named: set[str] = set()
-        for base in cls.__mro__:
-            if isinstance(base, msgspec.StructMeta):
-                parameters = msgspec.StructMeta.__signature__.__get__(base).parameters.values()
-                named.update(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-        return next((name for name in cls.__struct_fields__ if name not in named), None)
+        return _first_setting(cls)
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -56,6 +52,16 @@ class SettingsMeta(msgspec.StructMeta):
                 raise TypeError(f"{cls.__name__}() got {first} twice: without a name and as {first}=")
             settings = {first: values[0], **settings}
         return super().__call__(**settings)
+
+
+@cache  # signatures are read slowly, and values are made often
+def _first_setting(cls: SettingsMeta) -> str | None:
+    named: set[str] = set()
+    for base in cls.__mro__:
+        if isinstance(base, msgspec.StructMeta):
+            parameters = msgspec.StructMeta.__signature__.__get__(base).parameters.values()
+            named.update(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    return next((name for name in cls.__struct_fields__ if name not in named), None)
 
 
 def _misused(cls: SettingsMeta, first: str | None, given: int) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from epidemic.core.errors import BadInput, plain
+from epidemic.core.formatting import count
 from epidemic.data.base import Array, Dataset, Samples, Source
 
 MOST_CLASSES = 100_000
@@ -45,7 +46,7 @@ def check_names(names: Sequence[str], where: str) -> None:
     if len(names) < 2:
         raise BadInput(f"{where} = {shown(names)} must name at least two classes")
     if len(names) > MOST_CLASSES:
-        raise BadInput(f"{where} names {len(names)} classes; at most {MOST_CLASSES} are possible")
+        raise BadInput(f"{where} names {count(len(names), 'class')}; at most {MOST_CLASSES} are possible")
     seen: set[str] = set()
     for name in names:
         if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME:

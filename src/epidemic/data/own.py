@@ -14,6 +14,7 @@ import numpy as np
 
 from epidemic.core.config import call_own, import_object
 from epidemic.core.errors import BadInput, plain
+from epidemic.core.formatting import count
 from epidemic.core.progress import tell
 from epidemic.data.base import Array, Dataset, Samples, as_floats, whole_numbers
 from epidemic.data.labels import Labelled, as_declared, is_label, numbered, one_hot, shown
@@ -335,7 +336,7 @@ def _room(size: int, x: Array, what: str) -> Array:
     except (MemoryError, ValueError):
         needed = size * x.nbytes / 2**30
         raise BadInput(
-            f"{what} has {size:,} samples of {x.nbytes:,} bytes, which need {needed:,.0f} GiB of memory; use fewer or smaller ones"
+            f"{what} has {count(size, 'sample')} of {x.nbytes:,} bytes, which need {needed:,.0f} GiB of memory; use fewer or smaller ones"
         ) from None
 
 

@@ -34,9 +34,9 @@ class Table(Labelled, frozen=True, tag="table"):
     target: str
     """The column to predict."""
     features: tuple[str, ...] | None = None
-    """The columns to learn from, in this order; not set: all others."""
+    """The columns to learn from, in this order; None: all others."""
     group: str | None = None
-    """A column that says whose sample it is, for partition.kind = "natural"."""
+    """A column with the producer of each sample, for partition.kind = "natural"."""
     test: float | None = None
     """The share of a single file that is for testing; not set: a fifth."""
     quantity: bool = False
@@ -44,7 +44,7 @@ class Table(Labelled, frozen=True, tag="table"):
     normalise: bool = True
     """Whether each feature is brought to mean 0 and deviation 1, as the training samples have them."""
     scale: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
-    """The mean and deviation of each feature, by column, instead of those of the training samples."""
+    """The mean and deviation of each feature, by column; for others those of the training samples are used."""
     separator: str = ","
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class Table(Labelled, frozen=True, tag="table"):
             require_real(f"data.scale.{column}: the deviation", deviation, above=0)
 
     def differs_by_place(self) -> str | None:
-        """The scale follows from the samples, unless it is given."""
+        """Why nodes with data of their own would differ: the scale follows from the samples, unless it is given."""
         if not self.normalise or self.scale:
             return None
         return (

@@ -152,7 +152,7 @@ def free_addresses(count: int) -> list[str]:
 
 
 def read_addresses(path: Path) -> Addresses:
-    """Read node.toml."""
+    """Read and check node.toml."""
     return build(read_toml(path), Addresses, str(path))
 
 

@@ -162,7 +162,7 @@ class _Synchronous(Assembly):
         draw = drawing(secret_streams())
         view: Callable[[int], NodeView] | PartialKnowledge = partial(self._views, node.node_id)
         if meeting is not None:
-            view = self._acquaintance(node, extra, meeting, draw)
+            view = self._partial_knowledge(node, extra, meeting, draw)
         node.member = Rounds(
             rules,
             view,
@@ -189,7 +189,7 @@ class _Synchronous(Assembly):
         targets = partial(committed_targets, self._experiment)
         return Commitments(self._chains[node], self.format.run, node, self._experiment.rounds, targets, saved)
 
-    def _acquaintance(
+    def _partial_knowledge(
         self, node: SynchronousNode, extra: ExtraState | None, meeting: PeerMeeting, draw: Draw
     ) -> PartialKnowledge:
         """The view of a node that knows only some of its peers, as it was saved."""

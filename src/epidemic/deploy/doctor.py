@@ -22,7 +22,7 @@ import msgspec
 
 from epidemic import __version__
 from epidemic.core.errors import BadInput, EpidemicError, plain
-from epidemic.core.formatting import size
+from epidemic.core.formatting import count, size
 from epidemic.data import Dataset
 from epidemic.deploy.addresses import Addresses, elsewhere, is_loopback, read_addresses, split_address
 from epidemic.deploy.keys import HELD, Identity, node_id_of
@@ -345,11 +345,17 @@ def _experiment(folder: Path, node_id: int, settings: list[str]) -> Iterator[Fin
             )
         table = experiment.table()
         words = f"{table['topology']['kind']}, {table['algorithm']['kind']}"
-        return experiment, f"{experiment.nodes} nodes, {experiment.rounds} rounds, {words}"
+        return experiment, f"{count(experiment.nodes, 'node')}, {count(experiment.rounds, 'round')}, {words}"
 
     experiment, finding = attempt("experiment", read)
     yield finding
     if not isinstance(experiment, Experiment):
+        return
+
+    if experiment.own_training:
+        yield Finding("model", "ok", "in a script of your own; nodes compare what travels when they meet")
+        yield _memory(True)
+        yield _state_of_run(folder, experiment)
         return
 
     def load() -> tuple[object, str]:
@@ -358,7 +364,7 @@ def _experiment(folder: Path, node_id: int, settings: list[str]) -> Iterator[Fin
         parts.append(f"inputs {'x'.join(map(str, data.input_shape)) or 'of one number'}")
         if data.classes:
             shown = ", ".join(plain(name, 24) for name in data.classes[:6])
-            parts.append(f"{len(data.classes)} classes ({shown}{', ...' * (len(data.classes) > 6)})")
+            parts.append(f"{count(len(data.classes), 'class')} ({shown}{', ...' * (len(data.classes) > 6)})")
         if data.features:
             shown = ", ".join(plain(name, 24) for name in data.features[:6])
             parts.append(f"{len(data.features)} columns ({shown}{', ...' * (len(data.features) > 6)})")
@@ -375,7 +381,7 @@ def _experiment(folder: Path, node_id: int, settings: list[str]) -> Iterator[Fin
         row = setup.task.layout.size * setup.task.layout.dtype.itemsize
         own = len(setup.parts[0])
         where = setup.task.device.type
-        return setup, f"{setup.task.layout.size} numbers ({size(row)}), {own} samples of its own, on {where}"
+        return setup, f"{setup.task.layout.size} numbers ({size(row)}), {count(own, 'sample')} of its own, on {where}"
 
     _, finding = attempt("model", make)
     yield finding

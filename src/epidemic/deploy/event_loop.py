@@ -57,7 +57,7 @@ class EventLoop:
         self._thread = threading.Thread(target=self._run, name="event loop", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread of the loop."""
         self._thread.start()
 
     def put(self, node_id: int, event: Event) -> None:
@@ -122,7 +122,7 @@ class EventLoop:
                 self._carry_out(node_id, action)
 
     def close(self) -> None:
-        """Stop the thread."""
+        """Stop the thread of the loop."""
         self._closing = True
         self._queue.put([None])
         if self._thread.is_alive():

@@ -115,7 +115,7 @@ class HostedNode:
 
     @property
     def tally(self) -> Mapping[str, int]:
-        """Messages by outcome."""
+        """Messages of this node by outcome."""
         raise NotImplementedError
 
     @property
@@ -247,7 +247,7 @@ class SynchronousNode(HostedNode):
 
     @property
     def tally(self) -> Mapping[str, int]:
-        """Messages by outcome."""
+        """Messages of this node by outcome."""
         return self.member.mailbox.tally
 
     # -- what is saved ------------------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ class AsynchronousNode(HostedNode):
 
     @property
     def tally(self) -> Mapping[str, int]:
-        """Messages by outcome."""
+        """Messages of this node by outcome."""
         return self.member.tally
 
     def message_to_self(self, post: e.SendMessage, row: Any) -> Message:

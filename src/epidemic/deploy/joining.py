@@ -246,7 +246,8 @@ class JoinedNode:
             self._thread.join()
             return
         self._stop()
-        self._say("stopped and saved; the same script started again goes on")
+        if not self._turns.failed:
+            self._say("stopped and saved; the same script started again goes on")
 
     def _stop(self) -> None:
         """Save, and end the node."""

@@ -121,7 +121,7 @@ class Authority:
 
     @property
     def issued(self) -> list[Issued]:
-        """All issued certificates."""
+        """All certificates issued so far."""
         return _read_json(self.path / "issued.json", list[Issued])
 
     @property

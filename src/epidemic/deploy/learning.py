@@ -169,7 +169,7 @@ class Computation:
     def rewind(self, node: HostedNode) -> None:
         """Reset a node to a state from which it can resume: the start of its round, or before its current training."""
         if isinstance(node, AsynchronousNode):
-            self._put(node, node.member.body.model)
+            self._put(node, node.member.context.model)
             node.memory = node.member.memory()
             return
         assert isinstance(node, SynchronousNode)

@@ -63,7 +63,7 @@ class ZenohSession:
         return True
 
     def close(self) -> None:
-        """Close the session."""
+        """Close the session and its declarations."""
         with suppress(zenoh.ZError):  # a link that is stuck; it ends with the process
             self.session.close()  # type: ignore[no-untyped-call]
 
@@ -102,7 +102,7 @@ class Watch:
 
     @property
     def node_ids(self) -> set[int]:
-        """The visible peers."""
+        """The peers that are visible now."""
         with self._lock:
             return {node_id for node_id, _ in self._seen}
 
@@ -128,7 +128,7 @@ class Watch:
             if changed or there:  # under the lock, so that the last report is the current state
                 self._changed(node_id, token, there)
 
-    def lost_sight(self, line: int | None = None) -> None:
+    def hide_all(self, line: int | None = None) -> None:
         """Report all peers as gone that were visible over this line, or over any."""
         with self._lock:
             seen = sorted((*key, of) for key, lines in self._seen.items() for of in lines if line in (None, of))
@@ -232,10 +232,10 @@ class Lines:
 
     def _close_line(self, line: ZenohSession) -> None:
         for watch in self.watches.values():
-            watch.lost_sight(line.number)
+            watch.hide_all(line.number)
         line.close()  # takes seconds if the other end is silent
         for watch in self.watches.values():
-            watch.lost_sight(line.number)
+            watch.hide_all(line.number)
 
     def ends(self) -> dict[str, set[int]]:
         """The peers visible over each further line, by its name."""
@@ -267,7 +267,7 @@ class Lines:
             self._closing.submit(self._close_line, line)
         self.main.close()
         for watch in self.watches.values():
-            watch.lost_sight()
+            watch.hide_all()
         closed()
         main = ZenohSession(self._open(self._first))
         with self._lock:
@@ -279,7 +279,7 @@ class Lines:
             self.connect(name, address, find)
 
     def close(self) -> None:
-        """Close all lines."""
+        """Close all lines of the process."""
         self._opening.shutdown(wait=False, cancel_futures=True)
         wait([self._closing.submit(line.close) for line in self.all()], LEAVING)
         self._closing.shutdown(wait=False, cancel_futures=True)

@@ -132,7 +132,7 @@ class Messages:
             case e.Give() if action.to in self._nodes:
                 action.reply(None)  # nodes of one process return together
             case e.Give():  # a lazy model, which no training changes
-                self._put(_Job(node, partial(self._give, node, action, node.member.body.model)))
+                self._put(_Job(node, partial(self._give, node, action, node.member.context.model)))
             case _:
                 return False
         return True
@@ -255,7 +255,7 @@ class Messages:
         self._outbox.flush(max(0.0, end - time.monotonic()))
 
     def close(self) -> None:
-        """Stop sending."""
+        """Stop the mailer; nothing more is sent."""
         with self._some:
             self._closing = True
             self._some.notify_all()

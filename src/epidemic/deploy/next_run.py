@@ -225,6 +225,8 @@ def _next_start(holders: Sequence[_Holder], weights: Path | None, experiment: Ex
         )
     if weights is None:
         return Start(numbers[0] + 1)
+    if experiment.own_training:
+        raise BadInput(f"--weights {weights}: a script of your own loads its weights itself; leave it out")
     found = StartWeights.read(weights)
     try:
         data = experiment.load_data()

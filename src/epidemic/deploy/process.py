@@ -260,13 +260,13 @@ class Process:
 
     def _asked(self, topic: str, question: bytes, respond: Callable[[bytes], None]) -> None:
         try:
-            wish = self._format.open_offer(question, self._keyring.key_of)
+            offer = self._format.open_offer(question, self._keyring.key_of)
         except Refused as refusal:
             self._reader.refuse(refusal.reason)
             respond(e.NOTHING.encode())
             return
-        if wish.receiver in self._nodes:
-            self._loop.put(wish.receiver, e.Asked(topic, wish.sender, wish.round, respond))
+        if offer.receiver in self._nodes:
+            self._loop.put(offer.receiver, e.Asked(topic, offer.sender, offer.round, respond))
         else:
             respond(e.NOTHING.encode())
 
@@ -312,7 +312,8 @@ class Process:
                 found = self._work.get_nowait()
                 if not isinstance(found, EpidemicError):
                     given = [one for one in found if isinstance(one[1], e.Give)]
-                    self.learning.compute(given)
+                    if given:
+                        self.learning.compute(given)
                     found = [one for one in found if one not in given]
                 if found:
                     self._put_off.append(found)

@@ -202,6 +202,6 @@ class Reader:
             self._look(frame, again=True)
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop the thread of the reader."""
         self._queue.put(None)
         self._thread.join(5)

@@ -36,6 +36,10 @@ def most_bytes(experiment: Experiment) -> int:
 
 
 def _sizes(experiment: Experiment) -> tuple[int, int]:
+    if experiment.own_training:
+        raise BadInput(
+            "what travels is known to your script alone, which says how many bytes a message has when it starts"
+        )
     streams = Streams(experiment.seeds[0])
     layout = Layout(initial_module(experiment, experiment.load_data(), streams))
     columns = experiment.algorithm.columns(layout.size, str(layout.dtype).removeprefix("torch."))

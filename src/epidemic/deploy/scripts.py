@@ -55,8 +55,6 @@ class ScriptCluster(LocalCluster):
 
     def __init__(self, folders: Sequence[Path], script: Path, *, insecure: bool = False) -> None:
         """One process for each folder."""
-        if not script.is_file():
-            raise BadInput(f"--script {script} {'is not a file' if script.exists() else 'does not exist'}")
         self._script = script.resolve()
         super().__init__(folders, insecure=insecure)
 

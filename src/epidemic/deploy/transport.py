@@ -349,7 +349,7 @@ class Transport:
         self._lines.renew(self._new_token)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the network."""
         self._answering.shutdown(wait=False, cancel_futures=True)
         self._lines.close()
 

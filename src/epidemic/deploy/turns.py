@@ -46,8 +46,10 @@ class CallersStop(Stop):
     @contextmanager
     def held(self) -> Iterator[None]:
         """What happens inside is not interrupted, but for a wait for the script, which changes nothing."""
-        yield
-        self.heed()
+        try:
+            yield
+        finally:
+            self.heed()
 
 
 class Turns:
@@ -140,6 +142,12 @@ class Turns:
             if self._round is None or self._row is None:
                 return None
             return self._round, self._row
+
+    @property
+    def failed(self) -> bool:
+        """Whether the node has ended with an error."""
+        with self._change:
+            return self._error is not None
 
     @property
     def last(self) -> Tensor | None:

@@ -51,7 +51,7 @@ class StatusWatcher:
             time.sleep(0.3)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the network."""
         self._transport.close()
 
 

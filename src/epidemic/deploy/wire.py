@@ -105,7 +105,7 @@ class Offer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 @dataclass(frozen=True)
 class OpenedMessage:
-    """A valid frame."""
+    """The content of a valid frame."""
 
     kind: str
     counter: int

@@ -115,9 +115,9 @@ def stand_in(experiment: Experiment) -> Dataset:
 
 
 DRAWN = 48
-"""So many rounds are planned to count what is sent in them, at most ..."""
+"""Most rounds planned to count what is sent ..."""
 DRAWING_SECONDS = 3.0
-"""... if that takes no longer."""
+"""... within this many seconds."""
 DRY_EVALUATIONS = 2
 """So many evaluations of a run under the clock lie in the part that is run without models."""
 
@@ -146,7 +146,7 @@ def sent_in_rounds(experiment: Experiment, message_sizes: Sequence[int], model_b
 
 
 def workload_in_rounds(experiment: Experiment, message_sizes: Sequence[int], model_bytes: int) -> Workload:
-    """Of an experiment without a clock."""
+    """The workload of an experiment without a clock."""
     evaluations = experiment.rounds // experiment.eval.every
     return Workload(experiment.rounds, evaluations, sent_in_rounds(experiment, message_sizes, model_bytes))
 
@@ -336,7 +336,7 @@ def _parameters(experiment: Experiment, data: Dataset) -> int:
 
 
 def _peak() -> int:
-    """The most memory that this process has had; 0 where nobody says."""
+    """The peak memory of this process; 0 if unknown."""
     try:
         import resource
     except ImportError:  # Windows

@@ -62,7 +62,7 @@ class MemoryEstimate(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """The most of it that is there at once."""
+        """The largest sum of parts that exist at the same time, in bytes."""
         at_work = self.share + max(self.evaluation, self.exchange, self.saving)
         return self.program + max(self.data + self.loading, at_work)
 
@@ -81,7 +81,7 @@ class GpuMemory(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """The most of it that is there at once."""
+        """The largest sum of parts that exist at the same time, in bytes."""
         in_turn = max(self.working, self.evaluation, self.exchange, self.saving)
         return self.context + self.state + self.mixtures + self.data + in_turn
 
@@ -97,7 +97,7 @@ class HostMemory(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """The most of it that is there at once."""
+        """The largest sum of parts that exist at the same time, in bytes."""
         return self.program + self.data + max(self.loading, self.going_on, self.saving)
 
 
@@ -166,7 +166,7 @@ def host_memory_of(experiment: Experiment, learning: TrainingCost, samples: Samp
 
 
 def threads_of(experiment: Experiment) -> int:
-    """Of a process: those that the experiment asks for, or as many as there are cores here."""
+    """Threads of a process: those that the experiment asks for, or one per core."""
     return experiment.runtime.threads or available_threads()
 
 

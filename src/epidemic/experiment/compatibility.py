@@ -8,8 +8,7 @@ without a change here. Limits of single values (s against nodes, shares between 
     require_compatible(experiment)         raises the first
 
 Hosts: "simulation" (rounds, or the simulated clock if there is a [clock]), "ranks" (a simulation on several processes), "deployment". Rules of a host
-apply on that host only; all others always. An experiment that is made is
-judged for the host "any": by the rules of no host.
+apply on that host only; all others always. An experiment that is made is judged for the host "any": by the rules of no host.
 """
 
 from __future__ import annotations
@@ -284,12 +283,12 @@ class Facts:
 
     @property
     def silence(self) -> str:
-        """Why nothing arrives."""
+        """Why no message arrives, in words."""
         return f'topology.kind = "{self.kind}" has no links' if self.silent else f"faults.loss = {self.faults.loss:g}"
 
     @cached_property
     def aggregator(self) -> Aggregator:
-        """The experiment's aggregator."""
+        """The experiment's aggregator, made if it is a user's own."""
         return made(self.experiment.aggregation)
 
     @property

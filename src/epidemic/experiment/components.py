@@ -48,7 +48,7 @@ FORMS: tuple[Tables, Tables] = (
 """Values of settings by name: those that must be said, and others that may make the difference. A kind whose settings have other names, or mean something
 else, has a class attribute `example` with values of its own."""
 
-SEATS = (9, 8, 12)
+PARTICIPANTS = (9, 8, 12)
 """Numbers of participants: a square, a power of two, and an even number large enough for two halves."""
 
 
@@ -140,11 +140,11 @@ def _named(registry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _of(axis: str, kind: str, cls: Any, place: Any, needs: Tables | None = None) -> Component:
     summary = (cls.__doc__ or "").strip().partition("\n")[0]
     forms = []
-    for i, seats in enumerate(SEATS if axis == "participation" else SEATS[:2]):
+    for i, participants in enumerate(PARTICIPANTS if axis == "participation" else PARTICIPANTS[:2]):
         values = {
             **FORMS[0],
             **(FORMS[1] if i else {}),
-            **({"m": seats} if axis == "participation" else {}),
+            **({"m": participants} if axis == "participation" else {}),
             **getattr(cls, "example", {}),
         }
         wanted = [

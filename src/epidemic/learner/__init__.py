@@ -64,10 +64,10 @@ class Learner:
         )
 
     def sgd(self, x: Tensor, index: Tensor, step: Optimiser, seeds: list[int], memory: Memory | None = None) -> Tensor:
-        """Local steps on every row, in place; the mean loss of each.   # x (k, d), index (k, r, b) -> (k,)
+        """Do local steps on every row in place and return the mean loss of each.   # x (k, d), index (k, r, b) -> (k,)
 
-        `index` names training samples. `seeds` has a number for each row, for models that draw random numbers (dropout).
-        `memory` is what `step.memory(x)` gave before the first step, for optimisers that remember; it is changed in place.
+        `index` names training samples. `seeds` has a number for each row, for models that draw random numbers (dropout). `memory` is what `step.memory(x)`
+        returned before the first step, for optimisers with memory; it is changed in place.
         """
         return self._does.sgd(x, memory or {}, index, step, seeds)
 
@@ -78,7 +78,7 @@ class Learner:
 
     @property
     def at_once(self) -> int | None:
-        """How many nodes to train in one go, where results of the first are wanted early; None: all, since one batch is faster."""
+        """How many nodes to train at once if early results are useful; None: all, because one batch is faster."""
         return 2 * self._workers.threads if self.strategy == "per-node" else None
 
     def steady(self, nodes: int) -> None:

@@ -37,7 +37,7 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Thresholded:
-    """The share of a sample's targets, 0 or 1 each, on whose side of the threshold the outputs are."""
+    """The share of a sample's targets, 0 or 1 each, that match the side of the threshold on which the output is."""
 
     threshold: float
 
@@ -75,17 +75,17 @@ class PerPosition:
 def accuracy_measure(
     outputs: Tensor, targets: Tensor, span: tuple[int, int], classes: int, loss: Loss
 ) -> PerSample | None:
-    """How the accuracy of a model is measured; None if the targets are quantities to predict.
+    """The accuracy measure of a model; None if the targets are quantities to predict.
 
     Args:
-        outputs: What the model gives for a few samples.   # (b, ...)
-        targets: Their targets.   # (b, ...) whole numbers
+        outputs: The model's outputs for a few samples.   # (b, ...)
+        targets: Their targets.   # (b, ...) integers
         span: The smallest and the largest target of all samples.
-        classes: How many classes the labels have; 0 where the targets are not labels.
-        loss: What the model is trained with.
+        classes: Number of classes of the labels; 0 if the targets are not labels.
+        loss: The training loss.
 
     Raises:
-        BadInput: If the outputs do not tell which class is meant.
+        BadInput: The outputs do not determine which class is predicted.
     """
     if classes and outputs.dim() == 2 and outputs.shape[1] >= classes:
         return accuracy
@@ -123,7 +123,7 @@ def _without_ones(values: Tensor) -> tuple[int, ...]:
 
 
 def _class_axes(shape: tuple[int, ...], positions: tuple[int, ...], largest: int) -> list[int]:
-    """Which axes of the outputs could be that of the classes: the first or the last, if the others are the positions."""
+    """The axes of the outputs that could be that of the classes: the first or the last, if the others are the positions."""
     return [
         axis
         for axis in sorted({0, max(len(shape) - 1, 0)})
@@ -132,7 +132,7 @@ def _class_axes(shape: tuple[int, ...], positions: tuple[int, ...], largest: int
 
 
 def _threshold(outputs: Tensor, targets: Tensor, loss: Loss, shapes: str) -> float:
-    """0 for logits and signed scores, 1/2 for probabilities: what the loss prefers for targets of 0 and of 1 tells which."""
+    """0 for logits and signed scores, 1/2 for probabilities, by what the loss prefers for targets of 0 and of 1."""
 
     def at(output: float, target: int) -> float:
         try:
@@ -152,7 +152,7 @@ def _threshold(outputs: Tensor, targets: Tensor, loss: Loss, shapes: str) -> flo
 
 
 def _preferred(outputs: Tensor, targets: Tensor, shape: tuple[int, ...], axes: list[int], loss: Loss) -> list[int]:
-    """The one axis along which the loss wants to see the class of a position; none if it makes no difference."""
+    """The axis along which the loss expects the class of a position; none if it makes no difference."""
 
     def guessed_along(axis: int) -> float:
         guesses = torch.zeros(len(outputs), *shape, dtype=outputs.dtype, device=outputs.device)

@@ -42,7 +42,7 @@ from epidemic.learner.task import Strategy, Task
 
 STRATEGIES = ("stacked", "per-node")
 CHOICES = ("auto", "timed", *STRATEGIES)
-"""What `runtime.strategy` may be."""
+"""The values of `runtime.strategy`."""
 
 CONVOLVED = 64_000
 """Numbers that the largest convolution may put out per batch; more leave the cache when many models are stacked."""
@@ -97,7 +97,7 @@ def rule(nature: Nature, nodes: int, batch: int, device: str, size: int) -> tupl
 def choose(
     task: Task, workers: Workers, wanted: str, row: Tensor, index: Tensor, step: Optimiser, nodes: int
 ) -> tuple[Choice, Stacked | None]:
-    """The strategy for an experiment of so many nodes, and what was prepared of it on the way.   # row (d,), index (k, r, b)"""
+    """The strategy for an experiment of so many nodes, and the strategy object if it was prepared for the choice.   # row (d,), index (k, r, b)"""
     nature = task.nature
     strategy, reason = rule(nature, nodes, index.shape[2], task.device.type, task.layout.size)
     if wanted in STRATEGIES:

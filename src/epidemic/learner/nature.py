@@ -25,12 +25,12 @@ _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_fo
 
 @dataclass(frozen=True)
 class Nature:
-    """What a module does while training."""
+    """What a module does during training, as far as it matters for the strategy."""
 
     random: bool
-    """It draws random numbers (dropout)."""
+    """Whether it draws random numbers (dropout)."""
     changes_buffers: bool
-    """It changes its buffers (BatchNorm)."""
+    """Whether it changes its buffers (BatchNorm)."""
     convolved: int
     """Numbers per sample that the largest of its convolutions puts out; 0 without any."""
     products: int
@@ -76,7 +76,8 @@ def nature_of(module: nn.Module, inputs: Tensor) -> Nature:
 
 def _other_generators() -> tuple[Any, ...]:
     """Where Python's and NumPy's generators stand."""
-    kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - a user's model may draw from it
+    found: Any = np.random.get_state(legacy=True)  # noqa: NPY002 - a user's model may draw from it
+    kind, keys, *rest = found
     return random.getstate(), kind, keys.tobytes(), *rest
 
 
@@ -103,7 +104,7 @@ def _takes_any_layout(module: nn.Module, inputs: Tensor) -> bool:
 
 
 class Watched(TorchFunctionMode, ABC):
-    """Sees every call of a function of PyTorch by whatever runs inside."""
+    """Intercepts every PyTorch function called inside."""
 
     def __torch_function__(
         self,
@@ -112,7 +113,7 @@ class Watched(TorchFunctionMode, ABC):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """What PyTorch calls in place of the function."""
+        """Called by PyTorch in place of the function."""
         found = func(*args, **(kwargs or {}))
         self.saw(getattr(func, "__name__", ""), args, kwargs or {}, found)
         return found

@@ -1,7 +1,7 @@
 """Optimisers: what a gradient does to a model, for the rows of many nodes at once, in PyTorch's conventions.
 
-An optimiser is a value. What it remembers (velocity, moments, the number of steps) is handed to it and changed in place: it is each
-node's own, is never sent, and is saved with the run. `clip` bounds the length of each node's gradient before anything else is done with it.
+An optimiser is a value. Its memory (velocity, moments, the number of steps) is passed to it and changed in place: it belongs to each node, is never sent,
+and is saved with the run. `clip` limits the length of each node's gradient first.
 
 The rows come in pieces, one for each tensor of the model or one for all of it. Shapes: k rows; ... the rest of a piece.
 """
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 Memory = Mapping[str, Tensor]
-"""What is remembered from step to step, by name: like the rows (k, d), or a number for each (k,)."""
+"""The memory of an optimiser by name: shaped like the rows (k, d), or one number per row (k,)."""
 
 Piece = tuple[Tensor, Memory, Tensor]
-"""A part of the rows, what is remembered of that part, and its gradient.   # (k, ...), by name, (k, ...)"""
+"""A part of the rows, the memory of that part, and its gradient.   # (k, ...), by name, (k, ...)"""
 
 Rate = float | Tensor
 """The same for all rows, or one for each.   # (k,)"""
@@ -42,7 +42,7 @@ class Optimiser(Protocol):
 
     @property
     def remembers(self) -> tuple[str, ...]:
-        """The names of what it remembers."""
+        """The names of the entries of its memory."""
         ...
 
     @property
@@ -51,11 +51,11 @@ class Optimiser(Protocol):
         ...
 
     def memory(self, x: Tensor) -> dict[str, Tensor]:
-        """What it remembers of rows that have made no step yet.   # (k, d)"""
+        """The memory before the first step.   # (k, d)"""
         ...
 
     def update(self, pieces: Sequence[Piece]) -> None:
-        """Make one step: change the rows and what is remembered, in place."""
+        """Do one step: change the rows and the memory in place."""
         ...
 
 
@@ -71,7 +71,7 @@ class SGDUpdate:
 
     @property
     def remembers(self) -> tuple[str, ...]:
-        """A velocity where there is momentum."""
+        """The velocity, if there is momentum."""
         return ("velocity",) if self.momentum else ()
 
     @property
@@ -84,7 +84,7 @@ class SGDUpdate:
         return {name: torch.zeros_like(x) for name in self.remembers}
 
     def update(self, pieces: Sequence[Piece]) -> None:
-        """Take a step in place: x -= lr * v, where v is the velocity, or the gradient without momentum."""
+        """Do one step in place: x -= lr * v, where v is the velocity, or the gradient without momentum."""
         shrink = shrinking(self.clip, pieces)
         if shrink is None and not isinstance(self.lr, Tensor):
             self._update_together(pieces, self.lr)
@@ -167,7 +167,7 @@ class AdamUpdate:
 
 
 def shrinking(clip: float, pieces: Sequence[Piece]) -> Tensor | None:
-    """By how much the gradient of each row is too long; None: nobody looks.   # (k,)"""
+    """The factor by which the gradient of each row must shrink; None: no clipping.   # (k,)"""
     if clip == math.inf:
         return None
     squares = torch.stack([gradient.flatten(1).square().sum(1) for _, _, gradient in pieces])  # (pieces, k)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class PerNode:
-    """One row after the other, each by one worker thread with a module of its own."""
+    """Trains one row after the other, each in a worker thread with a module of its own."""
 
     def __init__(self, task: Task, workers: Workers, *, draws_random_numbers: bool = False) -> None:
         self.task = task
@@ -37,22 +37,23 @@ class PerNode:
     def sgd(self, x: Tensor, memory: Memory, index: Tensor, step: Optimiser, seeds: list[int]) -> Tensor:
         layout = self.task.layout
         losses = torch.zeros(len(x), dtype=torch.float64)
-        traced = self._traced(index[0, 0])
+        traced = self._traced(index[:1, 0])
 
         def one(i: int) -> None:
-            seat = self._seat().take(x[i], traced, seeds[i])
+            bound = self._bound().take(x[i], traced, seeds[i])
             inputs, targets = self.task.batch(index[i])
             row = slice(i, i + 1)
             optimiser = of_rows(step, row)
-            cut = seat.tensors if step.by_tensor else seat.as_one
+            cut = bound.tensors if step.by_tensor else bound.as_one
             values = cut(x[row])
             held = parts_of_memory(memory, row, lambda rows: dict(enumerate(cut(rows))))
             for r in range(index.shape[1]):
-                loss, gradients = seat.backward(inputs[r], targets[r])
+                loss, gradients = bound.backward(inputs[r], targets[r])
                 losses[i] += loss
-                found = gradients if step.by_tensor else [layout.joined(gradients, out=seat.gradient)]
+                found = gradients if step.by_tensor else [layout.joined(gradients, out=bound.gradient)]
                 pieces = zip(values, found, strict=True)
                 optimiser.update([(value, held.get(j, {}), g[None]) for j, (value, g) in enumerate(pieces)])
+            bound.release()
 
         self._each(one, len(x), seeds, alone=traced is None)
         return losses / index.shape[1]
@@ -61,12 +62,13 @@ class PerNode:
         layout = self.task.layout
         losses = torch.zeros(len(x), dtype=torch.float64)
         gradients = torch.zeros_like(x)
-        traced = self._traced(index[0])
+        traced = self._traced(index[:1])
 
         def one(i: int) -> None:
-            seat = self._seat().take(x[i], traced, seeds[i])
-            losses[i], found = seat.backward(*self.task.batch(index[i]))
+            bound = self._bound().take(x[i], traced, seeds[i])
+            losses[i], found = bound.backward(*self.task.batch(index[i]))
             layout.joined(found, out=gradients[i, : layout.trainable])
+            bound.release()
 
         self._each(one, len(x), seeds, alone=traced is None)
         return losses, gradients
@@ -79,12 +81,12 @@ class PerNode:
         @torch.no_grad()
         def one(piece: tuple[int, slice]) -> tuple[list[float], list[Tensor]]:
             i, block = piece
-            seat = self._seat().take(x[i], training=False)
+            bound = self._bound().take(x[i], training=False)
             sums, gathered = [0.0] * (1 + len(task.metrics)), []
             for part in blocks(block.stop - block.start, EVALUATION_BATCH):
                 which = slice(block.start + part.start, block.start + part.stop)
                 raw, wanted = inputs[which], targets[which]
-                outputs = seat.module(laid_out(task.floats(raw)))
+                outputs = bound.module(laid_out(task.floats(raw)))
                 sums[0] += float(task.loss(outputs, wanted)) * len(raw)
                 for j, metric in enumerate(task.metrics.values(), start=1):
                     sums[j] += float(metric(outputs, wanted).sum())
@@ -118,12 +120,14 @@ class PerNode:
         return found
 
     def _traced(self, index: Tensor) -> TracedGradient | None:
-        """The gradient of one row for batches of this size, where it can be traced; None: PyTorch finds it anew each time.   # index (b,)"""
-        key = ("alone", len(index))
+        """The gradient of one row for batches of this size, where it can be traced; None: PyTorch finds it anew each time.   # index (1, b)"""
+        if not len(index):  # nobody takes part
+            return None
+        key = ("alone", index.shape[-1])
         if key not in self._traces:
             with self._tracing:
                 if key not in self._traces:
-                    self._traces[key] = traced_gradient(self.task, index)
+                    self._traces[key] = traced_gradient(self.task, index[0])
         found: TracedGradient | None = self._traces[key]
         return found
 
@@ -137,15 +141,15 @@ class PerNode:
                 torch.manual_seed(seeds[i])
                 work(i)
 
-    def _seat(self) -> _Seat:
-        if not hasattr(self._own, "seat"):
-            self._own.seat = _Seat(self.task)
-        seat: _Seat = self._own.seat
-        return seat
+    def _bound(self) -> _RowModule:
+        if not hasattr(self._own, "bound"):
+            self._own.bound = _RowModule(self.task)
+        bound: _RowModule = self._own.bound
+        return bound
 
 
-class _Seat:
-    """A module whose parameters are, for a while, views into somebody's row."""
+class _RowModule:
+    """A module whose parameters are temporarily views into a row."""
 
     def __init__(self, task: Task) -> None:
         self.module = copy.deepcopy(task.module)
@@ -174,11 +178,14 @@ class _Seat:
         """The trainable part of rows in one piece.   # (k, d) -> (k, trainable)"""
         return [rows[:, : self.layout.trainable]]
 
-    def take(self, row: Tensor, traced: TracedGradient | None = None, seed: int = 0, *, training: bool = True) -> _Seat:
+    def take(
+        self, row: Tensor, traced: TracedGradient | None = None, seed: int = 0, *, training: bool = True
+    ) -> _RowModule:
         """Work on this row: what the optimiser or BatchNorm changes is changed in the row."""
         self._traced = traced
         if traced is not None:
-            self._row = [row[e.start : e.stop].view(e.shape) for e in self.layout.entries]
+            # .data: a view would keep the rows of a run that is over
+            self._row = [row[e.start : e.stop].view(e.shape).data for e in self.layout.entries]
             if traced.draws:
                 self._generator.manual_seed(seed)
             return self
@@ -191,6 +198,10 @@ class _Seat:
             counter.copy_(initial)
         self.module.train(training)
         return self
+
+    def release(self) -> None:
+        """Hold nobody's row any more, where it was only looked at."""
+        self._row = []
 
     def backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, list[Tensor]]:
         """The loss, and its gradient for each trainable tensor."""

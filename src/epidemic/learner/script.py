@@ -66,7 +66,7 @@ class _Translation:
     """A graph of the tracer's as one of the interpreter's."""
 
     def __init__(self, traced: GraphModule) -> None:
-        self.graph = torch._C.Graph()
+        self.graph: Any = torch._C.Graph()  # what it has is not all declared
         self._values: dict[Node, Any] = {}
         nodes = list(traced.graph.nodes)
         for kind in ("placeholder", "get_attr"):  # constants come after the arguments

@@ -95,7 +95,7 @@ class Stacked:
     def _filled_up(
         self, x: Tensor, memory: Memory, index: Tensor, step: Optimiser, seeds: list[int], missing: int
     ) -> Tensor:
-        """The same with rows that nobody needs, so that chunks have the one size that is traced."""
+        """The same, padded with unused rows, so that all chunks have the traced size."""
         k = len(x)
 
         def filled(rows: Tensor) -> Tensor:

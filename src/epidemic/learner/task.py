@@ -35,9 +35,9 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Half the squared distance of output and target, mean over the batch.
+    """Half the squared distance of output and target, averaged over the batch.
 
-    One quantity may have an axis of its own or not: (batch,) and (batch, 1) are the same.
+    A single quantity may have its own axis or not: (batch,) and (batch, 1) are treated alike.
     """
     if outputs.shape != targets.shape or outputs.dim() == 1:
         outputs, targets = outputs.reshape(len(outputs), -1), targets.reshape(len(targets), -1)
@@ -58,10 +58,10 @@ class Evaluation:
 
 
 class Strategy(Protocol):
-    """How rows are trained and evaluated."""
+    """The interface of strategies: how rows are trained and evaluated."""
 
     def sgd(self, x: Tensor, memory: Memory, index: Tensor, step: Optimiser, seeds: list[int]) -> Tensor:
-        """Steps on every row in place, which also change what is remembered; the mean loss of each.   # index (k, r, b) -> (k,)"""
+        """Do steps on every row in place, updating the memory too; returns the mean loss of each.   # index (k, r, b) -> (k,)"""
         ...
 
     def gradients(self, x: Tensor, index: Tensor, seeds: list[int]) -> tuple[Tensor, Tensor]:
@@ -85,7 +85,7 @@ class Task:
         device: torch.device,
         kind: Hashable = None,
     ) -> None:
-        """`kind`: tasks of the same kind compute the same on the same numbers, whatever their initial weights; None: nobody knows."""
+        """Prepare a task; tasks of the same `kind` compute the same results on the same numbers; None: unknown."""
         self.kind = kind
         self.module = copy.deepcopy(module).to(device)
         self.layout = Layout(self.module)

@@ -60,7 +60,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def add(self, value: Any, node: Node, known: bool = False) -> None:
-        """Remember where a tensor, or each of several, comes from."""
+        """Remember the origin of a tensor, or of each of several."""
         if isinstance(value, Tensor):
             node.meta["looks"] = tuple(value.shape), tuple(value.stride())
             node.meta["dtype"] = value.dtype
@@ -110,9 +110,9 @@ def trace(work: Callable[..., Any], arguments: tuple[Any, ...]) -> GraphModule:
 
 @contextmanager
 def _no_compiler() -> Iterator[None]:
-    """Let `torch.func.grad` take gradients without importing the compiler, which it does only to switch a part of it off.
+    """Let `torch.func.grad` take gradients without importing the compiler, which it only does to switch a part of it off.
 
-    Where the compiler is there already, or PyTorch does it in another way, all is left as it is.
+    Does nothing if the compiler is already imported, or if PyTorch works differently.
     """
     name = "_autograd_grad"
     original = getattr(eager_transforms, name, None)
@@ -138,7 +138,7 @@ def _no_compiler() -> Iterator[None]:
 
 
 def flat(arguments: tuple[Any, ...]) -> list[Tensor]:
-    """The tensors of arguments, in order."""
+    """The tensors in the arguments, in order."""
     return [tensor for one in arguments for tensor in (one.values() if isinstance(one, dict) else [one])]
 
 
@@ -146,9 +146,9 @@ _RESHAPING = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, 
 
 
 def _without_idle_steps(graph: Graph) -> Graph:
-    """The same graph without the steps that give what they are given: a third of those that vmap leaves behind.
+    """The graph without steps that return their input: a third of those that vmap leaves behind.
 
-    What is left of the views takes any strides: the batches of a later local step do not lie side by side, as those of the first one do.
+    The remaining views accept any strides: the batches of a later local step are not contiguous, as those of the first one are.
     """
     for node in graph.nodes:
         before = node.args[0] if node.args else None
@@ -216,7 +216,8 @@ def draws_taken_out(traced: GraphModule) -> list[Draw]:
     Raises:
         NotImplementedError: If an operation draws in another way than by filling a fresh tensor.
     """
-    graph, draws = traced.graph, []
+    graph = traced.graph
+    draws: list[Draw] = []
     last = [node for node in graph.nodes if node.op == "placeholder"][-1]
     for node in list(graph.nodes):
         if node.op != "call_function" or torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
@@ -256,4 +257,4 @@ def _idle(node: Node) -> bool:
     if "dropout_p" not in named:
         return False
     given = dict(zip(named, node.args, strict=False)) | node.kwargs
-    return given.get("dropout_p", 0.0) == 0.0
+    return bool(given.get("dropout_p", 0.0) == 0.0)

@@ -80,7 +80,7 @@ class Jelasity(FixedSize, frozen=True, tag="jelasity"):
         return mine.sent, None if push else theirs.sent
 
     def unanswered(self, views: Views, p: IntArray, slot: IntArray, stream: Stream) -> IntArray:
-        """Drop the partner."""
+        """Drop the partner from the view."""
         known = (views.ids[p] != FREE).sum(axis=1)
         views.ids[p, slot] = FREE
         views.ages[p] += 1

@@ -86,10 +86,10 @@ class Asynchronous(Member):
         """Start a node; `memory` is its state before a restart, None for a new node."""
         self._memory = Memory() if memory is None else memory
         super().__init__(rules, draw, token, done=self._memory.elapsed // SECOND, count=count)
-        self.body = DeployedContext(self, chances, rows, model)
+        self.context = DeployedContext(self, chances, rows, model)
         self._make = make
         self._machine: Node | None = None
-        self._intake = ReplayFilter(rules.parts)
+        self._replay_filter = ReplayFilter(rules.parts)
         self.tally: Counter[str] = Counter(tally or {})  # messages by outcome
         self.trained = self._memory.trained
         self.number = self._memory.number
@@ -135,11 +135,11 @@ class Asynchronous(Member):
         self.enter("learning")
         self.round = memory.elapsed // SECOND
         self.act(SetTimer("stop", self.origin + rules.stop))
-        machine = self._machine = self._make(self.body)
+        machine = self._machine = self._make(self.context)
         if memory.state:
             machine.restore(memory.state)
         else:
-            self.body.skip(memory.choices)
+            self.context.skip(memory.choices)
         for name, pause in (("evaluate", rules.evaluate), ("save", rules.save)):
             if pause:
                 self._again(name, pause)
@@ -178,14 +178,14 @@ class Asynchronous(Member):
     def _look(self, *, evaluate: bool) -> None:
         if not self._looking:
             self._looking = True
-            self.act(Look(self.body.model, self.memory(), evaluate))
+            self.act(Look(self.context.model, self.memory(), evaluate))
 
     def memory(self) -> Memory:
         """The state to keep over a restart, as it is now."""
         if self._machine is None:
             return self._memory
         return Memory(
-            self.elapsed, self.trained, self.number, dict(self.body.choices), dict(self._machine.state())
+            self.elapsed, self.trained, self.number, dict(self.context.choices), dict(self._machine.state())
         )  # fmt: skip
 
     def renewed(self) -> None:
@@ -205,7 +205,7 @@ class Asynchronous(Member):
             case Looked():
                 self._looking = False
             case Mended():
-                self.body.model = event.row
+                self.context.model = event.row
 
     def _came(self, event: Came) -> None:
         if self.phase != "learning" or self._machine is None:
@@ -219,15 +219,15 @@ class Asynchronous(Member):
                 f"refused a message of node {event.sender}: implausible ages (further ones are only counted)",
             )
             return
-        outcome = self._intake.put(event.sender, event.number, self.now)
+        outcome = self._replay_filter.put(event.sender, event.number, self.now)
         self.tally[outcome] += 1
         if outcome != "counted":
             return
         self.membership.heard(event.sender, self.round, self.now)
-        before = self.body.model
+        before = self.context.model
         self._machine.received(event.message)
-        if self.body.model is not before:
-            self.act(ComputeModel(self.body.model))
+        if self.context.model is not before:
+            self.act(ComputeModel(self.context.model))
 
     def _learnt(self, event: Learnt) -> None:
         if not self._training or event.count != self.trained or self.phase != "learning" or self._machine is None:

@@ -78,12 +78,12 @@ class ClosingNode(Node):
         self.waiting = False  # it has sent its message and waits for others
         self._rule = close
         self._catch_up = bool(getattr(close, "catch_up", False))
-        self._since = 0  # when the wait began
+        self._wait_began = 0  # when the wait began
         self._inbox: dict[int, Message] = {}
         self._early: dict[int, dict[int, Message]] = {}
         self._carried: dict[int, tuple[int, Message]] = {}  # by sender: round, message
         self._heard_of = 0  # the latest round that a message came from
-        self._joining = False  # it was away and has not yet reached the peers' round
+        self._rejoining = False  # it was away and has not yet reached the peers' round
 
     def started(self) -> None:
         """Open the first round."""
@@ -106,7 +106,7 @@ class ClosingNode(Node):
     def trained(self, row: Row) -> None:
         """Send the message, and close the round if nothing is missing."""
         self.context.post(self.round)
-        self.waiting, self._since = True, self.context.now
+        self.waiting, self._wait_began = True, self.context.now
         limit = self._rule.limit(NEVER)
         if limit < NEVER:
             self.context.wake_at(self.context.now + limit, "deadline")
@@ -145,26 +145,26 @@ class ClosingNode(Node):
             else:
                 heard[sender] = (self.round - round, message)
         self._inbox, self._carried = {}, {}
-        those = [heard[sender] for sender in sorted(heard)]
-        self.context.close(self.round, [message for _, message in those], [age for age, _ in those])
-        self.context.used([message for _, message in those])
+        inputs = [heard[sender] for sender in sorted(heard)]
+        self.context.close(self.round, [message for _, message in inputs], [age for age, _ in inputs])
+        self.context.used([message for _, message in inputs])
         self.closed()
 
     def go_on(self) -> None:
         """Open the next round, or a later one if the node may catch up."""
         to = self.round + 1
-        if (self._catch_up or self._joining) and self._heard_of > to:
+        if (self._catch_up or self._rejoining) and self._heard_of > to:
             to = min(self._heard_of, self.rounds)
             for round in [round for round in self._early if round < to]:
                 for message in self._early.pop(round).values():
                     self._late(round, message)
-        self._joining = False
+        self._rejoining = False
         self.context.passed(to - self.round)
         self._open(to)
 
     def online(self) -> None:
         """Rejoin after an absence: peers may be rounds ahead."""
-        self._joining = True
+        self._rejoining = True
 
     def messages_held(self) -> int:
         """Messages held for this round, for later rounds, or carried from earlier ones."""
@@ -173,7 +173,7 @@ class ClosingNode(Node):
     def look(self) -> None:
         """Close the round if its closing rule is met."""
         awaited, heard = self.context.awaited(self.round), len(self._inbox)
-        waited, missing = self.context.now - self._since, heard < awaited
+        waited, missing = self.context.now - self._wait_began, heard < awaited
         if self._rule.left(heard=heard, expected=awaited, missing=missing, waited=waited, usual=NEVER) <= 0:
             self.close()
 
@@ -227,7 +227,7 @@ class ScheduledNode(ClosingNode):
 
     def closed(self) -> None:
         """Open the round that the schedule is in."""
-        self._joining = True
+        self._rejoining = True
         self.go_on()
 
     def _pass_over(self, to: int) -> None:

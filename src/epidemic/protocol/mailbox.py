@@ -119,7 +119,7 @@ class Mailbox(Generic[L]):
         seen.add(sender)
         return first
 
-    def turn_away(self) -> None:
+    def refuse(self) -> None:
         """Count a message as unexpected."""
         self.tally["unexpected"] += 1
 

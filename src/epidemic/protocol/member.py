@@ -175,7 +175,7 @@ class Member:
         """Handle the answer to a question other than for a model."""
 
     def renewed(self) -> None:
-        """Handle reopened connections."""
+        """Handle connections that were reopened."""
 
     def commits(self, handshake: Introduced) -> bool:
         """Whether a peer's handshake has the commitment that it must have."""
@@ -191,7 +191,7 @@ class Member:
         self._acts.append(action)
 
     def say(self, text: str) -> None:
-        """Log a line."""
+        """Add a line to the log."""
         self.act(Say(text))
 
     def say_once(self, key: str, text: str) -> None:
@@ -206,7 +206,7 @@ class Member:
         self.act(Ask(topic, to, round, patience))
 
     def enter(self, phase: str) -> None:
-        """Begin a phase."""
+        """Begin a phase of the protocol."""
         self.phase, self.began = phase, self.now
 
     def fail(self, reason: str, *, bad_input: bool = False) -> None:

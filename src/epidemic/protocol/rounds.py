@@ -133,9 +133,7 @@ class Rounds(Member):
         self.questions = Questions(self, kept or {})
         self.offers = Offers(self)
         self.locate = Locate(self)
-        self.recent: deque[tuple[int, int]] = deque(
-            maxlen=RECENT
-        )  # (messages heard, messages expected) in the last rounds
+        self.recent: deque[tuple[int, int]] = deque(maxlen=RECENT)  # (heard, expected) in the last rounds
         self.mailbox.begin_with(done)
         self._ask_at = 0  # when to ask for missing messages
         self._ready: dict[int, int] = {}  # by round, of the last rounds: when the wait for messages began
@@ -415,9 +413,9 @@ class Rounds(Member):
         for sender, (round, message) in self._carried.items():
             mixed.setdefault(sender, (message, self.round - round))
         self._carried = {}
-        those = [(sender, *mixed[sender]) for sender in sorted(mixed)]
-        ages = tuple(age for _, _, age in those)
-        self.act(Mix(self.round, tuple((sender, message) for sender, message, _ in those), ages if any(ages) else ()))
+        inputs = [(sender, *mixed[sender]) for sender in sorted(mixed)]
+        ages = tuple(age for _, _, age in inputs)
+        self.act(Mix(self.round, tuple((sender, message) for sender, message, _ in inputs), ages if any(ages) else ()))
 
     def _note(self, heard: int) -> None:
         """Count the messages that a round brought and those that its graph promised."""
@@ -459,7 +457,7 @@ class Rounds(Member):
                 )
                 return
             if rules.cap is None and view.expected is not None and event.sender not in view.expected:
-                self.mailbox.turn_away()
+                self.mailbox.refuse()
                 return
         if self.mailbox.full(event.round, event.sender):
             self._refuse("surplus")

@@ -110,7 +110,7 @@ class Search:
             return
         if node.wants_model:
             node.say("no peer sent a model; continuing with this node's own")
-        self._go_on("with its own model")
+        self._continue("with its own model")
 
     def answered(self, event: Answered) -> None:
         """Handle the answer of a peer asked for its model."""
@@ -127,9 +127,9 @@ class Search:
     def adopted(self) -> None:
         """Continue with the model received from a peer."""
         if self._node.phase == "adopting":
-            self._go_on("with another node's model")
+            self._continue("with another node's model")
 
-    def _go_on(self, how: str) -> None:
+    def _continue(self, how: str) -> None:
         node = self._node
         node.go_to(self._goal, how)
         node.act(Greet(None))  # tells them from which round to expect this node

@@ -1,8 +1,8 @@
-"""Charts as inline SVG: no script, no outside reference, colours by CSS so that they follow light and dark.
+"""Charts as inline SVG: no scripts, no external references, colours by CSS so that they follow light and dark mode.
 
-Every function is pure: values go in, the text of one `<svg>` element comes out, to be put into a page whose style is `page.css`.
-`name` is the element's own in the page, `title` and `description` are for readers who do not see it; all texts are plain and
-escaped here. A `Look` says how a run is drawn; `schemes.looks_of` gives one to each run.
+Every function is pure: it takes values and returns the text of one `<svg>` element for a page with the style `page.css`. `name` is the element's own in the
+page, `title` and `description` are for readers who cannot see it; all texts are plain and escaped here. A `LineStyle` says how a run is drawn;
+`looks_of` assigns one to each run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from epidemic.report.palette import LineStyle, colour_name
 
 
 class Box(msgspec.Struct, frozen=True):
-    """The size of a chart and the margins around what is drawn."""
+    """The size of a chart and its margins."""
 
     width: float = 640
     height: float = 360
@@ -38,7 +38,7 @@ class Box(msgspec.Struct, frozen=True):
 
     @property
     def floor(self) -> float:
-        """Where it ends at the bottom."""
+        """The lower edge of the drawing."""
         return self.height - self.bottom
 
     def inside(self, y: float) -> float:
@@ -53,7 +53,7 @@ PANEL = Box(320, 210, 46, 12, 8, 40)
 
 LARGEST = 1e300
 SMALLEST = 1e-300
-"""What is beyond these has no place of its own on an axis, so that no difference or power overflows."""
+"""Values outside these limits have no position on an axis, so that no difference or power overflows."""
 
 
 def drawable(value: float) -> float:
@@ -159,7 +159,7 @@ def vertical_grid(
 
 
 def _apart(x: Axis, ticks: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
-    """Those ticks whose texts do not touch on a small screen either."""
+    """The ticks whose labels do not overlap on a small screen."""
     kept: list[tuple[float, str]] = []
     reached = -math.inf
     for value, text in ticks:
@@ -229,10 +229,10 @@ class ChartPoint(msgspec.Struct, frozen=True):
 def line_chart(name: str, title: str, description: str, series: Sequence[Series], x_label: str, y_label: str, *,
                log_x: bool = False, log_y: bool = False, target: float | None = None, from_zero: bool = False,
                box: Box = WHOLE, ranges: tuple[tuple[float, float], tuple[float, float]] | None = None) -> str:  # fmt: skip
-    """Lines with bands. What a logarithm has no place for is left out.
+    """A chart of lines with bands. Values without a logarithm are left out on logarithmic axes.
 
-    Lines may have different lengths. `target` is a level that is marked. `box` is the size, `axes.PANEL` for one of several small
-    charts; such share their axes if all are given the same `ranges` (from `range_of`).
+    Lines may have different lengths. `target` is a marked level. `box` is the size, `axes.PANEL` for one of several small charts; these share their axes if all
+    get the same `ranges` (from `range_of`).
     """
     share = box.width / WHOLE.width
     most = max(20, int(share * min(POINTS, ALL_POINTS // max(len(series), 1))))
@@ -272,7 +272,7 @@ def range_of(
 
 def value_chart(name: str, title: str, description: str, points: Sequence[ChartPoint], x_label: str, y_label: str, *,
                 log_x: bool = False, log_y: bool = False, joined: bool = True) -> str:  # fmt: skip
-    """What came out at each value of a setting: a dot at the mean with its interval; the dots are joined unless told otherwise."""
+    """A chart of results against the values of a setting: a dot at the mean with its interval; dots are joined by default."""
     kept = [p for p in sorted(points, key=lambda p: p.x) if math.isfinite(p.y) and (p.y > 0 or not log_y)]
     if not kept:
         return _nothing(name, title, description, WHOLE)
@@ -446,7 +446,7 @@ def _row_name(label: str, y: float) -> str:
 
 
 def _jitter(i: int) -> float:
-    """Spreads dots up and down, always in the same way."""
+    """A fixed vertical offset for the i-th dot, to separate dots."""
     return ((i * 7) % 17 - 8) * 1.1
 
 

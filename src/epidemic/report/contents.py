@@ -22,7 +22,7 @@ LONG = 10_000.0
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The accuracy whose cost is compared."""
+    """The target accuracy for which costs are compared."""
 
     accuracy: float
     source: str
@@ -106,23 +106,23 @@ class ReportContents:
 
     @property
     def main(self) -> Quantity:
-        """The quantity by which runs are judged: the first of those that are shown."""
+        """The quantity by which runs are judged: the first of those shown."""
         return self.quantities[0]
 
     def scores(self) -> list[float]:
-        """What each run came to, in the quantity that runs are judged by."""
+        """The final value of each run, in the quantity by which runs are judged."""
         found = [self.final(run, self.main) for run in self.runs]
         return [math.nan if one is None else one.mean for one in found]
 
     def final(self, run: Result, what: Quantity) -> Interval | None:
-        """What a run came to: on all test samples if every run has ended, or else at its last evaluation."""
+        """The final value of a run: on all test samples if every run has ended, otherwise from its last evaluation."""
         values = [final_of(seed, what) if self.ended else _of(seed, what) for seed in run.seeds]
         known = [value for value in values if not math.isnan(value)]
         return Interval.of(known) if known else None
 
     @property
     def final_words(self) -> str:
-        """Say on which samples, and when, the values in `final` were measured."""
+        """On which samples, and when, the values of `final` were measured, in words."""
         return (
             "on all test samples at the end"
             if self.ended
@@ -178,7 +178,7 @@ class ReportContents:
         return groups
 
     def untold(self, *, panels: bool = False) -> list[str]:
-        """The settings that neither colours nor dashes (nor panels) tell: runs that look alike may differ in them."""
+        """The settings not shown by colours, dashes or panels: runs that look alike may differ in them."""
         told = [self.scheme.colour, dashed_by(self.scheme, panels=panels), self.scheme.panel if panels else None]
         return [] if self.scheme.colour is None else [s.key for s in self.design.settings if s not in told]
 
@@ -192,7 +192,7 @@ class ReportContents:
 
 
 def final_of(seed: SeedResult, what: Quantity) -> float:
-    """What a seed that has ended came to, on all test samples."""
+    """The final value of a seed that has ended, on all test samples."""
     end = seed.summary
     if end is None:
         return math.nan
@@ -231,7 +231,7 @@ def _disconnected(run: Result) -> str:
 
 
 def design_words(design: ComparedSettings) -> str:
-    """Which settings differ, in a sentence."""
+    """A sentence that names the settings that differ."""
     names = [
         f"{s.key} ({len(s.values)} values{', together with ' + ', '.join(s.together) if s.together else ''})"
         for s in design.settings

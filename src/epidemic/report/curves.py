@@ -26,8 +26,7 @@ MIB = 2**20
 class MethodCurve:
     """One method in a figure: its name, the kind that decides its colour, and its records by seed.
 
-    Lines of the same kind have the same colour; `variant` 0, 1, ... tells them apart by dashes. A `look` takes the place of both.
-    `free` methods have no rounds.
+    Lines of the same kind have the same colour; `variant` 0, 1, ... distinguishes them by dashes. A `look` replaces both. `free` methods are asynchronous.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class MethodCurve:
 
     @property
     def timed(self) -> bool:
-        """Whether all records have simulated time."""
+        """Whether all records have simulated times."""
         return all(record.time is not None for records in self.by_seed for record in records)
 
 
@@ -207,7 +206,7 @@ def _learnt(axes: Any, lines: list[MethodCurve], against: str, title: str, what:
 
 
 def shown_name(name: str) -> str:
-    """A name that somebody chose, as Matplotlib shows it: it leaves out those that begin with an underscore, and reads $...$ as a formula."""
+    """A user's name, escaped for Matplotlib, which hides names that begin with an underscore and reads $...$ as a formula."""
     shown = plain(name, 30).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown
 

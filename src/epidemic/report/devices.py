@@ -22,7 +22,7 @@ UNITS = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds
 
 
 def devices_figure(devices: Sequence[Device], title: str) -> Figure:
-    """Speeds and bandwidths beside each other, availability below; only what the devices say."""
+    """Speeds and bandwidths side by side, availability below; only what the devices state."""
     panels = [draw for draw in (_speeds, _bandwidths) if draw(None, devices)]
     there = any(device.on is not None for device in devices)
     if not panels and not there:
@@ -128,7 +128,7 @@ def _on(device: Device, times: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _bars(device: Device, horizon: float, unit: float) -> list[tuple[float, float]]:
-    """Beginnings and lengths of what is drawn in a lane."""
+    """The starts and lengths of the bars in a lane."""
     if device.on is None:
         return [(0.0, horizon / unit)]
     period = device.period_s

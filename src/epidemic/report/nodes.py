@@ -20,7 +20,7 @@ def values_of(found: NodeNumbers, what: str) -> list[float | None]:
 
 
 def rows_of(record: Record) -> list[dict[str, Any]]:
-    """A row of a table for each node whose values a record holds."""
+    """One table row for each node with values in a record."""
     found = record.per_node
     if found is None:
         return []

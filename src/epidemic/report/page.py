@@ -6,10 +6,11 @@ from html import escape
 from importlib.resources import files
 
 from epidemic import __version__
+from epidemic.core.formatting import count
 from epidemic.record import Moment
 from epidemic.report import sections
 from epidemic.report.contents import ReportContents
-from epidemic.report.parts import count, legend, section, shown_interval, table
+from epidemic.report.parts import legend, section, shown_interval, table
 from epidemic.report.results import Results
 from epidemic.report.sections import lines_figure, run_name
 from epidemic.report.statistics import Interval, over_seeds
@@ -79,7 +80,7 @@ def _latest(moments: list[Moment], what: str) -> float | None:
 
 
 NOTES = 12
-"""More notes than this are folded."""
+"""More notes than this are collapsed."""
 
 
 def page(results: Results, title: str = "Epidemic Learning: results", target: float | None = None) -> str:

@@ -17,7 +17,7 @@ Dashes = str | tuple[int, tuple[float, ...]]
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "5 2 1 2 1 2")
 SHADES = (100, 65, 40)
 STEPS = 5
-"""Colours between which those of ordered values are mixed: --q0 to --q4 in page.css, ORDERED in style.py."""
+"""Number of colours between which those of ordered values are interpolated: --q0 to --q4 in page.css, ORDERED in style.py."""
 WORDS = 8
 """Colours for words: --w0 to --w7 in page.css, WORDS in style.py."""
 
@@ -69,9 +69,9 @@ def colour_name(kind: str) -> str:
 
 
 def looks_of_methods(kinds: Sequence[str]) -> list[LineStyle]:
-    """How methods look side by side: those of the paper have their colours, all others those that are left, each another one.
+    """The styles of methods side by side: fixed colours for those of the paper, different other ones for the rest.
 
-    Further ones of the same colour differ in dashes.
+    Methods that share a colour differ in dashes.
     """
     free = [word for word in range(WORDS) if word not in {LOOKS[kind][0] for kind in kinds if kind in LOOKS}]
     found: list[LineStyle] = []

@@ -26,7 +26,7 @@ LONG = 40
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One cell of a heat map: what it says, on further lines, on hovering, and how strong its colour is, from 0 to 1."""
+    """One cell of a heat map: its text, further lines on hovering, and the strength of its colour, from 0 to 1."""
 
     text: str
     below: list[str] = []
@@ -65,10 +65,9 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def heat_table(
     caption: str, down: str, across: str, rows: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[Cell]]
 ) -> str:
-    """A grid of results as a table whose cells are coloured by their depth; a table can be read on any screen.
+    """A grid of results as a table with coloured cells; a table can be read on any screen.
 
-    `rows` are values of the setting `down`, `columns` those of `across`; `cells` has a list for each row. `caption` says what they
-    are.
+    `rows` are values of the setting `down`, `columns` those of `across`; `cells` has a list for each row. `caption` describes them.
     """
     top = "".join(f"<th scope=col>{escape(name)}</th>" for name in columns)
     body = "".join(
@@ -106,8 +105,3 @@ def legend(groups: Sequence[tuple[str, Sequence[tuple[LineStyle, str]]]]) -> str
             f"<ul class=legend>{first}{''.join(f'<li>{swatch(look)}{escape(text)}</li>' for look, text in entries)}</ul>"
         )
     return "".join(found)
-
-
-def count(number: int, what: str) -> str:
-    """Write a number with its noun: "1 run", "2 runs"."""
-    return f"{number} {what}{'' if number == 1 else 's'}"

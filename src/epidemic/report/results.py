@@ -28,7 +28,7 @@ from epidemic.runtime.run_directory import RECORDS, TIMINGS, RunState, read_stat
 
 
 class RunInfo(msgspec.Struct, frozen=True):
-    """What run.json says about one seed."""
+    """The content of run.json of one seed."""
 
     experiment: dict[str, Any]  # as the tables of its file
     seed: int
@@ -62,7 +62,7 @@ class NodeResult(msgspec.Struct, frozen=True):
 
 
 class SeedResult(msgspec.Struct, frozen=True):
-    """One seed: what was written down so far."""
+    """One seed with the records written so far."""
 
     path: Path
     info: RunInfo
@@ -94,13 +94,13 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def disconnected(self) -> list[int]:
-        """The seeds whose graph is the same in every round and falls apart."""
+        """The seeds whose graph is static and disconnected."""
         return [seed.seed for seed in self.seeds if seed.info.network.get("connected") is False]
 
     def settled(self) -> tuple[Result, list[str]]:
-        """The seeds that means are taken over, and which were left out: those that have ended, or else those that are furthest.
+        """The seeds to average, and those left out: the ended ones, otherwise those that are furthest.
 
-        A seed that ended early by itself counts: what it came to is its result.
+        A seed ended early by a callback counts with its result.
         """
         ends = [places[-1] for places in places_of(self.by_seed)]
         front = self.seeds[ends.index(max(ends))].records[-1]
@@ -133,7 +133,7 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def finished(self) -> bool:
-        """Whether all its seeds that were begun have ended."""
+        """Whether all seeds that have started have ended."""
         return all(seed.summary is not None for seed in self.seeds)
 
 
@@ -142,9 +142,9 @@ class NothingYet(BadInput):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """Everything that was found in some directories (`runs`), and what was noticed on the way (`notes`).
+    """The runs found in some directories (`runs`), and remarks about them (`notes`).
 
-    `dataframe()` is one tidy table of all of it: a row for each run, seed and evaluated round.
+    `dataframe()` is one tidy table of everything: a row for each run, seed and evaluated round.
     """
 
     runs: list[Result]
@@ -157,7 +157,7 @@ class Results(msgspec.Struct, frozen=True):
 
     @property
     def design(self) -> ComparedSettings:
-        """The settings that tell the runs apart, with their values in order."""
+        """The settings in which the runs differ, with their values in order."""
         return ComparedSettings.of([run.experiment for run in self.runs])
 
     def setting(self, run: Result, key: str) -> Any:
@@ -292,7 +292,7 @@ def _read_seed(path: Path, notes: list[str]) -> SeedResult | None:
 
 
 def _how(state: RunState) -> str:
-    """Why nothing more will come, if that is known."""
+    """Why a run will not continue, if that is known."""
     return f", {plain(state.state, 40)}: {plain(state.why, 500)}" if state.over and state.why else ""
 
 
@@ -325,7 +325,7 @@ def _optional(path: Path, kind: Any) -> Any:
 
 
 def _labels(names: dict[Path, str]) -> dict[Path, str]:
-    """Names where they tell the runs apart; otherwise with as much of the directory as does."""
+    """Names if they distinguish the runs; otherwise with as much of the directory as necessary."""
     labels = dict(names)
     for name in {name for name in names.values() if list(names.values()).count(name) > 1}:
         parts = {path: path.parts for path, its in names.items() if its == name}
@@ -367,7 +367,7 @@ def _measured(record: Record) -> dict[str, Any]:
 
 
 def _of_the_living(living: Living) -> dict[str, float | None]:
-    """Of those who took part in the last round."""
+    """The values of the nodes that took part in the last round."""
     accuracy = None if living.accuracy is None else living.accuracy.mean
     found = {"accuracy": accuracy, "loss": living.loss.mean, "disagreement": living.disagreement}
     return {f"living_{name}": value for name, value in found.items()}

@@ -39,7 +39,7 @@ NODES_SHOWN = 200
 ROWS_SHOWN = 40
 """More runs than these are not drawn one below the other."""
 CLOCKED = ("simulated seconds", "quickest tenth of the nodes (s)", "nine tenths of the nodes (s)", "local steps")
-"""What a target costs under the clock, besides rounds and bytes."""
+"""The costs of a target under the clock, besides rounds and bytes."""
 METRICS_SHOWN = 12
 """More metrics of a user's own than these have no chart each."""
 
@@ -132,7 +132,7 @@ def _log(shown: ReportContents, what: Quantity) -> bool:
 
 
 def cost(shown: ReportContents) -> str:
-    """What it takes to reach the target."""
+    """The section on the cost of reaching the target."""
     if shown.target is None:
         return ""
     traffic = f"sent per node ({shown.unit_name})"
@@ -195,7 +195,7 @@ def _amount(value: float | None, digits: int = 1) -> str:
 
 
 def nodes(shown: ReportContents) -> str:
-    """The final models of all nodes."""
+    """The section on the final models of all nodes."""
     rows = []
     for i in _foremost(shown):
         seed = _finished(shown.runs[i])
@@ -213,7 +213,7 @@ def nodes(shown: ReportContents) -> str:
 
 
 def classes(shown: ReportContents) -> str:
-    """How classes fall on the nodes."""
+    """The section on the distribution of classes over nodes."""
     found: dict[str, tuple[list[str], list[list[int]], list[str]]] = {}
     for run in shown.runs:
         seed = _finished(run)
@@ -327,7 +327,7 @@ def _seeds(whole: Result, kept: Result) -> str:
 
 
 def rounds_of(run: Result) -> str:
-    """How many rounds there were; of how many, if a run did not come to its end."""
+    """The number of rounds, with the planned number if a run has not finished."""
     ends = [records[-1].round for records in run.by_seed]
     planned = rounds_planned(run.experiment)
     said = str(min(ends)) if min(ends) == max(ends) else f"{min(ends)} to {max(ends)}"
@@ -349,7 +349,7 @@ def _left_out(shown: ReportContents) -> str:
 
 
 def lines_figure(name: str, title: str, series: list[Series], x_label: str, y_label: str, **options: Any) -> str:
-    """Lines, in words and numbers too."""
+    """A line chart, with its data in words and numbers."""
     said = "; ".join(f"{s.name}: {s.y[0]:.4g} at the start, {s.y[-1]:.4g} at the end" for s in series if s.y)
     chart = charts.line_chart(name, title, f"{title}. {said}.", series, x_label, y_label, **options)
     some = [s for s in series if s.x]
@@ -370,7 +370,7 @@ def _sent(node: NodeResult) -> int:
 
 
 def _some(count: int, most: int = 12) -> list[int]:
-    """Some of many places, the last among them."""
+    """At most `most` of many positions, the last among them."""
     step = max(1, count // most)
     return sorted({*range(0, count, step), count - 1})
 

@@ -23,7 +23,7 @@ METHOD = "topology.kind"
 ALGORITHM = "algorithm.kind"
 
 OWN = frozenset(f"{part}.{key}" for part in ("topology", "algorithm") for key in ("own", "is", "factory"))
-"""Settings that tell methods of a user's own apart: the class of an object, its fingerprint, and the name in a file."""
+"""Settings that distinguish a user's own methods: the class of an object, its fingerprint, and the name in a file."""
 
 FULL = 0.6
 """The share of a grid's points from which runs count as a grid."""
@@ -73,16 +73,16 @@ class VariedSetting(msgspec.Struct, frozen=True):
         return _unevenness([math.log(v) for v in numbers]) <= _unevenness(numbers)
 
     def index(self, value: Value) -> int:
-        """Which of the values this is."""
+        """The index of this value among all."""
         return self.values.index(value)
 
     def place(self, value: Value) -> float:
-        """Where a value is among the others, from 0 to 1."""
+        """The position of a value among the others, from 0 to 1."""
         return self.index(value) / max(len(self.values) - 1, 1)
 
 
 class ComparedSettings(msgspec.Struct, frozen=True):
-    """The settings that tell runs apart, and the value of each in every run."""
+    """The settings in which runs differ, and the value of each in every run."""
 
     settings: list[VariedSetting]
     points: list[tuple[Value, ...]]  # by run
@@ -93,7 +93,7 @@ class ComparedSettings(msgspec.Struct, frozen=True):
         """Of the experiments' tables, one for each run."""
         tables = [settings_of(experiment) for experiment in experiments]
         columns = {key: [_plain(table.get(key)) for table in tables] for key in differing(tables)}
-        telling = _telling(columns)
+        telling = _distinguishing(columns)
         last = [key.rpartition(".")[2] for key in columns]
         settings = []
         for key, together in telling.items():
@@ -120,14 +120,14 @@ class ComparedSettings(msgspec.Struct, frozen=True):
 
     @property
     def comparison(self) -> bool:
-        """Whether the runs are methods side by side, or nothing tells them apart, rather than points of a sweep."""
+        """Whether the runs are methods side by side, or indistinguishable, rather than points of a sweep."""
         keys = {setting.key for setting in self.settings}
         own = bool(keys & OWN) and not keys - OWN - {METHOD, ALGORITHM}
         return not keys or keys == {METHOD} or own or (METHOD in keys and not self.grid) or self.algorithms
 
     @property
     def algorithms(self) -> bool:
-        """Whether the runs are methods with and without rounds side by side, each with settings of its own."""
+        """Whether the runs are synchronous and asynchronous methods side by side, each with its own settings."""
         if not self.free or ALGORITHM not in [setting.key for setting in self.settings]:
             return False
         cells = math.prod(len(setting.values) for setting in self.settings)
@@ -139,9 +139,9 @@ class ComparedSettings(msgspec.Struct, frozen=True):
         return [point[i] for point in self.points]
 
     def effects(self, scores: Sequence[float]) -> list[float]:
-        """For each setting: by how much the mean of the runs' scores changes between its values, at most.
+        """For each setting: the largest change of the mean score between its values.
 
-        Not a number for a setting most of whose values were run once only: it cannot be told from the others' effects.
+        NaN for a setting most of whose values were run only once: its effect cannot be separated from the others'.
         """
         return [self._effect(setting, scores) for setting in self.settings]
 
@@ -163,8 +163,8 @@ def _plain(value: Any) -> Value:
     return msgspec.json.encode(value).decode()
 
 
-def _telling(columns: Mapping[str, Sequence[Value]]) -> dict[str, list[str]]:
-    """The settings that are needed to tell the runs apart, each with those that follow from it. Kinds come first."""
+def _distinguishing(columns: Mapping[str, Sequence[Value]]) -> dict[str, list[str]]:
+    """The settings needed to distinguish the runs, each with those that follow from it. Kinds come first."""
     kept: dict[str, list[str]] = {}
     for key in sorted(columns, key=lambda k: (k != METHOD, not k.endswith(".kind"))):
         leader = next((k for k in kept if _follows(columns[key], columns[k], kind=k.endswith(".kind"))), None)
@@ -176,7 +176,7 @@ def _telling(columns: Mapping[str, Sequence[Value]]) -> dict[str, list[str]]:
 
 
 def _follows(values: Sequence[Value], leader: Sequence[Value], *, kind: bool) -> bool:
-    """Whether one setting says nothing that the other does not: given by its kind, or always changing with it."""
+    """Whether one setting adds nothing to another: implied by its kind, or always changing with it."""
     pairs = set(zip(leader, values, strict=True))
     if len(pairs) != len(set(leader)):
         return False
@@ -204,7 +204,7 @@ PANELS = 12
 
 
 class Scheme(msgspec.Struct, frozen=True):
-    """Which setting is told by what. All None: every run looks like its method."""
+    """Which setting is shown by colours, dashes and panels. All None: every run looks like its method."""
 
     colour: VariedSetting | None = None
     panel: VariedSetting | None = None  # has a panel for each of its values, and dashes where all are in one chart
@@ -212,7 +212,7 @@ class Scheme(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(design: ComparedSettings, scores: Sequence[float] | None = None) -> Scheme:
-        """Methods keep their colours. Of three settings and more, those with the greatest effect on the scores come first."""
+        """Choose a scheme: methods keep their colours; of three settings and more, those with the greatest effect on the scores come first."""
         if design.comparison:
             return Scheme()
         ranked = list(design.settings)
@@ -237,7 +237,7 @@ def look_of_value(setting: VariedSetting, value: Value, variant: int = 0) -> Lin
 
 
 def looks(design: ComparedSettings, kinds: Sequence[str], scheme: Scheme, *, panels: bool = False) -> list[LineStyle]:
-    """One for each run, whose methods are these kinds; in one chart, or in `panels`, where dashes need not tell the panel."""
+    """One style for each run, whose methods are these kinds; in one chart, or in `panels`, where dashes need not show the panel."""
     if scheme.colour is None and design.algorithms:  # of one topology, perhaps
         return [LineStyle(kind, i // WORDS, word=i % WORDS) for i, kind in enumerate(kinds)]
     if scheme.colour is None:
@@ -249,12 +249,12 @@ def looks(design: ComparedSettings, kinds: Sequence[str], scheme: Scheme, *, pan
 
 
 def looks_of(experiments: Sequence[Mapping[str, Any]], scores: Sequence[float] | None = None) -> list[LineStyle]:
-    """One for each run, from the tables of their experiments; `scores` say which of three and more settings matter most."""
+    """One style for each run, from the tables of their experiments; `scores` show which of three and more settings matter most."""
     design = ComparedSettings.of(experiments)
     return looks(design, [method_of(table) for table in experiments], Scheme.of(design, scores))
 
 
 def dashed_by(scheme: Scheme, *, panels: bool = False) -> VariedSetting | None:
-    """The setting that dashes tell; none if it has more values than there are dashes."""
+    """The setting shown by dashes; None if it has more values than there are dashes."""
     setting = scheme.third if panels else scheme.panel
     return setting if setting is not None and len(setting.values) <= len(DASHES) else None

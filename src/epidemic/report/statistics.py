@@ -41,7 +41,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def _large(value: float) -> float:
-    """A number of 600 more binary places, or the largest there is."""
+    """A number of up to 600 more binary digits, or the largest float."""
     return min(value, sys.float_info.max / 2.0**600) * 2.0**600
 
 
@@ -68,7 +68,7 @@ def accuracy_of(record: Record) -> float:
 
 
 def disagreement_of(record: Record) -> float:
-    """D(X); not a number where nobody knew it (records of deployed nodes)."""
+    """D(X); NaN if unknown (records of deployed nodes)."""
     return math.nan if record.disagreement is None else record.disagreement
 
 
@@ -79,10 +79,10 @@ def metric_of(record: Record, name: str) -> float:
 
 
 def places_of(by_seed: Sequence[Sequence[Record]]) -> list[list[float]]:
-    """Numbers that tell which evaluations of several seeds belong together: those with the same one.
+    """Keys that tell which evaluations of several seeds belong together.
 
-    The round (and a little more for each further evaluation in it); or the simulated seconds, where seeds were evaluated at the same
-    times. Without rounds (then `round` counts trainings) or with random speeds, only one of the two is the same in all seeds.
+    The round (with a small increment for each further evaluation in it); or the simulated seconds, if seeds were evaluated at the same times. For asynchronous
+    methods (where `round` counts trainings) or with random speeds, only one of the two is the same in all seeds.
     """
     rounds = [_numbered([r.round for r in records]) for records in by_seed]
     times = [[r.time.seconds for r in records if r.time is not None] for records in by_seed]
@@ -102,7 +102,7 @@ def _numbered(rounds: Sequence[int]) -> list[float]:
 
 
 MORE = 2.0**-20
-"""Between two evaluations in one round."""
+"""Increment of the key between two evaluations in one round."""
 
 
 READ: dict[str, Callable[[Record], float]] = {
@@ -121,17 +121,17 @@ READ: dict[str, Callable[[Record], float]] = {
     "staleness_95": lambda r: math.nan if r.time is None or r.time.staleness_95 is None else r.time.staleness_95,
     "online": lambda r: math.nan if r.time is None else r.time.online,
 }
-"""What a curve can be of, besides metrics of a user's own."""
+"""The quantities that a curve can show, besides a user's own metrics."""
 
 ALWAYS = ("loss", "loss_sd", "rounds", "bytes")
-"""What every record has; a loss that is not a number is shown as such."""
+"""Quantities that every record has; a loss that is NaN is shown as such."""
 
 
 def curve(by_seed: Sequence[Sequence[Record]], value: str, *, partial: bool = False) -> Curve:
     """Mean and interval of a quantity over seeds, from their records.
 
-    `value` is one of `READ`, or metric.NAME for a user's own. Evaluations that not all seeds have are left out or, if `partial`, are
-    the mean of those that have them. Those without a known value have none.
+    `value` is one of `READ`, or metric.NAME for a user's own. Evaluations that not all seeds have are left out or, if `partial`, are the mean of those that have
+    them. Unknown values are left out.
     """
     own = value.removeprefix("metric.")
     one = READ[value] if own == value else lambda r: metric_of(r, own)
@@ -176,7 +176,7 @@ def best(by_seed: Sequence[Sequence[Record]]) -> tuple[Interval, Interval]:
 
 
 FIRST, MOST = 0.1, 0.9
-"""The shares of the nodes whose time is told: the quickest tenth, and all but the slowest tenth."""
+"""The shares of the nodes whose times are reported: the quickest tenth, and all but the slowest tenth."""
 
 
 class CostToTarget(msgspec.Struct, frozen=True):
@@ -194,7 +194,7 @@ class CostToTarget(msgspec.Struct, frozen=True):
 
     @staticmethod
     def at(record: Record) -> CostToTarget:
-        """What was spent until an evaluation."""
+        """The cost up to an evaluation."""
         time = record.time
         sent = record.bytes.total.mean
         return (
@@ -216,7 +216,7 @@ def cost(records: Sequence[Record], target: float) -> CostToTarget:
 
 
 def mean_cost(by_seed: Sequence[Sequence[Record]], target: float) -> tuple[CostToTarget, list[int]]:
-    """What it takes until the mean over seeds reaches the target, and the round of each seed then (none if it never does)."""
+    """The cost until the mean over seeds reaches the target, and the round of each seed then (none if it never does)."""
     found = curve(by_seed, "accuracy")
     at = next((p for p, a in zip(found.places, found.mean, strict=True) if a >= target - 1e-12), None)
     if at is None:
@@ -234,7 +234,7 @@ def mean_cost(by_seed: Sequence[Sequence[Record]], target: float) -> tuple[CostT
 
 
 def over_seeds(values: Sequence[float | None]) -> Interval | None:
-    """The mean over seeds with its interval; None where a seed never got there, or nobody knows."""
+    """The mean over seeds with its interval; None if a seed never reached it, or if it is unknown."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     return Interval.of(known) if known and len(known) == len(values) else None
 

@@ -1,7 +1,7 @@
-"""How figures look: the same colour and line for the same method everywhere, distinguishable to colour-blind readers.
+"""The style of figures: the same colour and line for the same method everywhere, distinguishable to colour-blind readers.
 
-Colours are Okabe and Ito's; methods that share one differ in dashes. Those of ordered values grow lighter from violet to orange,
-as in the report. Importing this file does not import Matplotlib.
+Colours are Okabe and Ito's; methods that share one differ in dashes. Those of ordered values grow lighter from violet to orange, as in the report. Importing
+this file does not import Matplotlib.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _figure_class() -> type[Figure]:
     from matplotlib.figure import Figure
 
     class Picture(Figure):
-        """A figure that knows how to be shown where nobody has told Matplotlib of a notebook."""
+        """A figure that notebooks display even if Matplotlib was not configured for them."""
 
         def _repr_png_(self) -> bytes:
             picture = io.BytesIO()

@@ -6,14 +6,13 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from epidemic.core.formatting import mean_alone
+from epidemic.core.formatting import count, mean_alone
 from epidemic.counting import of_planned
 from epidemic.report import charts
 from epidemic.report.charts import PANEL, ChartPoint, Series
 from epidemic.report.contents import ACCURACY, LOSS, Quantity, ReportContents, design_words
 from epidemic.report.parts import (
     Cell,
-    count,
     figure,
     half_width,
     heat_table,
@@ -56,7 +55,7 @@ def sweep_section(shown: ReportContents) -> str:
 
 
 def _curves(shown: ReportContents, setting: VariedSetting, quantities: Sequence[Quantity]) -> str:
-    """Charts of what came out against the values of a setting, with intervals; joined by a line if nothing else differs."""
+    """Charts of results against the values of a setting, with intervals; joined by a line if nothing else differs."""
     figures = []
     alone = len(shown.design.settings) == 1
     for what in quantities:

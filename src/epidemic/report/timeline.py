@@ -1,7 +1,7 @@
-"""A picture of what happens when: a lane for each node with training, sending and absence, and the ways of messages as thin lines.
+"""A timeline: a lane for each node with training, sending and absence, and the trips of messages as thin lines.
 
-A pure function of what a clock has written down (`engine.telling`): seconds go in, a figure comes out. In a lane, the upper part is the
-processor and the strip below it the uplink, because both may be busy at once. What is neither training nor offline is waiting.
+A pure function of what a clock has recorded (`simulator/trace.py`): seconds go in, a figure comes out. In a lane, the upper part is the processor and the
+strip below it the uplink, because both may be busy at once. What is neither training nor offline is waiting.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ FATES: dict[str, tuple[str, Any]] = {"arrived": ("0.15", "-"), "lost": (RED, (0,
 """What became of a message: colour and dashes."""
 
 LANES = 60
-"""So many nodes are shown unless told otherwise."""
+"""Number of nodes shown by default."""
 TRAININGS = 8
-"""Unless told otherwise, the picture ends when the median node has trained so often."""
+"""By default the picture ends when the median node has completed so many trainings."""
 FEW_LINES, MANY_LINES = 150, 4000
 """Messages from which on their lines grow paler, and as many as are drawn: more would be one grey area."""
 
 
 @dataclass(frozen=True)
 class TimelineChart:
-    """What is drawn: the first so many nodes and seconds."""
+    """The part of a timeline that is drawn: the first nodes and seconds."""
 
     nodes: int
     seconds: float
@@ -53,7 +53,7 @@ class TimelineChart:
 
     @staticmethod
     def of(spans: Iterable[Span], trips: Iterable[Trip], *, nodes: int, seconds: float) -> TimelineChart:
-        """Of everything that was written down, what these nodes did in this time; messages between them only."""
+        """The recorded spans of these nodes in this time, and the messages between them."""
         kept = [
             replace(span, end=min(span.end, seconds)) for span in spans if span.node < nodes and span.start < seconds
         ]
@@ -61,7 +61,7 @@ class TimelineChart:
         return TimelineChart(nodes, seconds, kept, flown)
 
     def shares(self) -> dict[str, float]:
-        """How much of the nodes' time was spent on what; sending goes on beside the others, which add up to 1."""
+        """The shares of the nodes' time by activity; sending is concurrent with the others, which sum to 1."""
         total = self.nodes * self.seconds
         spent = {kind: sum(s.end - s.start for s in self.spans if s.kind == kind) / total for kind in KINDS}
         return {**spent, "waiting": max(0.0, 1.0 - spent["training"] - spent["offline"])}
@@ -204,9 +204,9 @@ def spread_of(name: str, experiment: Experiment, rounds: int) -> FollowedModel:
 
 
 def spreads_of(methods: Mapping[str, Experiment]) -> list[FollowedModel]:
-    """Those of the methods that a picture can show: in rounds, of few enough nodes, one graph for the whole model.
+    """Those methods that a picture can show: with rounds, few enough nodes, and one graph for the whole model.
 
-    Networks in which everybody hears everybody are left out: after one round there is nothing more to see.
+    Complete networks are left out: there is nothing to see after one round.
     """
     found: list[FollowedModel] = []
     for name, experiment in methods.items():
@@ -228,7 +228,9 @@ def spreading_figure(spreads: Sequence[FollowedModel]) -> Figure:
         for axes, t in zip(panels, rounds, strict=True):
             _draw(axes, spread, t)
             if row == 0:
-                axes.set_title("at the start" if t == 0 else f"after {t} round{'s' * (t > 1)}", fontsize=10)
+                axes.set_title(
+                    "at the start" if t == 0 else f"after {t} {'round' if t == 1 else 'rounds'}", fontsize=10
+                )
         panels[0].set_ylabel(spread.name, fontsize=11, fontweight="bold")
     figure.suptitle("Whose model contains something of what one node knew at the start", fontsize=12, x=0.01, ha="left")
     return figure

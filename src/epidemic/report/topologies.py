@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from epidemic import theory
+from epidemic.core.formatting import count
 from epidemic.core.graph import Graph
 from epidemic.measure import TopologyReport
 from epidemic.report.palette import LineStyle
@@ -22,7 +23,7 @@ DRAWN_NODES = 300
 """Beyond this many nodes the links are not drawn one by one; degrees are shown instead."""
 
 FLOOR = 1e-14
-"""Where the disagreement axis ends."""
+"""The lower end of the disagreement axis."""
 
 
 def topology_figure(report: TopologyReport, graph: Graph) -> Figure:
@@ -88,17 +89,17 @@ def _draw_graph(axes: Any, graph: Graph, kind: str) -> None:
     axes.set_axis_off()
     degree = graph.in_degree
     heard = f"{degree.min()}" if degree.min() == degree.max() else f"{degree.min()} to {degree.max()}"
-    axes.set_title(f"{kind}, {graph.n} nodes, round 0: every node receives {heard}", fontsize=11, loc="left")
+    axes.set_title(f"{kind}, {count(graph.n, 'node')}, round 0: every node receives {heard}", fontsize=11, loc="left")
 
 
 def _draw_degrees(axes: Any, graph: Graph, kind: str) -> None:
-    count = np.bincount(graph.in_degree)
-    axes.bar(np.arange(len(count)), count, color=line(kind)["color"])
-    polish(axes, f"{kind}, {graph.n} nodes, round 0", "models received", "nodes")
+    having = np.bincount(graph.in_degree)
+    axes.bar(np.arange(len(having)), having, color=line(kind)["color"])
+    polish(axes, f"{kind}, {count(graph.n, 'node')}, round 0", "models received", "nodes")
 
 
 def _reference(reports: list[TopologyReport]) -> TopologyReport:
-    """The topology whose cost sets the scale: EL-Local, which exists wherever any random one does."""
+    """The topology whose cost sets the scale: EL-Local, which exists whenever any random one does."""
     return next((r for r in reports if r.kind == "el-local"), reports[0])
 
 
@@ -107,7 +108,7 @@ def _reference(reports: list[TopologyReport]) -> TopologyReport:
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3)
 LOWEST = 1e-9
-"""Where the axis of risk ends."""
+"""The lower end of the axis of risk."""
 MOST_S = 400
 """Where the axis of s ends at the latest."""
 

@@ -138,23 +138,23 @@ def _by_coordinates(
     counts = np.array([len(at) for at in heard], dtype=np.int64)
     pieces: list[tuple[NDArray[np.int64], slice]] = []
     for h in np.unique(counts).tolist():
-        those = np.flatnonzero(counts == h)
+        group = np.flatnonzero(counts == h)
         if 1 + h < rule.fewest:
-            where = torch.from_numpy(those).to(own.device)
+            where = torch.from_numpy(group).to(own.device)
             out[where] = own[where]
             continue
         columns = _columns(own.shape[1], 1 + h)
         together = max(1, NUMBERS // ((1 + h) * max(1, min(own.shape[1], columns[0].stop if columns else 1))))
-        pieces += [(those[some], part) for some in blocks(len(those), together) for part in columns]
+        pieces += [(group[some], part) for some in blocks(len(group), together) for part in columns]
 
     def one(piece: tuple[NDArray[np.int64], slice]) -> None:
-        those, part = piece
-        h, width = len(heard[those[0]]), part.stop - part.start
-        where = torch.from_numpy(those).to(own.device)
-        at = torch.from_numpy(np.stack([heard[i] for i in those.tolist()], axis=1).ravel()).to(rows.device)  # (h k',)
-        inputs = own.new_empty(1 + h, len(those), width)
+        group, part = piece
+        h, width = len(heard[group[0]]), part.stop - part.start
+        where = torch.from_numpy(group).to(own.device)
+        at = torch.from_numpy(np.stack([heard[i] for i in group.tolist()], axis=1).ravel()).to(rows.device)  # (h k',)
+        inputs = own.new_empty(1 + h, len(group), width)
         torch.index_select(own[:, part], 0, where, out=inputs[0])
-        torch.index_select(rows[:, part], 0, at, out=inputs[1:].view(h * len(those), width))
+        torch.index_select(rows[:, part], 0, at, out=inputs[1:].view(h * len(group), width))
         out[where, part] = reduced(rule, list(inputs.unbind()))
 
     workers.map(one, pieces, size=float(((counts + 1) ** 2).sum() * own.shape[1]))

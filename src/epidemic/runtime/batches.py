@@ -40,7 +40,7 @@ class Batches:
         size = np.array([len(part) for part in parts])
         self._start = np.cumsum(size) - size
         self._samples = np.concatenate(parts)
-        self._way: _Way = (
+        self._sampling: _Sampling = (
             _Replacement(size, (nodes, local_steps, batch_size), hosted)
             if sampling == "replacement"
             else _Epochs(size, (local_steps, batch_size), np.arange(nodes)[hosted])
@@ -48,21 +48,21 @@ class Batches:
 
     def index(self, streams: Streams, round: int) -> NDArray[np.int64]:
         """The sample numbers of a round.   # (k, r, b)"""
-        return np.asarray(self._samples[self._way.node_ids(streams, round) + self._start[:, None, None]])
+        return np.asarray(self._samples[self._sampling.positions(streams, round) + self._start[:, None, None]])
 
     def of(self, streams: Streams, position: int, count: int) -> NDArray[np.int64]:
         """For asynchronous methods: the sample numbers of the count-th training of the hosted node at `position`.   # (r, b)"""
-        return np.asarray(self._samples[self._way.places_of(streams, position, count) + self._start[position]])
+        return np.asarray(self._samples[self._sampling.positions_of(streams, position, count) + self._start[position]])
 
 
-class _Way(Protocol):
+class _Sampling(Protocol):
     """One way of sampling."""
 
-    def node_ids(self, streams: Streams, round: int) -> NDArray[np.int64]:
+    def positions(self, streams: Streams, round: int) -> NDArray[np.int64]:
         """Positions of the samples of a round among each node's own.   # (k, r, b)"""
         ...
 
-    def places_of(self, streams: Streams, position: int, count: int) -> NDArray[np.int64]:
+    def positions_of(self, streams: Streams, position: int, count: int) -> NDArray[np.int64]:
         """Positions of the samples of one node's count-th training.   # (r, b)"""
         ...
 
@@ -74,11 +74,11 @@ class _Replacement:
         self._size, self._shape, self._hosted = size[:, None, None], shape, hosted
         self._ids = np.arange(shape[0])[hosted]
 
-    def node_ids(self, streams: Streams, round: int) -> NDArray[np.int64]:
+    def positions(self, streams: Streams, round: int) -> NDArray[np.int64]:
         u = streams("batches", round).uniforms(*self._shape)[self._hosted]
         return np.asarray((u * self._size).astype(np.int64))
 
-    def places_of(self, streams: Streams, position: int, count: int) -> NDArray[np.int64]:
+    def positions_of(self, streams: Streams, position: int, count: int) -> NDArray[np.int64]:
         u = streams("batches-of", int(self._ids[position]), count).uniforms(*self._shape[1:])
         return np.asarray((u * self._size[position]).astype(np.int64))
 
@@ -97,7 +97,7 @@ class _Epochs:
         self._epoch = np.full(len(size), -1)  # the epoch that the order belongs to
         self._streams: Streams | None = None
 
-    def node_ids(self, streams: Streams, round: int) -> NDArray[np.int64]:
+    def positions(self, streams: Streams, round: int) -> NDArray[np.int64]:
         if streams != self._streams:
             self._streams, self._epoch[:] = streams, -1
         steps, batch = self._shape
@@ -107,7 +107,7 @@ class _Epochs:
         who = np.arange(len(self._size))
         wanted = epoch[:, 0]
         while len(who):  # once, and again for nodes whose batches reach into the next epoch
-            self._turn(streams, who, wanted[who])
+            self._set_order(streams, who, wanted[who])
             row, column = np.nonzero(epoch[who] == wanted[who, None])
             row = who[row]
             node_id[row, column] = self._order[self._start[row] + at[row, column]]
@@ -115,7 +115,7 @@ class _Epochs:
             who = who[wanted[who] <= epoch[who, -1]]
         return node_id.reshape(-1, steps, batch)
 
-    def places_of(self, streams: Streams, position: int, count: int) -> NDArray[np.int64]:
+    def positions_of(self, streams: Streams, position: int, count: int) -> NDArray[np.int64]:
         steps, batch = self._shape
         size, start = int(self._size[position]), self._start[position]
         if streams != self._streams:
@@ -123,11 +123,11 @@ class _Epochs:
         node_id = np.zeros(steps * batch, dtype=np.int64)
         epochs, at = np.divmod(np.arange(steps * batch) + count * steps * batch, size)
         for epoch in np.unique(epochs):
-            self._turn(streams, np.array([position]), np.array([epoch]))
+            self._set_order(streams, np.array([position]), np.array([epoch]))
             node_id[epochs == epoch] = self._order[start + at[epochs == epoch]]
         return node_id.reshape(steps, batch)
 
-    def _turn(self, streams: Streams, who: NDArray[np.int64], epoch: NDArray[np.int64]) -> None:
+    def _set_order(self, streams: Streams, who: NDArray[np.int64], epoch: NDArray[np.int64]) -> None:
         """Set the order of these nodes' samples to that of an epoch."""
         # A single sample has only one order, and would need a new one for every position of a batch.
         other = (self._epoch[who] != epoch) & (self._size[who] > 1)

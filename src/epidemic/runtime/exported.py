@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from epidemic.core.config import build_kind
-from epidemic.core.errors import BadInput
+from epidemic.core.errors import BadInput, argument
 from epidemic.data import Dataset
 from epidemic.data.labels import numbered
 from epidemic.data.tables import numbers_of, read_table, scaled
@@ -107,12 +107,12 @@ def read_exported(path: Path) -> ExportedModel:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         about = None if text is None else msgspec.json.decode(text, type=Exported)
     except FileNotFoundError:
-        raise BadInput(f"{path} does not exist; write it with 'epidemic export DIR --mean -o {path}'") from None
+        raise BadInput(f"{path} does not exist; write it with 'epidemic export'") from None
     except (OSError, safetensors.SafetensorError, msgspec.DecodeError) as problem:
         reason = " ".join(str(problem).split())
         raise BadInput(f"{path} cannot be read as an exported model ({reason}); export it again") from None
     if about is None:
-        raise BadInput(f"{path} does not say which run it is of; write it with 'epidemic export DIR --mean -o {path}'")
+        raise BadInput(f"{path} does not say which run it is of; write it with 'epidemic export'")
     if not about.columns:
         raise BadInput(
             f"{path} was not trained on a table of at most {MOST_COLUMNS} columns (data.kind = {about.data!r}); load it in Python instead"
@@ -165,7 +165,7 @@ def predict(exported: ExportedModel, path: Path, separator: str = ",", keep: tup
     there = [str(column) for column in frame.columns]
     for name in keep:
         if name not in there:
-            raise BadInput(f"--keep {name}: {path} has no such column; it has {', '.join(there[:20])}")
+            raise BadInput(f"{argument('keep')} {name}: {path} has no such column; it has {', '.join(there[:20])}")
     numbers = numbers_of(frame, [column.name for column in about.columns], path)
     inputs = torch.from_numpy(scaled(numbers, about.scales))
     with torch.inference_mode():

@@ -128,7 +128,7 @@ class MatrixInbox(InboxOfRows):
         return aggregate_by(rule, self._weights, self._ids, rows, messages, self._workers, out)
 
     def _said(self, column: str, coder: Coder) -> Said:
-        """The decoded messages."""
+        """The messages of a column, decoded."""
         said = coder.decode_all(self._message[column + SENT], self._workers, self._memory)
         self._message[column + SAID] = said.rows  # so that this memory is reused
         if said.mask is not None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 PATIENCE = 3.0
-"""Seconds that a wish to stop waits for the end of what is held, where that may take for ever."""
+"""Seconds that an interrupt waits for the end of a held section that may never end."""
 
 AT_ONCE = 2.0
 """Seconds in which several signals count as one: a terminal and a launcher both forward the same Ctrl-C."""
@@ -23,11 +23,11 @@ class Stop:
         self._holding = False
         self._wanted = False
         self._raised = False
-        self._since = 0.0  # when somebody wanted it first
+        self._since = 0.0  # when it was requested first
         self.broke = False  # whether the models were left in the middle of a round
 
     def request(self, *_: Any) -> None:
-        """Handle a signal."""
+        """Handle a signal from the system."""
         if not self._holding or self._wanted:  # a second Ctrl-C does not wait; the last checkpoint then counts
             self._raised = True
             raise KeyboardInterrupt
@@ -39,7 +39,7 @@ class Stop:
             raise KeyboardInterrupt
 
     def heed_at_last(self) -> None:
-        """Stop, held or not, if somebody has wanted it for longer than `PATIENCE`; the last checkpoint then counts."""
+        """Raise KeyboardInterrupt, held or not, if a request is older than `PATIENCE`; the last checkpoint then counts."""
         if self._wanted and time.monotonic() - self._since > PATIENCE:
             raise KeyboardInterrupt
 
@@ -67,7 +67,7 @@ class AgreedStop(Stop):
     """Only records interrupts: the ranks of a simulation stop when all have agreed, because each waits for the others in every round."""
 
     def request(self, *_: Any) -> None:
-        """Handle a signal."""
+        """Handle a signal from the system."""
         now = time.monotonic()
         if self._wanted and now - self._since > AT_ONCE:  # a second one does not wait
             self.broke = True

@@ -58,7 +58,7 @@ class LazyModel:
 
 
 class GivenModel(LazyModel):
-    """A known row.   # (d,)"""
+    """A row that is known already.   # (d,)"""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class GivenModel(LazyModel):
 
 
 class LazyMixture(LazyModel):
-    """A weighted sum.   # (d,)"""
+    """A weighted sum of models.   # (d,)"""
 
     __slots__ = ("terms",)
 
@@ -176,7 +176,7 @@ class LazyCut(LazyModel):
         self.part = part
 
     def needs(self) -> Iterable[LazyModel]:
-        """The whole row."""
+        """The row that it is cut from."""
         return () if self.row is None else (self.row,)
 
     def forget_needs(self) -> None:
@@ -276,29 +276,29 @@ class Arithmetic:
         lazy_models.computes(LazyPatch, self._patches)
         lazy_models.computes(LazyCut, self._cuts)
 
-    def _each(self, work: Callable[[Any], None], those: list[Any], numbers: int) -> None:
+    def _each(self, work: Callable[[Any], None], batch: list[Any], numbers: int) -> None:
         """Apply `work` to all items of `numbers` numbers each, several small ones per task."""
 
         def some(which: slice) -> None:
-            for one in those[which]:
+            for one in batch[which]:
                 work(one)
 
-        self._workers.map(some, blocks(len(those), max(1, AT_A_TIME // max(1, numbers))), size=numbers * len(those))
+        self._workers.map(some, blocks(len(batch), max(1, AT_A_TIME // max(1, numbers))), size=numbers * len(batch))
 
-    def _mixtures(self, those: list[LazyMixture]) -> None:
+    def _mixtures(self, batch: list[LazyMixture]) -> None:
         def one(mixture: LazyMixture) -> None:
             mixture.value = weighted_sum(mixture.terms)
 
-        self._each(one, those, sum(row.value.numel() for _, row in those[0].terms))
+        self._each(one, batch, sum(row.value.numel() for _, row in batch[0].terms))
 
-    def _aggregates(self, those: list[LazyAggregate]) -> None:
+    def _aggregates(self, batch: list[LazyAggregate]) -> None:
         def one(aggregate: LazyAggregate) -> None:
             aggregate.value = aggregate.computed()
 
-        sizes = [row.value.numel() for row in those[0].needs()]
-        self._each(one, those, len(sizes) * sum(sizes))
+        sizes = [row.value.numel() for row in batch[0].needs()]
+        self._each(one, batch, len(sizes) * sum(sizes))
 
-    def _patches(self, those: list[LazyPatch]) -> None:
+    def _patches(self, batch: list[LazyPatch]) -> None:
         def one(patch: LazyPatch) -> None:
             assert patch.base is not None
             row = patch.base.value.clone()
@@ -307,10 +307,10 @@ class Arithmetic:
                 row[which] = weighted_sum(terms, which, len(row))
             patch.value = row
 
-        self._each(one, those, 2 * those[0].base.value.numel() if those[0].base is not None else 1)
+        self._each(one, batch, 2 * batch[0].base.value.numel() if batch[0].base is not None else 1)
 
-    def _cuts(self, those: list[LazyCut]) -> None:
-        for cut in those:
+    def _cuts(self, batch: list[LazyCut]) -> None:
+        for cut in batch:
             assert cut.row is not None
             cut.value = cut.row.value[self._parts[cut.part]]
 

@@ -59,7 +59,7 @@ class Coder:
         return raw
 
     def decode(self, raw: Tensor) -> Said:
-        """Decode messages.   # (k, b) uint8 -> (k, d)"""
+        """Decode the bytes of messages.   # (k, b) uint8 -> (k, d)"""
         return self._codec.decode(raw, self.column.shape[0], self.column.dtype)
 
     def decode_all(self, raw: Tensor, workers: Workers, memory: Memory | None = None) -> Said:

@@ -10,6 +10,7 @@ from typing import Any
 
 from epidemic.core.errors import BadInput
 from epidemic.core.files import read_json
+from epidemic.core.formatting import count
 from epidemic.counting import without_rounds
 from epidemic.learner import Layout
 from epidemic.runtime.checkpoint import CHECKPOINT, MODELS, Progress, read_checkpoint, write_checkpoint
@@ -43,17 +44,17 @@ def check_longer(path: Path, begun: int, wanted: int) -> None:
     deployed = "node" in info
     if deployed and without_rounds(table):
         raise BadInput(
-            f"{path} cannot continue to {wanted} rounds: its method is asynchronous and ends after clock.stop; {NEXT_RUN}"
+            f"{path} cannot continue to {count(wanted, 'round')}: its method is asynchronous and ends after clock.stop; {NEXT_RUN}"
         )
     if "clock" in table and not deployed:
         raise BadInput(
-            f"{path} cannot go on to {wanted} rounds: under a clock, nodes that are done have stopped while others went on;"
+            f"{path} cannot go on to {count(wanted, 'round')}: under a clock, nodes that are done have stopped while others went on;"
             " choose another directory to run all of them"
         )
     if begun and (path / SUMMARY).is_file() and not (path / CHECKPOINT).is_file() and not ended_early(path):
         fix = NEXT_RUN if deployed else "choose another directory to run all of them"
         raise BadInput(
-            f"{path} cannot continue from {begun} to {wanted} rounds: its {CHECKPOINT} was deleted, or never kept; {fix}"
+            f"{path} cannot continue from {begun} to {count(wanted, 'round')}: its {CHECKPOINT} was deleted, or never kept; {fix}"
         )
 
 

@@ -69,10 +69,10 @@ class Peers:
     def _draw(self, node: int, block: int) -> list[list[int]]:
         stream = self._streams("peers", node, block)
         if self._s is None:
-            those = np.tile(self.neighbours(node), (BLOCK, 1))
+            peers = np.tile(self.neighbours(node), (BLOCK, 1))
         else:
             drawn = distinct(stream, BLOCK, self._nodes - 1, self._s).astype(np.int64)
-            those = drawn + (drawn >= node)
-        order = np.argsort(stream.uniforms(*those.shape), axis=1, kind="stable")
-        found: list[list[int]] = np.take_along_axis(those, order, axis=1).tolist()
+            peers = drawn + (drawn >= node)
+        order = np.argsort(stream.uniforms(*peers.shape), axis=1, kind="stable")
+        found: list[list[int]] = np.take_along_axis(peers, order, axis=1).tolist()
         return found

@@ -166,16 +166,16 @@ def shares(
     """
     if experiment.mixing_rule == "uniform":
         return np.full(1 + len(senders), 1 / (1 + len(senders)))
-    everyones: IntArray | None = None
+    samples_of_all: IntArray | None = None
     if experiment.mixing_rule == "samples":
         told = np.array(samples, dtype=np.int64)
         if view.complete:
             return np.asarray(told / told.sum())
-        everyones = np.ones(experiment.nodes, dtype=np.int64)
-        everyones[[node_id, *senders]] = told
+        samples_of_all = np.ones(experiment.nodes, dtype=np.int64)
+        samples_of_all[[node_id, *senders]] = told
     arrived = Graph.from_edges(experiment.nodes, np.array(senders, dtype=np.int64), np.full(len(senders), node_id))
     intended = arrived if view.intended is None else view.intended
-    matrix = weights(experiment.mixing_rule, intended, arrived, everyones).matrix
+    matrix = weights(experiment.mixing_rule, intended, arrived, samples_of_all).matrix
     assert matrix is not None
     found: FloatArray = matrix.data[matrix.indptr[node_id] : matrix.indptr[node_id + 1]]
     return found

@@ -73,7 +73,7 @@ class FromRaw(nn.Module):
         self.register_buffer("deviation", torch.tensor(deviation, dtype=precise))
 
     def forward(self, inputs: Tensor) -> Any:
-        """Scale and apply.   # (N, ...) floats"""
+        """Scale the inputs and apply the model.   # (N, ...) floats"""
         return self.module(((inputs.to(self.mean.dtype) - self.mean) / self.deviation).float())
 
 

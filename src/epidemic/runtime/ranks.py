@@ -61,7 +61,7 @@ class Ranks(Protocol):
         """Stop if any rank was interrupted, so that all stop after the same round."""
         ...
 
-    def everyones(self, values: Tensor, who: IntArray | None) -> Tensor:
+    def gathered_values(self, values: Tensor, who: IntArray | None) -> Tensor:
         """The values of all these nodes, of which each rank has its own.   # (k', ...) -> (n', ...)"""
         ...
 
@@ -125,7 +125,7 @@ class Alone:
         self._nodes = nodes
 
     def hosted(self) -> NDArray[np.int64]:
-        """All nodes.   # (n,)"""
+        """All nodes of the experiment.   # (n,)"""
         return np.arange(self._nodes)
 
     def own(self, who: IntArray | None) -> IntArray | None:
@@ -149,7 +149,7 @@ class Alone:
         """Stop if an interrupt was lost; no agreement is needed."""
         stop.heed()
 
-    def everyones(self, values: Tensor, who: IntArray | None) -> Tensor:
+    def gathered_values(self, values: Tensor, who: IntArray | None) -> Tensor:
         """Return the input unchanged: all nodes are local."""
         return values
 

@@ -79,7 +79,7 @@ class RunRecorder:
         self,
         host: Host,
         run_directory: RunDirectory | None,
-        how_to_go_on: str,
+        how_to_resume: str,
         *,
         node_id: int | None = None,
         listener: RunListener | None = None,
@@ -92,7 +92,7 @@ class RunRecorder:
         self.setup = host.population.setup
         self.experiment = self.setup.experiment
         self._who: Positions | None = None if node_id is None else np.array([node_id])
-        self._how = how_to_go_on
+        self._how = how_to_resume
         self.ranks: Ranks = Alone(self.experiment.nodes) if host.ranks is None else host.ranks
         shared = self.ranks.count > 1
         everyone = np.arange(self.experiment.nodes) if shared else host.population.ids
@@ -281,7 +281,7 @@ class RunRecorder:
             living=among(final, self.up) if partial and counted is None and self.up.any() else None,
         )
         held = held_of(self.setup)
-        held = self.ranks.everyones(held, None) if self._who is None else held[self._who]
+        held = self.ranks.gathered_values(held, None) if self._who is None else held[self._who]
         layout = self.setup.task.layout
         if self.kept_somewhere:
             save_models(None if self.run_directory is None else self.run_directory.path / MODELS, layout, x, self.ranks)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from epidemic.core.errors import BadInput, EpidemicError
+from epidemic.core.formatting import count
 from epidemic.core.rng import Streams
 from epidemic.core.workers import Workers, blocks
 from epidemic.data import Dataset, Partition, Samples, stratified
@@ -238,7 +239,7 @@ def _check_model(task: Task, data: Dataset, experiment: Experiment) -> tuple[Ten
     expected = (2, len(data.classes)) if data.classes else tuple(targets.shape)
     fits = tuple(outputs.shape) == expected or {tuple(outputs.shape), expected} == {(2,), (2, 1)}
     if task.loss in LOSSES.values() and not fits:
-        what = f"{len(data.classes)} classes" if data.classes else f"targets of shape {expected[1:]}"
+        what = count(len(data.classes), "class") if data.classes else f"targets of shape {expected[1:]}"
         raise BadInput(f"the model returns outputs of shape {tuple(outputs.shape[1:])}, but the data has {what}")
     called = (
         f"the loss {experiment.loss!r}" if isinstance(experiment.loss, str) and ":" in experiment.loss else "the loss"

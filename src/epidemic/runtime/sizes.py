@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from epidemic.core.errors import BadInput
+from epidemic.core.formatting import count
 from epidemic.core.memory import require_memory
 from epidemic.data import Dataset
 from epidemic.experiment import Experiment
@@ -50,7 +51,7 @@ def check_sizes(experiment: Experiment, module: nn.Module, data: Dataset, hosted
     steps, batch = algorithm.local_steps, algorithm.batch_size
     shown = f"algorithm.batch_size = {batch}"
     require_memory(
-        f"{shown} with local_steps = {steps} for {experiment.nodes:,} nodes",
+        f"{shown} with local_steps = {steps} for {count(experiment.nodes, 'node')}",
         8 * experiment.nodes * steps * batch,
         "use less",
     )

@@ -70,7 +70,7 @@ class Communicator:
         return raw.numpy().tobytes()
 
     def _words(self, word: bytes) -> list[bytes]:
-        """Every rank's word."""
+        """The word of every rank, in order."""
         sizes = [int(size) for size in self.from_all(torch.tensor([len(word)]), [1] * self.count)]
         raw = torch.frombuffer(bytearray(word), dtype=torch.uint8) if word else torch.zeros(0, dtype=torch.uint8)
         whole = self.from_all(raw, sizes).numpy().tobytes()

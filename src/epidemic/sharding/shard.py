@@ -47,17 +47,17 @@ class ShardedRanks:
     """One rank of several, which host the nodes of an experiment in contiguous blocks."""
 
     def __init__(self, nodes: int) -> None:
-        self._passing = communicator.Communicator()
-        self.rank, self.count = self._passing.rank, self._passing.count
+        self._communicator = communicator.Communicator()
+        self.rank, self.count = self._communicator.rank, self._communicator.count
         if self.count > nodes:
             raise BadInput(f"{self.count} ranks are more than nodes = {nodes}; use at most {nodes}")
-        self._crossing = Transfer(self._passing)
+        self._transfer = Transfer(self._communicator)
         self._bounds = bounds_of(nodes, self.count)
 
     @property
-    def ways(self) -> Counter[str]:
+    def routings(self) -> Counter[str]:
         """How many aggregations used each routing."""
-        return self._crossing.ways
+        return self._transfer.routings
 
     # -- who lives where ----------------------------------------------------------------------------------------------
 
@@ -87,15 +87,15 @@ class ShardedRanks:
 
     def together(self) -> AbstractContextManager[None]:
         """An exception inside on one rank is raised on all of them, with the message of the first that failed."""
-        return self._passing.together()
+        return self._communicator.together()
 
     def told(self, word: bytes) -> bytes:
         """The first rank's word, on every rank."""
-        return self._passing.told(word)
+        return self._communicator.told(word)
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is true on any rank."""
-        return self._passing.any(flag)
+        return self._communicator.any(flag)
 
     def heed(self, stop: Stop) -> None:
         """Stop if any rank was interrupted."""
@@ -104,20 +104,20 @@ class ShardedRanks:
 
     # -- numbers of all nodes -----------------------------------------------------------------------------------------
 
-    def everyones(self, values: Tensor, who: IntArray | None) -> Tensor:
+    def gathered_values(self, values: Tensor, who: IntArray | None) -> Tensor:
         """The values of all these nodes, from all ranks, in order.   # (k', ...) -> (n', ...)"""
-        return self._passing.from_all(values, self._counts(who))
+        return self._communicator.from_all(values, self._counts(who))
 
     def evaluations(self, found: Evaluation, who: IntArray | None = None) -> Evaluation:
         """The evaluations of all these nodes, from all ranks."""
         every = torch.stack([found.loss, *found.metrics.values()], dim=1)
-        loss, *metrics = self.everyones(every, who).unbind(1)
+        loss, *metrics = self.gathered_values(every, who).unbind(1)
         return Evaluation(loss, dict(zip(found.metrics, metrics, strict=True)))
 
     def alike(self, x: Tensor) -> bool:
         """Whether all rows equal the first one.   # (k, d)"""
         first = x[0].cpu().contiguous().clone()
-        with self._passing.connected():
+        with self._communicator.connected():
             dist.broadcast(first, 0)
         return not self.any(not bool((x == first.to(x.device)).all()))
 
@@ -126,7 +126,7 @@ class ShardedRanks:
         mean = torch.empty(1, x.shape[1], dtype=x.dtype, device=x.device)
         for slab, cuts, found in self._of_blocks(x, mean_of_block):
             part = x.new_empty(1, 0) if found is None else found[None]
-            self._passing.to_rows(part.expand(self.count, -1), cuts, [1] * self.count, mean[:, slab])
+            self._communicator.to_rows(part.expand(self.count, -1), cuts, [1] * self.count, mean[:, slab])
         return mean
 
     def disagreement(self, x: Tensor, workers: Workers) -> float:
@@ -137,13 +137,13 @@ class ShardedRanks:
         for slab, cuts, spread in self._of_blocks(x, spread_of_block):
             if spread is not None:
                 found[(slab.start + cuts[self.rank].start) // columns] = spread
-        with self._passing.connected():
+        with self._communicator.connected():
             dist.all_reduce(found)  # one rank has the number, all others 0
         return math.fsum(found.tolist()) / rows
 
     def _heads(self, x: Tensor) -> list[int]:
         """The number of rows on every rank."""
-        counts: list[int] = self._passing.from_all(torch.tensor([len(x)]), [1] * self.count).tolist()
+        counts: list[int] = self._communicator.from_all(torch.tensor([len(x)]), [1] * self.count).tolist()
         return counts
 
     def _of_blocks(self, x: Tensor, what: Callable[[Tensor], T]) -> Iterator[tuple[slice, list[slice], T | None]]:
@@ -155,7 +155,7 @@ class ShardedRanks:
         columns = columns_for(sum(counts))
 
         def found(slab: slice, cuts: list[slice]) -> T | None:
-            block = self._passing.to_columns(x[:, slab], cuts, counts)
+            block = self._communicator.to_columns(x[:, slab], cuts, counts)
             return what(block) if block.shape[1] else None
 
         for slab in blocks(x.shape[1], columns * self.count):
@@ -167,7 +167,7 @@ class ShardedRanks:
     def gathered(self, x: Tensor) -> Tensor:
         """All rows on the first rank; elsewhere the rank's own.   # (k, ...) -> (n, ...)"""
         flat = x.reshape(len(x), math.prod(x.shape[1:]))
-        every = self._passing.to_columns(flat, self._all_first(flat.shape[1]), self._counts(None))
+        every = self._communicator.to_columns(flat, self._all_first(flat.shape[1]), self._counts(None))
         return every.view(len(every), *x.shape[1:]) if self.rank == 0 else x
 
     def height(self, x: Tensor) -> int:
@@ -181,7 +181,7 @@ class ShardedRanks:
             here, counts = self._overlap(nodes)
             own, w = _as_bytes(x[here].contiguous())[:, columns].contiguous(), columns.stop - columns.start
             received = [count * w if self.rank == 0 else 0 for count in counts]
-            got = self._passing.passed(own, [own.numel(), *[0] * (self.count - 1)], received)
+            got = self._communicator.passed(own, [own.numel(), *[0] * (self.count - 1)], received)
             with self.together():
                 if self.rank == 0:
                     put(got)
@@ -208,7 +208,7 @@ class ShardedRanks:
                 if read is not None:
                     piece = _as_bytes(read(nodes))[:, columns].contiguous()
             sent = none if read is None else [count * w for count in counts]
-            got = self._passing.passed(piece, sent, [counts[self.rank] * w, *none[1:]])
+            got = self._communicator.passed(piece, sent, [counts[self.rank] * w, *none[1:]])
             rows[here, columns] = got.view(counts[self.rank], w)
 
     def _overlap(self, nodes: slice) -> tuple[slice, list[int]]:
@@ -236,7 +236,7 @@ class ShardedRanks:
             step = max(1, communicator.LIMIT // (flat.element_size() * max(1, len(donors))))
             for part in blocks(width, step):
                 piece, w = flat[out.to(flat.device), part], part.stop - part.start
-                arrived[:, part] = self._passing.passed(piece, [s * w for s in sent], [g * w for g in got]).view(
+                arrived[:, part] = self._communicator.passed(piece, [s * w for s in sent], [g * w for g in got]).view(
                     sum(got), w
                 )
             found[name] = arrived[back.to(flat.device)].view(sum(got), *rows.shape[1:])
@@ -257,7 +257,7 @@ class ShardedRanks:
     ) -> Inbox:
         """The inbox of those nodes of `who` that are on this rank."""
         assert coder is None  # refused before
-        return ShardedInbox(self._crossing, message, weights, self._counts(who), who, workers, memory, rule)
+        return ShardedInbox(self._transfer, message, weights, self._counts(who), who, workers, memory, rule)
 
 
 def _as_bytes(x: Tensor) -> Tensor:

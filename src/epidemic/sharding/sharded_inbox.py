@@ -36,7 +36,7 @@ class ShardedInbox(MatrixInbox):
 
     def __init__(
         self,
-        crossing: Transfer,
+        transfer: Transfer,
         message: Rows,
         weights: Weights,
         counts: list[int],
@@ -47,7 +47,7 @@ class ShardedInbox(MatrixInbox):
     ) -> None:
         """Start; `weights` are those of all nodes of the round, `who` (None: all); `counts`: how many of them are on each rank."""
         super().__init__(message, weights, np.arange(weights.n) if who is None else who, workers, memory, rule=rule)
-        self._crossing = crossing
+        self._transfer = transfer
         self._counts = counts
 
     def each(self, column: str) -> Iterator[Heard]:
@@ -67,15 +67,15 @@ class ShardedInbox(MatrixInbox):
 
     def _messages(self, rows: Tensor) -> Tensor:
         """This rank's rows and those that its nodes receive.   # (k, ...) -> (k + m, ...)"""
-        found = self._crossing.with_others(_flat(rows), self._needs)
-        self._crossing.ways[MESSAGES] += 1
+        found = self._transfer.with_others(_flat(rows), self._needs)
+        self._transfer.routings[MESSAGES] += 1
         return found.view(len(found), *rows.shape[1:])
 
     @cached_property
     def _receivers(self) -> list[Receiver]:
         """What the nodes of this rank receive, as positions of rows in `_messages`."""
-        first, places = sum(self._counts[: self._crossing.rank]), self._needs.places(self._crossing.rank)
-        here = range(first, first + self._counts[self._crossing.rank])
+        first, places = sum(self._counts[: self._transfer.rank]), self._needs.places(self._transfer.rank)
+        here = range(first, first + self._counts[self._transfer.rank])
         return [
             Receiver(places[one.at], one.senders, one.weights) for one in receivers_of(self._weights, self._ids, here)
         ]
@@ -89,14 +89,14 @@ class ShardedInbox(MatrixInbox):
         out = self._memory(column, rows)
         x, into, workers = _flat(rows), _flat(out), self._workers
         way = choose(None if weights.matrix is None else self._needs, self._counts, x.shape[1])
-        self._crossing.ways[way] += 1
+        self._transfer.routings[way] += 1
         if way == ROWS:
-            matrix = self._needs.matrix(weights, self._crossing.rank)
-            self._crossing.by_rows(x, self._needs, lambda found, to: added(matrix, found, workers, to), into)
+            matrix = self._needs.matrix(weights, self._transfer.rank)
+            self._transfer.by_rows(x, self._needs, lambda found, to: added(matrix, found, workers, to), into)
         elif way == COLUMNS:
-            self._crossing.by_columns(x, self._counts, lambda found, to: mix(weights, found, workers, to), into)
+            self._transfer.by_columns(x, self._counts, lambda found, to: mix(weights, found, workers, to), into)
         else:
-            self._crossing.by_sum(weights, x, self._counts, workers, into)
+            self._transfer.by_sum(weights, x, self._counts, workers, into)
         return out
 
     def _aggregated(self, column: str) -> Tensor:
@@ -106,7 +106,7 @@ class ShardedInbox(MatrixInbox):
             return aggregate_all(rule, self._receivers, rows, self._messages(rows), workers, out)
         x, into = _flat(rows), _flat(out)
         way = choose(self._needs, self._counts, x.shape[1])
-        self._crossing.ways[way] += 1
+        self._transfer.routings[way] += 1
 
         def of_rows(found: Tensor, to: Tensor) -> None:
             aggregate_all(rule, self._receivers, found[: len(x)], found, workers, to)
@@ -115,9 +115,9 @@ class ShardedInbox(MatrixInbox):
             aggregate_by(rule, self._weights, self._ids, found, found, workers, to)
 
         if way == ROWS:
-            self._crossing.by_rows(x, self._needs, of_rows, into)
+            self._transfer.by_rows(x, self._needs, of_rows, into)
         else:
-            self._crossing.by_columns(x, self._counts, of_columns, into)
+            self._transfer.by_columns(x, self._counts, of_columns, into)
         return out
 
 

@@ -32,10 +32,10 @@ Use = Callable[[Tensor, Tensor], object]
 class Transfer:
     """Mixes the rows of this rank with those of the others."""
 
-    def __init__(self, passing: Communicator) -> None:
-        self.rank, self.count = passing.rank, passing.count
-        self.ways: Counter[str] = Counter()  # how many aggregations used each routing
-        self._passing = passing
+    def __init__(self, communicator: Communicator) -> None:
+        self.rank, self.count = communicator.rank, communicator.count
+        self.routings: Counter[str] = Counter()  # how many aggregations used each routing
+        self._communicator = communicator
 
     def by_rows(self, x: Tensor, needs: Needs, use: Use, out: Tensor) -> None:
         """New rows of this rank, into `out`, from its own and those that its nodes receive.   # (k, d) -> (k, d); use: (k + m, w) -> (k, w)"""
@@ -46,12 +46,12 @@ class Transfer:
         """New rows of this rank, into `out`, from all rows on each rank's columns.   # (k, d) -> (k, d); use: (n, w) -> (n, w)"""
         for slab in self._slabs(x, max(*counts, 1)):
             cuts = cuts_of(slab.stop - slab.start, self.count, UNIT)
-            columns = self._passing.to_columns(x[:, slab], cuts, counts)
+            columns = self._communicator.to_columns(x[:, slab], cuts, counts)
             if columns.numel():
                 mixed = torch.empty_like(columns)
                 use(columns, mixed)
                 columns = mixed
-            self._passing.to_rows(columns, cuts, counts, out[:, slab])
+            self._communicator.to_rows(columns, cuts, counts, out[:, slab])
 
     def by_sum(self, weights: Weights, x: Tensor, counts: list[int], workers: Workers, out: Tensor) -> None:
         """W @ X for a complete graph: columns are summed on their rank, and one row comes back.   # (k, d) -> (k, d)"""
@@ -61,12 +61,12 @@ class Transfer:
         who = slice(None) if len(own) == len(x) else torch.from_numpy(own).to(x.device)
         for slab in self._slabs(x, max(*members, 1)):
             cuts = cuts_of(slab.stop - slab.start, self.count, UNIT)
-            columns = self._passing.to_columns(x[who, slab], cuts, members)
+            columns = self._communicator.to_columns(x[who, slab], cuts, members)
             parts = column_blocks(columns.shape[1])
             sums = workers.map(lambda part: shared_row(weights, columns[:, part]), parts, size=columns.numel())  # noqa: B023
             row = torch.cat([columns.new_empty(1, 0), *sums], 1)
             everywhere = x.new_empty(1, slab.stop - slab.start)
-            self._passing.to_rows(row.expand(self.count, -1), cuts, [1] * self.count, everywhere)
+            self._communicator.to_rows(row.expand(self.count, -1), cuts, [1] * self.count, everywhere)
             if len(own) < len(x):
                 out[:, slab] = x[:, slab]
             out[who, slab] = taken(weights, everywhere, x[who, slab])
@@ -87,7 +87,7 @@ class Transfer:
             wanted = np.concatenate([needs.of_mine(self.rank, other) for other in range(self.count)])
             send = x[torch.from_numpy(wanted).to(x.device)]
             sent, received = needs.sizes[:, self.rank] * w, needs.sizes[self.rank] * w
-            self._passing.passed(send, sent.tolist(), received.tolist(), found[k:])
+            self._communicator.passed(send, sent.tolist(), received.tolist(), found[k:])
         return found
 
     @staticmethod

@@ -33,7 +33,7 @@ class Seed(Protocol):
 
     @property
     def experiment(self) -> Experiment:
-        """The whole specification."""
+        """The whole specification of the run."""
         ...
 
     @property

@@ -268,26 +268,26 @@ class RoundSteps:
         lazy_models.computes(LazyLocalUpdate, self._local_update)
         lazy_models.computes(LazyAggregation, self._aggregate)
 
-    def _local_update(self, those: list[LazyLocalUpdate]) -> None:
+    def _local_update(self, batch: list[LazyLocalUpdate]) -> None:
         population = self._host.population
-        those = sorted(those, key=lambda one: one.node)
-        who = np.array([one.node for one in those])
-        degree = np.array([one.degree for one in those])
-        state = _stacked([one.state.value for one in those if one.state is not None])
-        state, message, loss = population.local_update_from(state, those[0].round, degree, who)
-        population.check_finite("training loss", those[0].round, who, loss, "")
-        for i, one in enumerate(those):
+        batch = sorted(batch, key=lambda one: one.node)
+        who = np.array([one.node for one in batch])
+        degree = np.array([one.degree for one in batch])
+        state = _stacked([one.state.value for one in batch if one.state is not None])
+        state, message, loss = population.local_update_from(state, batch[0].round, degree, who)
+        population.check_finite("training loss", batch[0].round, who, loss, "")
+        for i, one in enumerate(batch):
             one.value = (_row(state, i), _row(message, i), loss[i])
 
-    def _aggregate(self, those: list[LazyAggregation]) -> None:
+    def _aggregate(self, batch: list[LazyAggregation]) -> None:
         host = self._host
-        those = sorted(those, key=lambda one: one.local_update_model.node if one.local_update_model is not None else -1)
-        emissions = [one.local_update_model for one in those if one.local_update_model is not None]
-        state = _stacked([one.value[0] for one in emissions])
-        message = _stacked([one.value[1] for one in emissions])
-        plan = self._plans(those[0].round)[0]
+        batch = sorted(batch, key=lambda one: one.local_update_model.node if one.local_update_model is not None else -1)
+        updates = [one.local_update_model for one in batch if one.local_update_model is not None]
+        state = _stacked([one.value[0] for one in updates])
+        message = _stacked([one.value[1] for one in updates])
+        plan = self._plans(batch[0].round)[0]
         inbox: Inbox
-        if len(those) == len(host.population) and all(one.whole for one in those):
+        if len(batch) == len(host.population) and all(one.whole for one in batch):
             population = host.population
             inbox = MatrixInbox(
                 message,
@@ -299,10 +299,10 @@ class RoundSteps:
                 population.rule,
             )
         else:
-            received = [self._received(one, plan) for one in those]
+            received = [self._received(one, plan) for one in batch]
             inbox = MessageInbox(message, received, host.workers, host.population.coder, host.population.rule)
         state = host.population.aggregate_into(state, inbox)
-        for i, one in enumerate(those):
+        for i, one in enumerate(batch):
             one.value = _row(state, i)
 
     def _received(self, one: LazyAggregation, plan: Plan) -> Received:

@@ -25,10 +25,10 @@ from epidemic.simulator.node_context import ARRIVAL, EVALUATE, OFFLINE, ONLINE, 
 from epidemic.simulator.trace import Log, Tally, Trip
 
 LOOK = 4096
-"""Events between two looks at whether somebody wants the run to stop."""
+"""Events between two checks for an interrupt and for progress."""
 
 IDLE_EVENTS, IDLE_EVENTS_A_NODE = 1_000_000, 10_000
-"""So many timers, comings and goings without a training or a message more, and the same again for each node: nothing will ever come of it."""
+"""Events other than arriving messages, in all and for each node, without progress: a run that has no clock.stop fails after so many."""
 
 
 class ClockWorld(Protocol):

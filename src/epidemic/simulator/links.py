@@ -159,7 +159,7 @@ class Fair:
         self.busy = [0] * nodes
 
     def send(self, flight: Flight, now: int) -> None:
-        """Start a transfer."""
+        """Start the transfer of a message."""
         self._flow(now)
         flight.begins = now
         self._flows.append(flight)

@@ -24,7 +24,7 @@ class SimulatedContext:
     """A `NodeContext` (`protocol/node.py`) under the simulated clock."""
 
     __slots__ = (
-        "_changed", "_cuts", "_ends", "_held", "_lasts", "_model", "_rests", "_sent", "_version", "_wakes", "before", "busy", "bytes", "control", "count",
+        "_changed", "_cuts", "_ends", "_held", "_lasts", "_model", "_remaining", "_sent", "_version", "_wakes", "before", "busy", "bytes", "control", "count",
         "finished", "id", "messages", "node", "nodes", "on", "on_since", "on_time", "result", "rounds", "since", "training", "went", "work",
     )  # fmt: skip
 
@@ -45,7 +45,7 @@ class SimulatedContext:
         self.since = 0  # when the current stretch of training began
         self.busy = 0  # microseconds of training
         self._ends = self._lasts = 0  # when the training ends, and how long it takes in all
-        self._rests: int | None = None  # remaining microseconds of a training while the node is away
+        self._remaining: int | None = None  # remaining microseconds of a training while the node is away
         self._version = 0
         self._wakes: dict[str, int] = {}
         self._held: list[tuple[int, Any]] = []  # events while it was away
@@ -112,7 +112,7 @@ class SimulatedContext:
         if self.on:
             self._end_at(work.now + self._lasts)
         else:
-            self._rests = self._lasts
+            self._remaining = self._lasts
 
     def _end_at(self, time: int) -> None:
         self._version += 1
@@ -268,7 +268,7 @@ class SimulatedContext:
         if self.training is not None and work.when_off != "finish":
             self._worked()
             self._version += 1
-            self._rests = self._ends - now if work.when_off == "pause" else self._lasts
+            self._remaining = self._ends - now if work.when_off == "pause" else self._lasts
         if work.transfers == "drop":
             for flight in work.links.cut(self.id, now):
                 flight.fate = WITHDRAWN
@@ -281,10 +281,10 @@ class SimulatedContext:
         if work.log is not None:
             work.log.span(self.id, "offline", max(self.went, 0), now)
         self.on, self.on_since = True, now
-        if self._rests is not None:
+        if self._remaining is not None:
             self.since = now
-            self._end_at(now + self._rests)
-            self._rests = None
+            self._end_at(now + self._remaining)
+            self._remaining = None
         held, self._held = self._held, []
         for kind, what in held:
             if kind == TRAINED:
@@ -299,5 +299,5 @@ class SimulatedContext:
 
     def busy_for(self) -> int:
         """Microseconds that the node has trained."""
-        trains = self.training is not None and self._rests is None
+        trains = self.training is not None and self._remaining is None
         return self.busy + (self.work.now - self.since if trains else 0)

@@ -80,7 +80,7 @@ def on_ranks(
 def refuse(experiment: Experiment, callbacks: Callbacks, count: int) -> None:
     """Refuse what does not work on several ranks, naming the alternative."""
     require_compatible(experiment, "ranks", ranks=count)
-    for one in callbacks.those:
+    for one in callbacks.callbacks:
         told = [name for name in ("planned", "advanced") if getattr(type(one), name) is not getattr(Callback, name)]
         if told and not type(one).__module__.startswith("epidemic."):
             raise BadInput(
@@ -116,7 +116,7 @@ def in_turn(
     with ranks.together():
         for name, experiment in experiments.items():
             try:
-                refuse(experiment, Callbacks([*named_callbacks(experiment), *callbacks.those]), ranks.count)
+                refuse(experiment, Callbacks([*named_callbacks(experiment), *callbacks.callbacks]), ranks.count)
             except BadInput as problem:
                 raise BadInput(f"{name}: {problem}") from None
         if ranks.rank == 0:
@@ -237,22 +237,22 @@ class _SeedsOnRanks:
             if run_directory is not None:
                 run_directory.amend({"ranks": {"count": ranks.count}})
         host = Host(population, learner, self.workers, self.stop, ranks)
-        ranks.ways.clear()
+        ranks.routings.clear()
         try:
             found = RoundLoop(host, run_directory, self.callback, how_to_resume(run_directory, self.deciding)).run()
         except Interrupted:
             if not self.stop.broke:  # otherwise this rank stopped alone, and the others cannot follow
-                self._say_ways(run_directory)
+                self._write_routings(run_directory)
             raise
-        self._say_ways(run_directory)
+        self._write_routings(run_directory)
         return found if ranks.rank == 0 else SeedRun(seed, found.records, found.summary, None, elsewhere)
 
-    def _say_ways(self, run_directory: RunDirectory | None) -> None:
+    def _write_routings(self, run_directory: RunDirectory | None) -> None:
         """Write how many aggregations used each routing since the seed started or resumed."""
         with self.ranks.together():
             if run_directory is not None:
                 run_directory.amend(
-                    {"ranks": {"count": self.ranks.count, "exchange": dict(sorted(self.ranks.ways.items()))}}
+                    {"ranks": {"count": self.ranks.count, "exchange": dict(sorted(self.ranks.routings.items()))}}
                 )
 
 

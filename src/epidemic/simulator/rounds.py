@@ -32,11 +32,11 @@ def how_to_resume(run_directory: RunDirectory | None, deciding: bool) -> str:
 class RoundLoop:
     """Runs one seed round by round: all nodes in this process, or those of this rank."""
 
-    def __init__(self, host: Host, run_directory: RunDirectory | None, callback: Callback, how_to_go_on: str) -> None:
+    def __init__(self, host: Host, run_directory: RunDirectory | None, callback: Callback, how_to_resume: str) -> None:
         self.host = host
         self.callback = callback
         listener = RunListener(callback.recorded, callback.evaluating, callback.finished, callback.stop)
-        self.recorder = RunRecorder(host, run_directory, how_to_go_on, listener=listener)
+        self.recorder = RunRecorder(host, run_directory, how_to_resume, listener=listener)
         self.recorder.restore()
 
     def run(self) -> SeedRun:
@@ -85,7 +85,7 @@ class RoundLoop:
             message, own_loss = population.local_update(
                 plan.round, degree if here is None else degree[here], index, here
             )
-            loss = ranks.everyones(own_loss, who)
+            loss = ranks.gathered_values(own_loss, who)
         recorder.check_loss("training loss", loss, np.flatnonzero(up))
         with recorder.clock("mix"):
             population.aggregate(self._inbox(plan, message, who), here, message)

@@ -54,7 +54,7 @@ def simulate(
     experiment.check_names()
     if experiment.own_training:
         require_compatible(experiment)
-    given = all_of(callbacks).those
+    given = all_of(callbacks).callbacks
     deciding = any(type(one).stop is not Callback.stop for one in given)
     callback = Callbacks([*named_callbacks(experiment), *given])
     if several():

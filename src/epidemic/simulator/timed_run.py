@@ -30,11 +30,11 @@ from epidemic.simulator.saved_lazy_models import fill, keep
 class TimedRun:
     """Runs one seed under the simulated clock."""
 
-    def __init__(self, host: Host, run_directory: RunDirectory | None, callback: Callback, how_to_go_on: str) -> None:
+    def __init__(self, host: Host, run_directory: RunDirectory | None, callback: Callback, how_to_resume: str) -> None:
         self.host = host
         self.callback = callback
         listener = RunListener(callback.recorded, callback.evaluating, callback.finished, callback.stop)
-        self.recorder = RunRecorder(host, run_directory, how_to_go_on, listener=listener)
+        self.recorder = RunRecorder(host, run_directory, how_to_resume, listener=listener)
         self.recorder.extra = self._extra
         self.recorder.moment = self._moment
         self._pauses = 0  # pauses of the clockwork so far
@@ -78,7 +78,7 @@ class TimedRun:
             with recorder.marked():
                 self._start()
                 while self._why != "end" and recorder.ended_early is None:
-                    self._go_on()
+                    self._run_to_pause()
                     if self._why == "record":
                         self._record()
                     recorder.save_where_due()
@@ -97,7 +97,7 @@ class TimedRun:
         if self._why == "record":  # it was stopped between the pause and its record
             self._record()
 
-    def _go_on(self) -> None:
+    def _run_to_pause(self) -> None:
         """Run the clockwork to its next pause, and compute all waiting models."""
         self.host.stop.heed()
         with self.host.stop.held():
@@ -105,13 +105,13 @@ class TimedRun:
             with self.recorder.clock("train"):
                 self._lazy_models.settle()
             self._pauses += 1
-            self._take_stock()
+            self._update_recorder()
         self.callback.passed(self._work.now / SECOND, self._work.events)
         if self._work.round > self._shown:
             self._shown = self._work.round
             self.callback.advanced(self._shown, self.host.population.models)
 
-    def _take_stock(self) -> None:
+    def _update_recorder(self) -> None:
         """Bring the run recorder up to this moment."""
         work, recorder, population = self._work, self.recorder, self.host.population
         recorder.done = work.round
@@ -167,24 +167,24 @@ class TimedRun:
 
     # -- training without rounds --------------------------------------------------------------------------------------
 
-    def _train(self, those: list[LazyTraining]) -> None:
+    def _train(self, batch: list[LazyTraining]) -> None:
         population, setup = self.host.population, self.host.population.setup
         algorithm = setup.experiment.free
         assert algorithm is not None
-        those = sorted(those, key=lambda one: one.node)
-        who = np.array([one.node for one in those])
-        rows = torch.stack([one.start.value for one in those if one.start is not None])
-        index = np.stack([setup.batches.of(setup.streams, one.node, one.count) for one in those])
+        batch = sorted(batch, key=lambda one: one.node)
+        who = np.array([one.node for one in batch])
+        rows = torch.stack([one.start.value for one in batch if one.start is not None])
+        index = np.stack([setup.batches.of(setup.streams, one.node, one.count) for one in batch])
         random = self.host.learner.draws_random_numbers
-        seeds = [setup.streams.key("dropout-of", one.node, one.count) % 2**63 if random else 0 for one in those]
-        samples, done = torch.from_numpy(index).to(rows.device), [one.count for one in those]
-        context = RoundContext(0, samples, seeds, torch.zeros(len(those)), done)
+        seeds = [setup.streams.key("dropout-of", one.node, one.count) % 2**63 if random else 0 for one in batch]
+        samples, done = torch.from_numpy(index).to(rows.device), [one.count for one in batch]
+        context = RoundContext(0, samples, seeds, torch.zeros(len(batch)), done)
         state = {name: part[who] for name, part in population.state.items() if name != "x"}
         loss = algorithm.train(rows, state, self.host.learner, context)
         self.recorder.check_loss("training loss", loss, who)
         for name, part in state.items():
             population.state[name][who] = part
-        for i, one in enumerate(those):
+        for i, one in enumerate(batch):
             one.value, one.loss = rows[i].clone(), float(loss[i])
 
     # -- stopping and going on ----------------------------------------------------------------------------------------
@@ -211,9 +211,9 @@ class TimedRun:
             )
         fill(self._lazy_models.known(), found.tensors)
         self._shown = work.round
-        self._take_stock_again()
+        self._restore_recorder()
 
-    def _take_stock_again(self) -> None:
+    def _restore_recorder(self) -> None:
         """Restore the recorder after a resume: counters follow from the events, the evaluated models from the checkpoint."""
         for one in self._work.contexts:
             one.taken()

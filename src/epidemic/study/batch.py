@@ -28,7 +28,7 @@ from epidemic.core.formatting import score, simulated
 from epidemic.core.workers import available_threads
 from epidemic.data import Dataset
 from epidemic.experiment import Experiment, experiment_from
-from epidemic.experiment.sending import received, sent
+from epidemic.experiment.files import received, sent
 from epidemic.learner import Learner
 from epidemic.record import Record, Summary
 from epidemic.runtime.run_directory import RunDirectory
@@ -36,7 +36,7 @@ from epidemic.runtime.run_state import read_state
 from epidemic.runtime.setup import Setup
 from epidemic.simulator import simulate
 from epidemic.simulator.sharing import check_sharing, check_strategy, what_decides_strategy
-from epidemic.study.commands import execute, going_on
+from epidemic.study.commands import execute, resume_command
 
 Tell = Callable[[int, str], None]  # rounds done in all seeds, and what was last found
 
@@ -51,7 +51,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What it is called in progress and messages."""
+        """Its name in progress and messages."""
         return self.label or self.experiment.name
 
     @property
@@ -71,13 +71,13 @@ class Job:
 
 
 class BatchListener:
-    """Who wants to know how a batch goes on; this one does not care about anything."""
+    """Receives the progress of a batch; does nothing by default."""
 
     def began(self, job: Job) -> None:
-        """A job starts or goes on."""
+        """A job starts or resumes."""
 
     def advanced(self, job: Job, rounds_done: int, found: str) -> None:
-        """A job has come so far, counting the rounds of all its seeds; `found` is what was last evaluated."""
+        """A job has progressed, counting the rounds of all its seeds; `found` is the last evaluation in words."""
 
     def ended(self, job: Job, problem: str | None) -> None:
         """A job is done, or has failed."""
@@ -113,7 +113,7 @@ def run_batch(
         if not job.experiment.portable:
             sent(job.experiment)  # says what cannot be
     told = all_of(callbacks)
-    if workers > 1 and told.those:
+    if workers > 1 and told.callbacks:
         raise BadInput("callbacks work in one process only; use one worker")
     for job in jobs:
         job.check()
@@ -126,7 +126,7 @@ def run_batch(
 
 
 def diverged(jobs: Sequence[Job]) -> dict[str, str]:
-    """Those of some runs that have failed for good, because their numbers were no longer finite, by name, and what they said."""
+    """Those runs that have failed because their numbers diverged, by name, with their messages."""
     found = {}
     for job in jobs:
         for seed in job.experiment.seeds:
@@ -146,7 +146,7 @@ def check_apart(jobs: Sequence[Job]) -> None:
 
 @contextmanager
 def directories(places: Collection[Path]) -> Iterator[None]:
-    """Make directories; those that are empty because the input is bad are taken away again."""
+    """Make directories; on bad input, empty ones are removed again."""
     new = sorted({one for place in places for one in (place, *place.parents) if not one.exists()})
     try:
         for place in places:
@@ -164,14 +164,14 @@ def directories(places: Collection[Path]) -> Iterator[None]:
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM is as good as Ctrl-C."""
+    """Inside, SIGTERM acts like Ctrl-C."""
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
     try:
         before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not in the main thread: whoever called us answers for signals
+    except ValueError:  # not in the main thread: the caller handles signals
         yield
         return
     try:
@@ -252,10 +252,10 @@ def _in_turn(jobs: Sequence[Job], watcher: BatchListener, data: Dataset | None, 
                 found = loaded.of(job.experiment) if data is None else data
             except BadInput as missing:
                 if _same_data(jobs):
-                    raise  # nobody could run without it
+                    raise  # no job could run without it
                 problem = str(missing)
             else:
-                problem = _run(job, partial(watcher.advanced, job), found, told.those)
+                problem = _run(job, partial(watcher.advanced, job), found, told.callbacks)
         except (Interrupted, KeyboardInterrupt):
             raise Interrupted(f"interrupted in {job.name}, after {done} of {len(jobs)} runs") from None
         if problem is not None:
@@ -283,7 +283,7 @@ class _Processes:
         self._same_data = _same_data(jobs)
 
     def run(self) -> dict[str, str]:
-        """All jobs; the reasons of those that failed."""
+        """Run all jobs; returns the reasons of those that failed."""
         try:
             while self._waiting and len(self._busy) < self._workers:
                 self._start()
@@ -346,7 +346,7 @@ class _Processes:
         self._watcher.ended(job, problem)
 
     def _stop(self) -> None:
-        """Ask whoever still runs to save and end."""
+        """Ask all running jobs to save and end."""
         children.ask_to_end([process for process, _ in self._busy.values()])
         for connection, (process, _) in self._busy.items():
             process.join()
@@ -364,7 +364,7 @@ def _worker(connection: Any, threads: int, environment: Mapping[str, str]) -> No
         try:
             connection.send(("advanced", rounds, found))
         except (BrokenPipeError, ConnectionError):
-            raise KeyboardInterrupt from None  # nobody listens any more: save and end
+            raise KeyboardInterrupt from None  # the parent is gone: save and end
 
     with suppress(Interrupted, KeyboardInterrupt, EOFError, ConnectionError):
         while (task := connection.recv()) is not None:
@@ -386,7 +386,7 @@ def _worker(connection: Any, threads: int, environment: Mapping[str, str]) -> No
 
 
 LOOK = 1.0
-"""Seconds between two looks at how far a run has come."""
+"""Seconds between two checks of a run's progress."""
 
 
 def run_batch_on_ranks(
@@ -416,7 +416,7 @@ def run_batch_on_ranks(
             try:
                 RunDirectory(job.path, job.experiment, job.experiment.seeds[0]).announce()
                 with _followed(job, partial(watcher.advanced, job)):
-                    execute(going_on(job.path, ranks, (settings or {}).get(job.path, ())))
+                    execute(resume_command(job.path, ranks, (settings or {}).get(job.path, ())))
             except (Interrupted, KeyboardInterrupt):
                 raise Interrupted(f"interrupted in {job.name}, after {done} of {len(todo)} runs") from None
             except (EpidemicError, OSError) as why:  # a directory that went away meanwhile fails its own run
@@ -448,7 +448,7 @@ def check_ranks(jobs: Sequence[Job], ranks: int) -> None:
 
 @contextmanager
 def _named(job: Job) -> Iterator[None]:
-    """Whatever is refused inside is this job's."""
+    """Name this job in refusals raised inside."""
     try:
         yield
     except BadInput as problem:
@@ -457,7 +457,7 @@ def _named(job: Job) -> Iterator[None]:
 
 @contextmanager
 def _followed(job: Job, tell: Tell) -> Iterator[None]:
-    """Meanwhile, and at the end, tell how far a run in other processes has come, by what it writes down."""
+    """While inside, and at the end, report the progress of a run in other processes from its files."""
     over = threading.Event()
 
     def look() -> None:

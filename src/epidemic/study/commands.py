@@ -20,16 +20,16 @@ from epidemic.runtime.interrupt import AT_ONCE, signals_to
 
 INTERRUPTED = 130
 PATIENCE = 3
-"""Wishes after which a run is not asked any more."""
+"""Requests to end after which a run is killed."""
 LAST_WORDS = 5.0
-"""Seconds in which what a run has said must be there when it has ended."""
+"""Seconds to wait for the last output of a run that has ended."""
 KEPT = 1 << 16
-"""Bytes of that which are kept."""
+"""Bytes of that output which are kept."""
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
 
-def going_on(run: Path, ranks: int = 1, settings: Sequence[str] = ()) -> list[str]:
-    """The command that goes on with the run in a directory, on so many ranks, with these settings (key=value)."""
+def resume_command(run: Path, ranks: int = 1, settings: Sequence[str] = ()) -> list[str]:
+    """The command that resumes the run in a directory, on so many ranks, with these settings (key=value)."""
     words = [sys.executable, "-m", "epidemic", "run", "--resume", str(run.resolve()), "--quiet"]
     words += ["--ranks", str(ranks)] if ranks > 1 else []
     return [*words, *(word for setting in settings for word in ("--set", setting))]
@@ -48,13 +48,13 @@ def ended_with_us() -> Callable[[], None] | None:
 
 
 def execute(command: Sequence[str]) -> None:
-    """Run such a command to its end, in a session of its own: Ctrl-C and SIGTERM are for this process, which asks it to save.
+    """Run such a command in its own session until it ends: Ctrl-C and SIGTERM reach this process, which asks it to save.
 
-    It is asked as often as somebody wants it, and killed at the third time. Whatever comes, it has ended when this returns.
+    Every request is passed on; at the third one it is killed. It has ended when this function returns or raises.
 
     Raises:
         Interrupted: It has saved, because this process or it was asked to.
-        RunFailed: It failed, or could not be started; the reason is the last line that it said.
+        RunFailed: It failed, or could not be started; the reason is its last line of output.
     """
     asked = _Asked()
     with signals_to(asked):
@@ -83,7 +83,7 @@ def execute(command: Sequence[str]) -> None:
 
 
 class _Asked:
-    """How often somebody wanted an end, and whom that is passed on to. It raises nothing, so that no child is ever lost between two lines."""
+    """Counts requests to end and passes them on. Raises nothing, so that no child process is lost between two lines."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -91,13 +91,13 @@ class _Asked:
         self._process: subprocess.Popen[bytes] | None = None
 
     def of(self, process: subprocess.Popen[bytes]) -> None:
-        """It is this process that is asked, also for what came before it was there."""
+        """Set the process that requests go to, including earlier ones."""
         self._process = process
         if self.times:
             process.terminate()
 
     def __call__(self, *_: Any) -> None:
-        """Handle a signal: ask the process to end, and kill it when asked again and again."""
+        """Handle a signal: ask the process to end, and kill it after repeated requests."""
         now = time.monotonic()
         if now - self._last >= AT_ONCE:  # a terminal and who starts commands may both hand on the same wish
             self.times, self._last = self.times + 1, now
@@ -106,7 +106,7 @@ class _Asked:
 
 
 def _listen(process: subprocess.Popen[bytes], said: bytearray) -> None:
-    """Keep the end of what it says; somebody whom it has started may hold the pipe for longer than it lives."""
+    """Keep the end of its output; a child of it may hold the pipe open after it has ended."""
     assert process.stderr is not None
     with process.stderr as pipe:
         while chunk := pipe.read1(65536):  # type: ignore[attr-defined]
@@ -115,13 +115,13 @@ def _listen(process: subprocess.Popen[bytes], said: bytearray) -> None:
 
 
 def last_line(said: bytes) -> str:
-    """The last line of what a command has said."""
+    """The last line of a command's output."""
     lines = said.decode(errors="replace").strip().splitlines()
     return lines[-1].strip() if lines else ""
 
 
 def reason(code: int, last: str) -> str:
-    """Why a run ended early, in one line: by its exit code, or minus the signal that killed it, and the last line that it said."""
+    """Why a run ended early, in one line: from its exit code, or minus the signal that killed it, and its last line of output."""
     if code < 0:
         lack = ", perhaps for lack of memory" if code == -signal.SIGKILL else ""
         return f"its process was killed by {signal.Signals(-code).name}{lack}"

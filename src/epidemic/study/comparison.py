@@ -55,7 +55,7 @@ DEMO: dict[str, Any] = {
 
 
 class MethodRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One method of the table; intervals are over seeds. What is of simulated time is None without a clock, too."""
+    """One method of the table; intervals are over seeds. Values of simulated time are None without a clock."""
 
     name: str
     best_accuracy: Interval
@@ -161,7 +161,7 @@ def run_methods(
 
 
 def places_of(methods: Mapping[str, Experiment], out: Path) -> list[Path]:
-    """The directories of these methods, and of those of an earlier comparison in the same place, as its comparison.json names them."""
+    """The directories of these methods, and of those of an earlier comparison in the same place, named by its comparison.json."""
     earlier = (read_json(out / "comparison.json") or {}).get("rows", [])
     names = [*methods, *(str(row.get("name")) for row in earlier if isinstance(row, dict))]
     return [out / name for name in dict.fromkeys(map(directory_name, names))]

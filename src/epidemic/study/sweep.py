@@ -36,7 +36,7 @@ NOT_IN_GRIDS = {
 
 
 def _refuse(key: str, where: str, seeds: str) -> None:
-    """Refuse a key that makes no sense in a grid; `where` it is given, and how `seeds` are."""
+    """Refuse a key that is useless in a grid; `where` it is given, and how to set `seeds`."""
     part = key.split(".")[0]
     if part in NOT_IN_GRIDS:
         raise BadInput(
@@ -175,7 +175,7 @@ def _check_size(grid: Mapping[str, Sequence[Any]]) -> None:
 
 
 def _points(grid: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Every combination of the values, with its name (that of a directory), and what it is called for people."""
+    """Every combination of the values: its directory name, its name for people, and its settings."""
     short = {key: key.rpartition(".")[2] for key in grid}
     clear = {key: name if list(short.values()).count(name) == 1 else key for key, name in short.items()}
     for values in itertools.product(*grid.values()):
@@ -190,7 +190,7 @@ def _points(grid: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str, dict[
 
 
 def _word(value: Any) -> str:
-    """A value as part of a directory's name; what had to be changed for that is told apart by a digest."""
+    """A value as part of a directory's name; if characters were replaced, a digest is added."""
     if isinstance(value, msgspec.Struct):
         text = repr(value)
     elif value is None or isinstance(value, str | int | float | list | tuple | dict):

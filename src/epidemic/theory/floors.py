@@ -35,7 +35,7 @@ class Mixes(Protocol):
     """A row-stochastic matrix, whole or sparse, as far as it is needed here."""
 
     def __matmul__(self, x: Any) -> Any:
-        """W @ X.   # (n, n) -> (n, n)"""
+        """The product W @ X.   # (n, n) -> (n, n)"""
         ...
 
 

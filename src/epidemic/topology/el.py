@@ -49,12 +49,14 @@ class ELOracle(Topology, frozen=True, tag="el-oracle"):
         stream = streams("topology", round)
         if self.base == "fresh":
             return Graph.from_edges(n, *random_regular_edges(n, self.s, stream))
-        seat = stream.permutation(n).astype(np.int32)  # seat[i]: the node on seat i of a fixed circulant graph
-        round_table = np.concatenate([seat, seat])
+        position = stream.permutation(n).astype(
+            np.int32
+        )  # position[i]: the node on position i of a fixed circulant graph
+        round_table = np.concatenate([position, position])
         half = range(1, self.s // 2 + 1)
         offsets = [*half, *(n - o for o in half), *([n // 2] if self.s % 2 else [])]
         heard = np.empty((n, self.s), dtype=np.int32)
-        heard[seat] = np.stack([round_table[o : o + n] for o in offsets], axis=1)
+        heard[position] = np.stack([round_table[o : o + n] for o in offsets], axis=1)
         return Graph.from_targets(heard)
 
     def expected(self, n: int, streams: Streams) -> Expected:

@@ -83,8 +83,8 @@ class Base(Topology, frozen=True, tag="base"):
         period, at = divmod(round + self.start, self.length(n))
         one, other, weight = base_rounds(n, self.k)[at]
         if self.relabel == "period":
-            seat = streams("topology", period).permutation(n)
-            one, other = seat[one], seat[other]
+            position = streams("topology", period).permutation(n)
+            one, other = position[one], position[other]
         return Graph.from_edges(n, *both_ways(one, other), np.concatenate([weight, weight]))
 
 
@@ -105,10 +105,9 @@ def base_rounds(n: int, k: int) -> tuple[Links, ...]:
 def _simple(m: int, k: int) -> list[Links]:
     """Blocks average among themselves, then each block in turn meets all later ones and averages what it has received.
 
-    Block l has a_l (k+1)^{p_l} nodes, the digits of m in base k + 1, and consists of a_l sub-blocks. Nobody idles who could average with
-    somebody else, as in the authors' algorithm 2: blocks that have done their rounds begin them again, and nodes of a block that
-    nobody of the later ones meets form cliques. That changes neither the number of rounds nor their product, but models that
-    train in between are mixed more.
+    Block l has a_l (k+1)^{p_l} nodes, the digits of m in base k + 1, and consists of a_l sub-blocks. No node idles if it can average with
+    others, as in the authors' algorithm 2: blocks that have finished their rounds repeat them, and nodes that no later block meets
+    form cliques. Neither the number of rounds nor their product changes, but models that train in between are mixed more.
     """
     if _smooth_part(m, k) == m:
         return _hyper_hypercube(m, k)

@@ -60,9 +60,9 @@ class PeerSwap(Topology, frozen=True, tag="peer-swap"):
         fixed = Regular(self.s).graph(n, 0, streams)
         if self.static or fixed.clique is not None:
             return fixed
-        seat = _walk(fixed, n if self.swaps is None else self.swaps, streams).seats(round)
+        position = _walk(fixed, n if self.swaps is None else self.swaps, streams).positions(round)
         heard = np.empty((n, self.s), dtype=np.int32)
-        heard[seat] = seat[fixed.senders.reshape(n, self.s)]
+        heard[position] = position[fixed.senders.reshape(n, self.s)]
         return Graph.from_targets(heard)  # links go both ways: heard by means heard
 
 
@@ -77,29 +77,29 @@ class _Walk:
         self._start = self._last = (0, np.arange(fixed.n, dtype=np.int32))
         self._lock = Lock()
 
-    def seats(self, round: int) -> NDArray[np.int32]:
+    def positions(self, round: int) -> NDArray[np.int32]:
         """The node at each position of the fixed graph.   # (n,)"""
         with self._lock:
             known = [self._start, self._last, *self._known.items()]
-            before, seat = max((one for one in known if one[0] <= round), key=lambda one: one[0])
+            before, position = max((one for one in known if one[0] <= round), key=lambda one: one[0])
             for t in range(before, round):
-                seat = self._swapped(seat, t)
+                position = self._swapped(position, t)
                 if (t + 1) % STRIDE == 0:
-                    self._remember(t + 1, seat)
-            self._last = (round, seat)
-            return seat
+                    self._remember(t + 1, position)
+            self._last = (round, position)
+            return position
 
-    def _swapped(self, seat: NDArray[np.int32], round: int) -> NDArray[np.int32]:
+    def _swapped(self, position: NDArray[np.int32], round: int) -> NDArray[np.int32]:
         """After the swaps that follow a round, one after the other."""
         one, other = self._ends
         links = self._streams("topology-swaps", round).integers(len(one), self._swaps)
-        sits: list[int] = seat.tolist()
+        sits: list[int] = position.tolist()
         for a, b in zip(one[links].tolist(), other[links].tolist(), strict=True):
             sits[a], sits[b] = sits[b], sits[a]
         return np.array(sits, dtype=np.int32)
 
-    def _remember(self, round: int, seat: NDArray[np.int32]) -> None:
-        self._known[round] = seat
+    def _remember(self, round: int, position: NDArray[np.int32]) -> None:
+        self._known[round] = position
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
 

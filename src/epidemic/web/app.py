@@ -59,10 +59,10 @@ HEADERS = {
 
 
 class Guard:
-    """Refuses whoever is not meant before anything else happens.
+    """Refuses unauthorised requests before anything else happens.
 
-    Nothing but GET and HEAD. With a token, only who brings it: in the address once, then in a cookie. Without one, only requests that name
-    this machine: another name is that of a stranger's page whose address was made to point here (DNS rebinding).
+    Only GET and HEAD are allowed. With a token, only requests that have it: in the address once, then in a cookie. Without one, only requests that name this
+    machine: another name belongs to a foreign page whose address was made to point here (DNS rebinding).
     """
 
     def __init__(self, app: ASGIApp, *, host: str, token: str | None, cookie: str) -> None:
@@ -119,7 +119,7 @@ def _local(path: str) -> str:
 
 
 def _guarded(send: Send) -> Send:
-    """Whatever answers, the headers are there."""
+    """Add the security headers to every response."""
 
     async def with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -132,11 +132,11 @@ def _guarded(send: Send) -> Send:
 
 
 EVERY = 1.0
-"""Seconds between two looks, while somebody has a page open."""
+"""Seconds between two updates, while a page is open."""
 MOST_CLIENTS = 64
 """Pages that may be open at once."""
 MOST_VIEWS = 2 * MOST_CLIENTS
-"""Pages that are kept made."""
+"""Most cached pages."""
 BREATH = 15.0
 """Seconds of silence after which a word is sent, so that a lost connection is noticed."""
 
@@ -152,14 +152,14 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class Live:
-    """What is shown, kept up to date while somebody looks."""
+    """The state that is shown, kept up to date while a page is open."""
 
     def __init__(self, catalogue: Catalogue, *, insecure: bool = False, every: float = EVERY) -> None:
         self.catalogue, self.every = catalogue, every
         self.clients = 0
         self._insecure = insecure
         self._clusters: dict[str, WatchedCluster] = {}
-        self._watched: dict[str, float] = {}  # clusters that somebody looks at, and when last
+        self._watched: dict[str, float] = {}  # clusters being watched, and when they were last requested
         self._views: dict[tuple[str, str], _Kept] = {}
         self._looked, self._looks = -1e9, 0  # when, and how often
         self._thread = ThreadPoolExecutor(1, "looking")
@@ -171,9 +171,9 @@ class Live:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def view(self, kind: str, key: str) -> LivePage | None:
-        """The page at an address as it is now; None if there is no such thing. In the thread that reads.
+        """The current page at an address; None if it does not exist. Runs in the thread that reads.
 
-        All visitors share it: it is made again only if something in it has changed since the last look.
+        All visitors share it: it is rebuilt only if something in it has changed.
         """
         if time.monotonic() - self._looked > self.every / 2:
             self._look()
@@ -197,7 +197,7 @@ class Live:
         return stamps if kind != "index" else (stamps, self._cluster_counts(), list(self.catalogue.notes))
 
     def _made(self, kind: str, key: str) -> LivePage | None:
-        """A page; what files of somebody else hold may make that impossible, and must not end the server."""
+        """Build a page; invalid files may prevent it, but must not end the server."""
         try:
             return self._make(kind, key)
         except Exception as problem:
@@ -236,7 +236,7 @@ class Live:
         return page(read_results(*seeds), title)
 
     def _look(self) -> None:
-        """See what is new; whatever is wrong with something on the disk is said, and the rest is looked at."""
+        """Read what is new; problems with single files are reported, and the rest is read."""
         try:
             self.catalogue.look()
         except Exception as problem:
@@ -337,7 +337,7 @@ def application(
     insecure: bool = False,
     every: float = EVERY,
 ) -> Starlette:
-    """The server for some directories. With a `token`, only who knows it sees anything; without, only names of this machine are answered."""
+    """The server for some directories. With a `token`, only requests that have it are answered; without, only those that name this machine."""
     live = Live(Catalogue(directories), insecure=insecure, every=every)
 
     @asynccontextmanager
@@ -369,7 +369,7 @@ def application(
         kind, key = _asked(request)
         try:
             text = await live.in_turn(lambda: live.report(kind, key))
-        except Exception as problem:  # whatever the files of somebody else hold
+        except Exception as problem:  # whatever is in untrusted files
             text = str(problem) if isinstance(problem, EpidemicError) else _wrong(problem)
             return PlainTextResponse(f"{plain(text, 500)}\n", 409, headers=HEADERS)
         if text is None:

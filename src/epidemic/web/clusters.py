@@ -22,7 +22,7 @@ from epidemic.topology import is_static, topology_from
 from epidemic.web.watch import Folders, WatchedRun, plain_file
 
 EVERY = 1.0
-"""Seconds between two questions."""
+"""Seconds between two status requests."""
 PATIENCE = 4.0
 """Seconds without an answer after which a node counts as gone."""
 RECENT = 3.0
@@ -30,15 +30,15 @@ RECENT = 3.0
 LINGER = 20.0
 """Seconds that nodes are asked on after the last visitor."""
 COLUMNS = 72
-"""Looks that the history shows."""
+"""Number of updates in the history."""
 MOST_LINKS = 700
-"""More links than these say nothing in a picture."""
+"""More links than these make a picture unreadable."""
 BEHIND = 2
 """So many rounds behind the middle of the nodes is late."""
 
 
 class StatusAnswer(msgspec.Struct, frozen=True):
-    """The last that was heard of a node."""
+    """The last status received from a node."""
 
     status: Status
     at: float
@@ -47,10 +47,10 @@ class StatusAnswer(msgspec.Struct, frozen=True):
 
 
 class ShownNode(msgspec.Struct, frozen=True):
-    """A node, as it is shown."""
+    """A node in the form in which it is shown."""
 
     node_id: int
-    state: str  # alive, late, refused, joining, finished, failed, stopped, gone, or absent: nobody has heard of it
+    state: str  # alive, late, refused, joining, finished, failed, stopped, gone, or absent: never seen
     why: str = ""
     round: int = 0
     rounds: int = 0
@@ -72,7 +72,7 @@ class ShownNode(msgspec.Struct, frozen=True):
 
 
 class Asker:
-    """Asks nodes how they are while somebody wants to know."""
+    """Asks nodes for their status while somebody watches."""
 
     def __init__(self, folder: Path, *, insecure: bool) -> None:
         self._folder, self._insecure = folder, insecure
@@ -85,7 +85,7 @@ class Asker:
         self.asked_since = 0.0
 
     def wanted(self) -> tuple[dict[int, StatusAnswer], str]:
-        """What is known; and go on asking for a while."""
+        """The known statuses; keeps asking for a while."""
         with self._lock:
             self._until = time.monotonic() + LINGER
             if self._thread is None and not self._stopped.is_set():
@@ -160,7 +160,7 @@ class WatchedCluster:
 
     @property
     def round(self) -> int:
-        """The median round of the live nodes; without any, of those that have begun."""
+        """The median round of the live nodes; if there are none, of those that have begun."""
         rounds = [m.round for m in self.members if m.up] or [m.round for m in self.members if m.round > 0]
         return median_low(rounds) if rounds else 0
 
@@ -170,7 +170,7 @@ class WatchedCluster:
         return "second" if any(m.unit == "second" for m in self.members) else "round"
 
     def look(self, *, ask: bool) -> None:
-        """See how the nodes are; `ask` them, if somebody wants to know."""
+        """Update the state of the nodes; `ask` them if somebody watches."""
         answers: dict[int, StatusAnswer] = {}
         waiting = False
         if self.asker is not None and ask:
@@ -187,7 +187,7 @@ class WatchedCluster:
             self.history.append((self.round, seen))
 
     def links(self) -> Graph | None:
-        """Who hears whom in the present round; None if that is not known here, or too much to draw."""
+        """The graph of the current round; None if it is unknown here, or too large to draw."""
         table = self.experiment
         network, topology, seeds = table.get("network", {}), table.get("topology", {}), table.get("seeds", [1])
         private = isinstance(network, dict) and network.get("coin", "shared") != "shared"
@@ -196,7 +196,7 @@ class WatchedCluster:
             return None
         try:
             drawn = topology_from(topology)
-            if self.unit == "second" and not is_static(drawn):  # everybody chooses when it likes
+            if self.unit == "second" and not is_static(drawn):  # nodes choose their targets at any time
                 return None
             graph = drawn.graph(n, max(self.round, 0), Streams(seeds[0] if seeds else 1))
             return graph.explicit() if graph.messages <= MOST_LINKS else None
@@ -214,7 +214,7 @@ def _own(topology: object) -> bool:
 def members(
     node_ids: list[int], answers: Mapping[int, StatusAnswer], runs: Mapping[int, WatchedRun], now: float, *, asked: bool
 ) -> list[ShownNode]:
-    """Every node as it is: by what it answers, else by what its run has written down here."""
+    """The state of every node: from its answer, otherwise from the files of its run here."""
     rounds = [a.status.round for a in answers.values() if now - a.at < PATIENCE and a.status.state not in _OVER]
     middle = median_low(rounds) if rounds else 0
     return [_member(node_id, answers.get(node_id), runs.get(node_id), now, middle, asked=asked) for node_id in node_ids]
@@ -267,7 +267,7 @@ def _state(answer: StatusAnswer, now: float, middle: int) -> tuple[str, str]:
 
 
 def _from_disk(node_id: int, run: WatchedRun, *, asked: bool) -> ShownNode:
-    """What the run of a node says of itself."""
+    """The state of a node from the files of its run."""
     found = run.state
     state, why = found.state, plain(found.why)
     if state == "running":

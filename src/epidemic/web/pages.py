@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from epidemic.core.errors import plain
-from epidemic.core.formatting import ABOUT_DISAGREEMENT, simulated, size
+from epidemic.core.formatting import ABOUT_DISAGREEMENT, count, simulated, size
 from epidemic.counting import TRAININGS, of_planned, round_label, rounds_planned, without_rounds
 from epidemic.experiment import flat
 from epidemic.record import Moment, Record
@@ -35,7 +35,7 @@ STATES = ("running", "failed", "gone", "stopped", "unfinished", "finished")
 
 
 def index(catalogue: Catalogue, clusters: Sequence[tuple[str, str, dict[str, int]]]) -> LivePage:
-    """Everything that is there; `clusters` are keys, titles, and how many nodes are in which state."""
+    """The index of all runs; `clusters` are keys, titles, and the number of nodes in each state."""
     groups = catalogue.groups
     runs = [run for found in groups.values() for run in found]
     counts = Counter(run.state.state for run in runs)
@@ -58,7 +58,7 @@ def index(catalogue: Catalogue, clusters: Sequence[tuple[str, str, dict[str, int
     if not runs and not clusters:
         pieces.append((None, _nothing_yet(catalogue)))
     busy = f"{counts['running']} running, " if counts["running"] else ""
-    return LivePage(f"{busy}{len(runs)} run{'' if len(runs) == 1 else 's'} - epidemic", pieces)
+    return LivePage(f"{busy}{count(len(runs), 'run')} - epidemic", pieces)
 
 
 def _nothing_yet(catalogue: Catalogue) -> str:
@@ -111,7 +111,7 @@ def runs_table(runs: Sequence[WatchedRun]) -> list[tuple[str | None, str]]:
 
 
 def _seconds(run: WatchedRun) -> float | None:
-    """Where the seed is on the simulated clock that has come least far; None without a clock."""
+    """The simulated time of the seed that is least far; None without a clock."""
     times = [records[-1].time for records in run.by_seed]
     return min((time.seconds for time in times if time is not None), default=None)
 
@@ -146,7 +146,7 @@ def _cells(run: WatchedRun, name: str, *, timed: bool) -> list[str]:
 
 
 def labels(runs: Sequence[WatchedRun]) -> list[str]:
-    """Names where they tell runs apart, else with their directory."""
+    """Names if they distinguish runs, otherwise with their directory."""
     names = Counter(run.name for run in runs)
     return [run.name if names[run.name] == 1 else f"{run.name} ({plain(run.path.name, 60)})" for run in runs]
 
@@ -278,7 +278,7 @@ def _settings(run: WatchedRun) -> str:
 
 
 def group_page(catalogue: Catalogue, path: Path, runs: list[WatchedRun]) -> LivePage:
-    """A sweep, a comparison, or whatever runs a directory holds: a line for each, the mean over seeds."""
+    """A page for a sweep, a comparison, or any runs in a directory: a line for each, the mean over seeds."""
     begun = [run for run in runs if run.by_seed]
     drawn = chosen(begun)
     looks = looks_of([run.experiment for run in drawn]) if drawn else []
@@ -308,7 +308,7 @@ def group_page(catalogue: Catalogue, path: Path, runs: list[WatchedRun]) -> Live
 
 
 def chosen(runs: Sequence[WatchedRun]) -> list[WatchedRun]:
-    """The runs that are drawn: all, or those that run and then the best; in their order."""
+    """The runs that are drawn: all, or the running ones and then the best, in their order."""
     if len(runs) <= MOST_LINES:
         return list(runs)
     sign = -1 if all(run.classes for run in runs) else 1
@@ -361,7 +361,7 @@ def figures(lines: Lines, *, classes: bool, rounds: str = "round") -> list[tuple
 
 def _chart(name: str, title: str, label: str, by_seed: list[tuple[str, LineStyle, list[list[Record]]]], value: str, factor: float,
            options: dict[str, Any], axis: tuple[str, str]) -> str:  # fmt: skip
-    """`axis`: as `statistics.curve` knows it, and what it is called."""
+    """A chart; `axis`: the name in `statistics.curve`, and the label."""
     series = [_series(line, look, records, value, factor, axis[0]) for line, look, records in by_seed]
     unit = ("round ", "") if axis[0] == "rounds" else ("", " s")
     said = "; ".join(f"{s.name}: {s.y[-1]:.4g} at {unit[0]}{s.x[-1]:.0f}{unit[1]}" for s in series if s.y)

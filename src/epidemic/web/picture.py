@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from epidemic.core.errors import plain
-from epidemic.core.formatting import size
+from epidemic.core.formatting import count, size
 from epidemic.core.graph import Graph
 from epidemic.deploy.isolation import mostly_alone, often_alone
 from epidemic.record import HeardCounts
@@ -37,7 +37,7 @@ WORDS = {
 
 
 def cluster_page(cluster: WatchedCluster) -> LivePage:
-    """A cluster as it is now."""
+    """The current page of a cluster."""
     people, title = cluster.members, cluster.folders.title
     expecting = cluster.unit == "round"
     heard = ["heard lately", "heard in all", "alone"] if expecting else []
@@ -108,7 +108,7 @@ def _cells(m: ShownNode, *, expecting: bool) -> list[str]:
 
 
 def _heard(delivery: HeardCounts | None) -> list[str]:
-    """Messages that counted of those expected, in the last rounds and in all; rounds in which the node learnt alone."""
+    """Messages counted of those expected, in the last rounds and in all; rounds in which the node learnt alone."""
     if delivery is None:
         return ["-"] * 3
     d = delivery
@@ -136,7 +136,7 @@ def _picture(cluster: WatchedCluster) -> str:
     parts += [_node(m, where[m.node_id], r, named=len(people) <= NAMED) for m in people]
     when = f" in round {max(cluster.round, 0)}" if cluster.unit == "round" else ""
     caption = f"Links{when}" if graph is not None else "The nodes"
-    what = f"{len(people)} nodes on a circle: {said}."
+    what = f"{count(len(people), 'node')} on a circle: {said}."
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="net-t net-d"><title id="net-t">{escape(caption)}</title>'
         f'<desc id="net-d">{escape(what)}</desc>{_arrow()}{"".join(parts)}</svg><figcaption>{escape(caption)}</figcaption>'
@@ -190,7 +190,7 @@ def _node(m: ShownNode, at: tuple[float, float], r: float, *, named: bool) -> st
 
 
 def shape(state: str, x: float, y: float, r: float) -> str:
-    """States have shapes besides colours: who is behind is a diamond, who refuses a square, who is away an empty circle."""
+    """The mark of a state: besides its colour, a late node is a diamond, a refusing one a square, an absent one an empty circle."""
     if state == "late":
         k = 1.25 * r
         return f'<path d="M{x:.1f} {y - k:.1f}L{x + k:.1f} {y:.1f}L{x:.1f} {y + k:.1f}L{x - k:.1f} {y:.1f}z"/>'
@@ -251,7 +251,7 @@ def _some(looks: Sequence[tuple[int, dict[int, str]]]) -> list[tuple[int, tuple[
 
 
 def _curves(runs: Mapping[int, WatchedRun]) -> list[tuple[str | None, str]]:
-    """What the nodes have written down here, a line for each."""
+    """Curves from the files of the nodes here, a line for each."""
     begun = [(node_id, run) for node_id, run in sorted(runs.items()) if run.by_seed]
     if not begun:
         return []

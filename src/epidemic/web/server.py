@@ -23,13 +23,13 @@ from epidemic.web.app import MOST_CLIENTS, application
 
 
 ASK_WITHIN = 10.0
-"""Seconds within which a request must have come with all its headers."""
+"""Seconds within which a request with all its headers must arrive."""
 MOST_IDLE = 64
 """Connections without a request that are kept."""
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection, with a deadline for what its other end wants."""
+    """uvicorn's connection, with a deadline for requests."""
 
     _deadline: asyncio.TimerHandle | None = None
 
@@ -39,7 +39,7 @@ class Connection(H11Protocol):
         return (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a new connection; an old one that says nothing makes room for it."""
+        """Accept a new connection, closing the oldest idle one if necessary."""
         idle = [one for one in self.connections if isinstance(one, Connection) and one.idle]
         if len(idle) >= MOST_IDLE:
             min(idle, key=lambda one: one.since).transport.abort()
@@ -52,13 +52,13 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; if that is a request, it was in time."""
+        """Handle received data; a complete request stops the deadline."""
         super().data_received(data)
         if not self.idle:
             self._stop_waiting()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, unless that has come already."""
+        """Start the deadline for the next request, unless it has already arrived."""
         super().on_response_complete()
         if self.idle:
             self._wait()
@@ -89,7 +89,7 @@ def serve(
     insecure: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Show directories until Ctrl-C. Whoever is not on this machine needs the token, which is printed."""
+    """Show directories until Ctrl-C. Visitors from other machines need the token, which is printed."""
     if port is not None:
         require_int("--port", port, 0, 65535)
     with _bound(host, port) if port is not None else _next_free(host) as listening:
@@ -152,7 +152,7 @@ def is_here(listening: socket.socket) -> bool:
 
 
 def announcement(listening: socket.socket, host: str, token: str | None) -> list[str]:
-    """What is printed: where it is, and what to mind."""
+    """The lines printed at the start: the address, and warnings."""
     address, port = listening.getsockname()[:2]
     anywhere = ipaddress.ip_address(address.partition("%")[0]).is_unspecified
     name = socket.gethostname() if anywhere else host.strip("[]")

@@ -22,7 +22,7 @@ class LivePage:
 
     @cached_property
     def digest(self) -> str:
-        """Tells whether a page is the one that somebody has."""
+        """A digest by which a browser's version of the page is recognised."""
         return blake2b(f"{self.title}\0{self.main}".encode(), digest_size=8).hexdigest()
 
     def since(self, before: LivePage | None) -> list[tuple[str, str]]:
@@ -33,7 +33,7 @@ class LivePage:
         return [(name, new) for (_, old), (name, new) in pairs if name is not None and old != new]
 
     def document(self, address: str) -> str:
-        """The page as it is sent first; it goes on with the events of `address`."""
+        """The complete page, as it is sent first; updates come as events from `address`."""
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -50,7 +50,7 @@ def _frame(view: LivePage) -> list[str]:
 
 
 def block(name: str, html: str, tag: str = "div", classes: str = "") -> tuple[str, str]:
-    """Return a named piece of a page: one element whose id is the name, so that it can be exchanged alone."""
+    """A named piece of a page: one element with that id, so that it can be replaced alone."""
     kind = f' class="{classes}"' if classes else ""
     return name, f'<{tag} id="{name}"{kind}>{html}</{tag}>'
 

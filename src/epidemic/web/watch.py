@@ -78,7 +78,7 @@ class Records:
         self._end, self._last = 0, b""  # the bytes read so far, and the last line among them
 
     def look(self, mark: Mark | None) -> bool:
-        """Read what is new; whether there was anything."""
+        """Read what is new; returns whether there was anything."""
         if mark == self._mark:
             return False
         old, self._mark = self._mark, mark
@@ -120,7 +120,7 @@ class Records:
 
 
 class WatchedSeed:
-    """What is known of one seed."""
+    """The known content of one seed's directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -152,7 +152,7 @@ class WatchedSeed:
         return self.records[-1].round if self.records else 0
 
     def look(self) -> bool:
-        """Read what is new; whether anything changed."""
+        """Read what is new; returns whether anything changed."""
         marks = marks_of(self.path)
         before = (self.state, self.ended, self.problem, self.info)
         changed = self._records.look(marks.get(RECORDS))
@@ -172,9 +172,9 @@ class WatchedSeed:
 
 
 DEEPEST = 8
-"""Directories below a given one that are walked."""
+"""Depth to which directories are walked."""
 MOST_RUNS = 5_000
-"""Runs that are shown; more are left out, which is said."""
+"""Most runs shown; if more are left out, the page says so."""
 WALKS = 0.1
 """The share of time spent looking for new directories."""
 
@@ -190,7 +190,7 @@ def key_of(path: Path) -> str:
 
 
 class WatchedRun:
-    """An experiment's directory with its seeds."""
+    """A run: an experiment's directory with its seeds."""
 
     def __init__(self, path: Path, group: Path, place: int | None = None) -> None:
         self.path, self.group, self.place = path, group, place
@@ -210,7 +210,7 @@ class WatchedRun:
 
     @property
     def name(self) -> str:
-        """The experiment's, fit to be shown."""
+        """The experiment's name, safe to be shown."""
         return plain(str(self.experiment.get("name", self.path.name)), 120)
 
     @property
@@ -232,7 +232,7 @@ class WatchedRun:
 
     @property
     def round(self) -> int:
-        """How far the seed is that has come least far."""
+        """The round of the seed that is least far."""
         return min((seed.round for seed in self.known), default=0)
 
     @property
@@ -247,7 +247,7 @@ class WatchedRun:
 
     @property
     def state(self) -> RunState:
-        """That of its seeds together: what is going on, else what went wrong, else finished if all seeds are."""
+        """The combined state of its seeds: running, else what went wrong, else finished if all seeds are."""
         found = [self.unfinished(seed) for seed in self.known if not seed.ended]
         for state in _ORDER:
             for one in found:
@@ -260,7 +260,7 @@ class WatchedRun:
 
     @staticmethod
     def unfinished(seed: WatchedSeed) -> RunState:
-        """The state of a seed; one that says nothing of itself is unfinished."""
+        """The state of a seed; one without a state file counts as unfinished."""
         return RunState("unfinished") if seed.state.state == "unknown" else seed.state
 
     def look(self) -> None:
@@ -271,7 +271,7 @@ class WatchedRun:
 
 
 class Folders:
-    """A cluster's directory: its nodes' folders with their own runs, and the folder with whose certificate nodes are asked."""
+    """A cluster's directory: its nodes' folders with their runs, and the folder with the observer's certificate."""
 
     def __init__(self, path: Path, title: str) -> None:
         self.path, self.title, self.key = path, title, key_of(path)
@@ -322,14 +322,14 @@ class Catalogue:
         return next((cluster for cluster in self.clusters.values() if cluster.key == key), None)
 
     def title(self, path: Path) -> str:
-        """A directory as its visitors know it: from the one that was given on, fit to be shown."""
+        """A directory's title: its path relative to the given one, safe to be shown."""
         for root, given in self.roots.items():
             if path.is_relative_to(root):
                 return plain(str(Path(given) / path.relative_to(root)), 160)
         return plain(path.name, 160)
 
     def look(self) -> None:
-        """See what is new. Looking for new directories takes a tenth of the time at most, however large the tree is."""
+        """Read what is new. Searching for new directories takes at most a tenth of the time, however large the tree is."""
         began = time.monotonic()
         if began >= self._walk_at:
             self._walk()
@@ -367,7 +367,7 @@ class Catalogue:
         self.runs, self.clusters = found, clusters
 
     def _directories(self, path: Path, depth: int) -> Iterator[tuple[Path, list[str]]]:
-        """A directory and those below it, each with the names of the directories in it. Links are left out."""
+        """A directory and those below it, each with the names of its subdirectories. Links are left out."""
         try:
             with os.scandir(path) as entries:
                 names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
@@ -426,7 +426,7 @@ def _can_ask(folder: Path) -> bool:
 
 
 def plain_file(path: Path) -> bool:
-    """Whether a file is there itself, not a link to one."""
+    """Whether a path is a file, not a link to one."""
     try:
         return path.is_file() and not path.is_symlink() and not path.parent.is_symlink()
     except OSError:  # a folder that this user may not enter

@@ -7,14 +7,30 @@ To add an item: an `Item` in the file of its kind (`learning.py` if it trains, `
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from epidemic.core.errors import BadInput, require_choice, suggestion
 from epidemic.core.files import full_disk, write_bytes
+from epidemic.data import IID
 from epidemic.data.base import Dataset, find_directory
+from epidemic.estimate.measuring import (
+    TrainingCost,
+    Workload,
+    exchange_of,
+    in_rounds,
+    kind_of,
+    learning_of,
+    size_of,
+    stand_in,
+    watched_of,
+    what_decides_times,
+    workload_in_rounds,
+    workload_in_time,
+)
+from epidemic.estimate.planning import seconds_of
 from epidemic.experiment import to_toml
 from epidemic.report.results import to_csv
 from epidemic.report.style import FORMATS, save
@@ -27,6 +43,7 @@ from epidemic.study.reproduce.learning import FIG1, FIG4, FIG5, FIG6, FIG7, FIG8
 from epidemic.study.reproduce.rivals import RIVALS_ITEM
 from epidemic.study.reproduce.structure import FIG2_ITEM, FIG3_ITEM, TABLE1_ITEM, TABLE3_ITEM
 from epidemic.study.reproduce.studies import REAL_DATA, real_data
+from epidemic.topology import fragments_of
 
 PAPER = (TABLE1_ITEM, TABLE2_ITEM, TABLE3_ITEM, FIG1, FIG2_ITEM, FIG3_ITEM, FIG4, FIG5, FIG6, FIG7, FIG8)
 BEYOND = (CONTRACTION, DRIFT, CAP, SPECTRA, ASYNC, RIVALS_ITEM)
@@ -53,7 +70,7 @@ def planned(items: list[Item], request: Request) -> list[Job]:
 
 
 def stages(items: list[Item], request: Request) -> Iterator[list[Job]]:
-    """The same in turn: first what decides the settings of others, and these when it has run."""
+    """The jobs in stages: first those whose results decide the settings of others, then these."""
     for stage in ([item.first for item in items], [item.jobs for item in items]):
         jobs = _each_once(job for jobs in stage if jobs is not None for job in jobs(request))
         if jobs:
@@ -67,7 +84,7 @@ def _each_once(jobs: Iterable[Job]) -> list[Job]:
 def run_jobs(
     jobs: list[Job], data: Path | None, watcher: BatchListener | None = None, ranks: int = 1
 ) -> dict[str, str]:
-    """Run what is not finished, one data set after the other, each on so many ranks; why some failed, by name."""
+    """Run what is not finished, one data set after the other, each on so many ranks; returns why some failed, by name."""
     failed: dict[str, str] = {}
     for job in jobs:
         job.check()  # also the finished ones: they may be of another scale
@@ -119,7 +136,7 @@ def check_data(jobs: list[Job], place: Path | None) -> None:
 
 
 def data_settings(jobs: list[Job], place: Path | None) -> dict[Path, list[str]]:
-    """As `key=value` by a run's directory: where the real data of each is, for a process that loads it by itself."""
+    """Settings (`key=value`) by run directory that tell a separate process where the real data is."""
     found = {}
     for job in jobs:
         kind = _data_kind(job)
@@ -136,3 +153,47 @@ def _data_wanted(job: Job) -> tuple[str, float]:
     """The kind, and which share of the training samples is set aside."""
     table = msgspec.to_builtins(job.experiment.data)
     return str(table["kind"]), float(table.get("validation", 0.0))
+
+
+# -- What many runs would cost, whose data need not be there: `reproduce --dry-run` ----------------------------------
+
+
+class RunCost(msgspec.Struct, frozen=True):
+    """The cost of one run with all its seeds."""
+
+    seconds: float
+    sent_per_node: float  # bytes that a node would send over the network, one seed
+    disk: float  # bytes of its directory
+
+
+def costs(jobs: Sequence[Job]) -> dict[Path, RunCost]:
+    """The cost of every job, whose data need not be available; equal workloads are measured once."""
+    known: dict[str, TrainingCost] = {}
+    timed: dict[bytes, Workload] = {}
+    found = {}
+    for job in jobs:
+        given = job.experiment
+        data = stand_in(given)
+        experiment = msgspec.structs.replace(given, data=data, partition=IID())
+        # A rate takes no time, and methods without rounds are measured alike.
+        algorithm = {**in_rounds(given).table()["algorithm"], "lr": None}
+        key = f"{kind_of(given)} {given.model} {given.nodes} {algorithm} {given.compression} {given.aggregation} {fragments_of(given.topology)}"
+        if key not in known:
+            known[key] = learning_of(experiment, data)
+        learning = known[key]
+        known_size = size_of(given)
+        assert known_size is not None
+        tests = known_size[3]
+        if given.clock is None:
+            work = workload_in_rounds(given, learning.message_sizes, learning.model_bytes)
+            seconds = seconds_of(experiment, learning, exchange_of(experiment, learning), tests, tests)[2]
+        else:
+            same = what_decides_times(given)
+            work = timed[same] = timed.get(same) or workload_in_time(given, learning.parameters)
+            watched = work.evaluations * watched_of(given, tests)
+            evaluating = (given.nodes + 1) * learning.evaluate * (watched + tests)
+            training = given.nodes * learning.train * work.trainings
+            seconds = len(given.seeds) * (training + evaluating + work.overhead)
+        disk = len(given.seeds) * given.nodes * 4 * learning.parameters * 2.0
+        found[job.path] = RunCost(seconds, work.sent, disk)
+    return found

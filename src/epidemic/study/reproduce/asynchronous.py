@@ -53,7 +53,7 @@ TRAINING = 10
 DEADLINE = 8
 """So long after its training a node waits for messages, where rounds have a deadline: six messages of a fast device, and some more."""
 JITTER = 0.1
-"""Trainings differ by so much (the sigma of a lognormal law), so that nobody marches in step by accident."""
+"""Sigma of the lognormal law of training times, so that no nodes run in step by accident."""
 
 NEIGHBOURS, QUORUM, DEADLINES, SCHEDULE = "EL neighbours", "EL quorum", "EL deadline", "EL schedule"
 ASYNC_EL, ONE_MESSAGE = "async EL", "async EL, s = 1"
@@ -89,7 +89,7 @@ class Race(Contest, frozen=True, kw_only=True):
 
     @property
     def training(self) -> float:
-        """Seconds that a training takes, mean."""
+        """The mean duration of a training in seconds."""
         return TRAINING * self.message
 
     @property
@@ -131,7 +131,7 @@ class Race(Contest, frozen=True, kw_only=True):
         }
 
     def _own(self, method: str) -> dict[str, Any]:
-        """What a method has to itself."""
+        """The settings of one method only."""
         one = {"kind": "el-local", "s": 1}
         owned: dict[str, dict[str, Any]] = {
             NEIGHBOURS: {"close": {"kind": "barrier"}},
@@ -201,7 +201,7 @@ class TimeToTarget:
 
     @property
     def resolution(self) -> float:
-        """Seconds between two evaluations: what is nearer cannot be told apart."""
+        """Seconds between two evaluations: smaller differences cannot be resolved."""
         return float(self.result.experiment["clock"]["evaluate"])
 
     @property
@@ -276,7 +276,7 @@ def _published(ours: TimeToTarget, baseline: TimeToTarget, missing: str) -> Chec
 
 
 def _lead(one: str, other: str, standings: dict[str, TimeToTarget], source: str) -> Check:
-    """By how much one method is earlier than another, judged by its sign: an interval without zero, and more than the clock can tell."""
+    """The lead of one method over another, judged by its sign: an interval without zero, and more than the resolution."""
     ours, theirs = standings[one], standings[other]
     what = f"{one}: seconds before {other}"
     lead = ours.earlier(theirs)
@@ -307,7 +307,7 @@ def _judged(lead: Interval | None, resolution: float) -> str:
 
 
 def _shortfall(race: Race, request: Request, found: dict[str, Result]) -> str:
-    """In what it falls short of DivShare's experiment; empty at its own scale."""
+    """How it falls short of DivShare's experiment; empty at its own scale."""
     full = RACES["paper"]
     seeds = len(found[AD_PSGD].seeds)
     missing = []
@@ -353,7 +353,7 @@ def _row(race: Race, method: str, request: Request, standings: dict[str, TimeToT
 
 
 def _shown(row: dict[str, Any], one: TimeToTarget, baseline: TimeToTarget) -> dict[str, str]:
-    """A row as it is printed."""
+    """The printed form of a row."""
     same = one is baseline
     return {
         "method": row["method"],

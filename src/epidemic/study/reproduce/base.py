@@ -23,11 +23,11 @@ SCALES = {
 SCALE = Literal["smoke", "laptop", "paper"]
 
 Verdict = Literal["agrees", "differs", "open", "not comparable"]
-"""open: what was measured is too noisy to tell, or there is a single seed."""
+"""open: the measurement is too noisy to decide, or there is a single seed."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of ours beside what it should be."""
+    """One of our values beside the expected one."""
 
     what: str
     ours: float | None  # None: there is none, for example a target that was not reached
@@ -47,7 +47,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class ItemResult:
-    """What came out of an item."""
+    """The results of an item."""
 
     checks: list[Check]
     rows: list[dict[str, Any]]  # the data of the figure or the table
@@ -69,7 +69,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """A table or figure. What `first` gives is run before it is asked for `jobs`, whose settings it may decide."""
+    """A table or figure. The jobs of `first` run before `jobs` is called, because they may decide its settings."""
 
     name: str
     title: str
@@ -80,7 +80,7 @@ class Item:
 
     @property
     def trains(self) -> bool:
-        """Whether something is trained for it."""
+        """Whether it needs training."""
         return self.jobs is not None
 
     def planned(self, request: Request) -> list[Job]:

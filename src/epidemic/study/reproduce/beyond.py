@@ -141,7 +141,7 @@ def _cap(request: Request, failed: dict[str, str]) -> ItemResult:
         }
         for name, retries in (("no retry", 0), ("one retry", 1), ("unlimited retries", "unlimited")):
             if retries == "unlimited" and k < s:
-                continue  # there is no room for all: everybody would ask everybody
+                continue  # too few nodes: all would ask all others
             found = _capped(Faults(cap=k, max_retries=retries), s, rounds)  # type: ignore[arg-type]
             row[name.replace(" ", "_")] = float(np.mean(found))
             if name == "no retry" and k in (1, 4, 7, 10, 14):

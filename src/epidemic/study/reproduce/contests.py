@@ -51,7 +51,7 @@ class Contest(msgspec.Struct, frozen=True, kw_only=True):
         return Job(request.out / "runs" / self.item / _directory(method, lr), experiment, f"{self.item}: {method}")
 
     def jobs(self, request: Request) -> list[Job]:
-        """Return one job for each method."""
+        """One job for each method."""
         return [self.job(method, request) for method in self.methods]
 
     def trials(self, method: str, request: Request) -> dict[float, Job]:
@@ -94,7 +94,7 @@ class Contest(msgspec.Struct, frozen=True, kw_only=True):
                     raise RunFailed(f"{name} failed: {failed[name]}")
 
     def result(self, method: str, request: Request) -> Result:
-        """What came out of a method, of the seeds that are asked for."""
+        """The result of a method over the requested seeds."""
         job = self.job(method, request)
         run = read_results(job.path).runs[0]
         kept = [seed for seed in run.seeds if seed.seed in set(job.experiment.seeds)]

@@ -197,7 +197,7 @@ def _traffic(study: Study, method: Method, reached: tuple[float, float] | None, 
 
 
 def _gib(study: Study, method: Method, paper: float, tolerance: float, what: str, reason: str = "") -> Check:
-    """Traffic of 3,000 rounds, from whatever number was run: each round costs the same. The model's numbers alone."""
+    """Traffic of 3,000 rounds, scaled from the rounds that were run, because each costs the same. Numbers of the model only."""
     records = study.found[method.name].by_seed[0]
     ours = records[-1].bytes.model.mean / records[-1].round * 3000 / GIB
     agrees = abs(ours - paper) <= tolerance
@@ -366,7 +366,7 @@ class Study:
         self.data = "Fashion-MNIST (smoke)" if request.scale == "smoke" else real
 
     def lines(self, methods: Sequence[Method], names: Sequence[str] | None = None) -> list[MethodCurve]:
-        """Lines of a figure, under their own or other names; those of one kind are told apart by their dashes."""
+        """Lines of a figure, under their own or other names; those of one kind are distinguished by their dashes."""
         kinds = [self.found[m.name].kind for m in methods]
         names = [m.name for m in methods] if names is None else names
         return [

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 WORST = 0.1
-"""The share of the nodes that are looked at for themselves: those with the worst models."""
+"""The share of nodes with the worst models that is reported separately."""
 FLOORS_SEED = 1
 SLACK = 0.01
 """Of a budget: push-sum's messages have one number more than a model."""
 
 
 class RivalResult:
-    """What came out of a method, one number for each seed. Accuracies are percentages, "final" ones on all test samples."""
+    """The results of a method, one number for each seed. Accuracies are percentages, "final" ones on all test samples."""
 
     def __init__(self, result: Result, budget: float) -> None:
         self.result = result
@@ -84,7 +84,7 @@ def lead(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
 
 @cache
 def floors_for(method: str) -> FoundFloors:
-    """The floors of a method's averaging; of random-k those of a coordinate."""
+    """The floors of a method's averaging; for random-k those of a coordinate."""
     rival = RIVALS[method]
     share = float((rival.compression or {}).get("share", 1.0))
     found = floors_of(topology_from(rival.topology), NODES, FLOORS_SEED, share=share)
@@ -229,7 +229,7 @@ def _row(
 
 
 def _shown(row: dict[str, Any], standings: dict[str, RivalResult]) -> dict[str, str]:
-    """A row as it is printed."""
+    """The printed form of a row."""
     one, baseline = standings[row["method"]], standings[ORACLE]
     at_rounds, at_bytes = lead(one.final, baseline.final), lead(one.within, baseline.within)
     same = one is baseline
@@ -289,13 +289,13 @@ NODES, S = 96, 7
 SHARE = 0.25
 """Of the coordinates, in a message of random-k."""
 PERIOD = 6
-"""Of Gossip-PGA (Chen et al., 2021)."""
+"""Rounds between all-reduces in Gossip-PGA (Chen et al., 2021)."""
 BUDGET = 0.25
 """Bytes are compared at what EL-Oracle sends in this part of the rounds."""
 
 
 class Rival(msgspec.Struct, frozen=True):
-    """A method: the tables that are its own, and what it takes for granted that EL-Local does not."""
+    """A method: its own tables, and what it requires beyond EL-Local."""
 
     topology: dict[str, Any]
     needs: str = ""
@@ -354,7 +354,7 @@ class Rivalry(Contest, frozen=True, kw_only=True):
 
     data: str
     model: dict[str, Any]
-    rounds: int  # not a multiple of Gossip-PGA's period: it would be looked at just when everybody has the average
+    rounds: int  # not a multiple of Gossip-PGA's period: it would be evaluated just when all nodes have the average
     every: int  # rounds, between two evaluations
     samples: int | str  # that are evaluated while training; all of them at the end
 
@@ -365,7 +365,7 @@ class Rivalry(Contest, frozen=True, kw_only=True):
 
     @property
     def quarter(self) -> int:
-        """The rounds of EL-Oracle whose bytes everybody may spend; it is evaluated then."""
+        """The rounds of EL-Oracle whose bytes every method may send; evaluated then."""
         return max(round(BUDGET * self.rounds / self.every), 1) * self.every
 
     def table(self, method: str, lr: float) -> dict[str, Any]:

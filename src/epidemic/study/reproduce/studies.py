@@ -20,7 +20,7 @@ LEARNING_RATES = (0.01, 0.05, 0.1, 0.5)
 
 
 class Method(msgspec.Struct, frozen=True):
-    """A topology and the learning rate that the paper gives it on CIFAR-10."""
+    """A topology and the learning rate that the paper uses for it on CIFAR-10."""
 
     name: str
     topology: dict[str, Any]

@@ -39,7 +39,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def ask(command: str, *arguments: str) -> str:
-    """What a command of Slurm prints."""
+    """The output of a command of Slurm."""
     if shutil.which(command) is None:
         raise BadInput(
             f"{command} is not found: there is no Slurm here; log in to a machine that submits to one, or leave out --on slurm"
@@ -54,7 +54,7 @@ def ask(command: str, *arguments: str) -> str:
 
 
 def seen() -> dict[str, Seen]:
-    """The tasks of this user that Slurm still knows, also those that ended some minutes ago; by id, 12 or 12_3."""
+    """The tasks of this user that Slurm still knows, including those that ended some minutes ago; by id, 12 or 12_3."""
     found = {}
     for line in ask("squeue", "-h", "-r", "-t", "all", "-u", str(os.getuid()), "-o", "%F|%K|%T|%r").splitlines():
         job, index, state, reason = line.split("|", 3)
@@ -69,7 +69,7 @@ def largest_array() -> int:
 
 
 def check_shared(directory: Path) -> None:
-    """Refuse a directory that only this machine can see, as far as that can be told from here."""
+    """Refuse a directory that only this machine can see, as far as this is detectable."""
     kind = _file_system(directory)
     if kind not in ONE_MACHINE:
         return
@@ -82,7 +82,7 @@ def check_shared(directory: Path) -> None:
 
 
 def _file_system(directory: Path) -> str:
-    """The type of the file system that a directory is on, or will be; empty where nobody says."""
+    """The type of the file system that a directory is or will be on; empty if unknown."""
     try:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -111,7 +111,7 @@ class RunStatus(msgspec.Struct, frozen=True):
     """The state of one run of a directory on Slurm, and how many of its seeds are done."""
 
     run: str  # its directory, from that of the sweep on
-    state: str  # queued, running, done, stopped, failed, or waiting: nobody was asked to run it
+    state: str  # queued, running, done, stopped, failed, or waiting: not submitted
     seeds_done: int
     seeds: int
     task: str = ""  # of Slurm, the last one it had
@@ -142,7 +142,7 @@ def status_of(where: Path) -> list[RunStatus]:
 
 
 def status_of_run(where: Path, run: Path, tasks: Mapping[str, str], listed: Mapping[str, Seen]) -> RunStatus:
-    """How one run is that may not have begun, given what was submitted and what Slurm lists."""
+    """The state of one run, which may not have begun, given the submitted tasks and Slurm's list."""
     name = str(run.relative_to(where))
     done, seeds, all_done = _done(run)
     task = tasks.get(name, "")
@@ -156,12 +156,12 @@ def status_of_run(where: Path, run: Path, tasks: Mapping[str, str], listed: Mapp
 
 
 def _is_run(file: Path) -> bool:
-    """Whether an experiment file is one that a run has written; the paper's items have others beside them."""
+    """Whether an experiment file was written by a run; the paper's items have others beside them."""
     return any(file.parent.glob("seed-*")) or read_bounded(file)[:20].startswith(b"# Written by")
 
 
 def _done(run: Path) -> tuple[int, int, bool]:
-    """How many of its seeds have come to their end, how many there are to be, and whether that is all of them."""
+    """How many of its seeds have finished, how many there are, and whether all have."""
     try:
         table: dict[str, Any] = tomllib.loads(read_bounded(run / "experiment.toml").decode())
     except UNREADABLE:
@@ -175,7 +175,7 @@ def _done(run: Path) -> tuple[int, int, bool]:
 
 
 def _by_slurm(run: Path, found: Seen | None) -> tuple[str, str]:
-    """By what Slurm lists, and what its task has written down when it ended; an empty reason if nobody says."""
+    """The state by Slurm's list and the task's own note; an empty reason if unknown."""
     if found is not None and found.state in WAITING:
         return "queued", found.reason
     if found is not None and found.state in RUNNING:
@@ -189,7 +189,7 @@ def _by_slurm(run: Path, found: Seen | None) -> tuple[str, str]:
 
 
 def _by_directory(run: Path, log: Path | None) -> tuple[str, str]:
-    """By what its seeds have written down; `log` is that of a task that is over."""
+    """The state by the files of its seeds; `log` is that of an ended task."""
     states = [read_state(path.parent) for path in sorted(run.glob("seed-*/state.json"))]
     unfinished = [state for state in states if state.state not in ("finished", "unknown")]
     if log is None and not unfinished:

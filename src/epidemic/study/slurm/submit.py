@@ -18,7 +18,7 @@ from epidemic.core.files import directory_name, write_bytes
 from epidemic.core.locks import taken
 from epidemic.runtime.run_directory import RunDirectory
 from epidemic.study.batch import Job, check_ranks
-from epidemic.study.commands import going_on
+from epidemic.study.commands import resume_command
 from epidemic.study.slurm.status import (
     FOLDER,
     TASKS,
@@ -37,20 +37,20 @@ from epidemic.study.sweep import split_at_commas
 
 
 MINUTES = 60
-"""A task's time if none is given. It need not be enough: a run that takes longer saves, is requeued and goes on."""
+"""Default minutes of a task. A run that takes longer saves, is requeued and resumes."""
 SIGNAL = 90
-"""Seconds before the limit at which it is told to save, if nothing is given."""
+"""Default seconds before the time limit at which a task is told to save."""
 EARLY = 60
 """Seconds by which Slurm may be early."""
 SHORTEST = 2
-"""Minutes."""
+"""Shortest time limit in minutes."""
 AT_ONCE = 256
-"""Tasks side by side, if nothing is given."""
+"""Default number of tasks at the same time."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked of Slurm for each run."""
+    """The resources requested from Slurm for each run."""
 
     minutes: int = MINUTES
     signal: int = SIGNAL  # seconds before the limit at which a run is told to save
@@ -169,7 +169,7 @@ KNOWN: dict[str, tuple[Callable[[str, str], Any], str]] = {
 
 
 MOST_REQUEUES = 1_000_000
-"""submitit counts how often a task runs into its time limit. A run ends by itself if it comes no further (`Task.checkpoint`)."""
+"""submitit counts how often a task reaches its time limit. A run without progress ends by itself (`Task.checkpoint`)."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def submit(
 
 
 def _note(where: Path, tasks: Mapping[str, str], ids: Sequence[str]) -> None:
-    """Write down which tasks there are. Those with these ids are cancelled if that fails, or the same command would submit them once more."""
+    """Write which tasks were submitted. If that fails, those with these ids are cancelled, because the same command would submit them again."""
     try:
         write_bytes(where / FOLDER / TASKS, msgspec.json.format(msgspec.json.encode(tasks), indent=1) + b"\n")
     except EpidemicError:
@@ -250,9 +250,9 @@ def _busy(status: RunStatus) -> bool:
 
 
 def _task(job: Job, options: Options, settings: Sequence[str]) -> SlurmTask:
-    """The command that goes on with a run, on as many threads as the task has processors, in all its ranks together."""
+    """The task that resumes a run, with as many threads as it has processors, in all ranks together."""
     threads = [f"runtime.threads={options.cpus // options.ranks}"] if job.experiment.runtime.threads == 0 else []
-    return SlurmTask(going_on(job.path, options.ranks, [*threads, *settings]), str(job.path.resolve()))
+    return SlurmTask(resume_command(job.path, options.ranks, [*threads, *settings]), str(job.path.resolve()))
 
 
 def _array(submitit: Any, where: Path, parameters: Mapping[str, Any], tasks: Sequence[SlurmTask]) -> list[str]:
@@ -280,7 +280,7 @@ def _array(submitit: Any, where: Path, parameters: Mapping[str, Any], tasks: Seq
 
 @contextmanager
 def _announced(jobs: Sequence[Job], where: Path) -> Iterator[None]:
-    """Write each experiment into its directory, from which its task goes on; taken back if nothing comes of it."""
+    """Write each experiment into its directory, from which its task resumes; removed if the submission fails."""
     new = [job for job in jobs if not (job.path / "experiment.toml").exists()]
     try:
         for job in jobs:
@@ -303,7 +303,7 @@ def _announced(jobs: Sequence[Job], where: Path) -> Iterator[None]:
 
 @contextmanager
 def _alone(where: Path) -> Iterator[None]:
-    """Nobody else submits runs of this directory at the same time; a folder that stays empty is taken away again."""
+    """Lock the directory against other submissions; a folder that stays empty is removed."""
     try:
         (where / FOLDER).mkdir(parents=True, exist_ok=True)
         lock = taken(where / FOLDER / ".lock")

@@ -30,21 +30,21 @@ class Ended(msgspec.Struct, frozen=True):
     """Why a task ended before its run did."""
 
     why: str
-    stopped: bool = False  # by somebody: the run is saved, and nothing is wrong with it
+    stopped: bool = False  # by a user: the run is saved, and nothing is wrong with it
 
 
 class SlurmTask:
     """What submitit calls on the machine that Slurm has chosen."""
 
     def __init__(self, command: Sequence[str], run: str, before: str = "") -> None:
-        """`command` goes on with the run in the directory `run`; `before`: its last words when it was requeued."""
+        """Prepare a task; `command` resumes the run in the directory `run`; `before`: its last output when it was requeued."""
         self.command, self.run, self.before = list(command), run, before
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
         self._said = b""
 
     def __call__(self) -> None:
-        """Start the run, wait for it, and write down why it ended if that was early."""
+        """Start the run, wait for it, and write why it ended if that was early."""
         (Path(self.run) / ENDED).unlink(missing_ok=True)
         self._start()
         code = self._wait()
@@ -67,7 +67,7 @@ class SlurmTask:
         words = f"{code}: {self._last}"
         if code not in (0, INTERRUPTED, -signal.SIGTERM):
             self._tell(reason(code, self._last))
-        elif code and words == self.before:  # it would go on like that for ever
+        elif code and words == self.before:  # it would repeat for ever
             self._tell("it came no further in its time than the time before; give it more, for example --slurm time=8h")
         else:
             return DelayedSubmission(SlurmTask(self.command, self.run, words))
@@ -106,7 +106,7 @@ class SlurmTask:
 
     @property
     def _last(self) -> str:
-        """The last line that the run has said."""
+        """The last line of the run's output."""
         return last_line(self._said)
 
     def _tell(self, why: str, *, stopped: bool = False) -> str:
