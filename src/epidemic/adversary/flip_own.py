@@ -15,6 +15,6 @@ class FlipOwn(Adversary, frozen=True, tag="flip-own"):
     trains: ClassVar[bool] = True
 
     def message(self, scene: Scene) -> Tensor:
-        """Give each malicious node its own model with the sign flipped.   # (k, d)"""
+        """Return minus what each node has trained.   # (k, d)"""
         assert scene.trained is not None
         return -scene.trained

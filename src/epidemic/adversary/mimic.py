@@ -53,7 +53,7 @@ class Mimic(Adversary, frozen=True, tag="mimic"):
         memory["direction"] = unit((t + 1) * memory["direction"] + pulled)
 
     def message(self, scene: Scene) -> Tensor:
-        """Return the model that is copied.   # (d,)"""
+        """Return the model of the honest node that is copied.   # (d,)"""
         return scene.notes["copied"]
 
 

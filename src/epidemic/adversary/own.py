@@ -25,7 +25,7 @@ class PythonAdversary(Informed, frozen=True, kw_only=True, dict=True, tag="pytho
 
     @cached_property
     def made(self) -> Callable[[Scene], Tensor | None]:
-        """The user's function, made with the options."""
+        """The function that the user's factory returns."""
         where = f"adversary.factory = {self.factory!r}"
         found = call_own(import_object(self.factory, "adversary.factory"), self.options, where)
         if not callable(found):

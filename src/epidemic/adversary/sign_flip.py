@@ -11,5 +11,5 @@ class SignFlip(Informed, frozen=True, tag="sign-flip"):
     """Minus the mean of the honest models."""
 
     def message(self, scene: Scene) -> Tensor:
-        """Return -mu, the mean of the honest models with the sign flipped.   # (d,)"""
+        """Return minus the mean of the honest models.   # (d,)"""
         return -scene.mean

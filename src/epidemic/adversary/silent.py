@@ -9,5 +9,5 @@ class Silent(Adversary, frozen=True, tag="silent"):
     """Nothing. Receivers have fewer models, as if messages were lost."""
 
     def message(self, scene: Scene) -> None:
-        """Send nothing to anybody."""
+        """Return nothing, so that no message is sent."""
         return

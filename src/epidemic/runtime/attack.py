@@ -75,7 +75,7 @@ class Edges:
 
 
 class Attack:
-    """The adversary of one seed's run."""
+    """The adversary of one seed: its messages, what it remembers, and what it has done."""
 
     def __init__(self, population: Population, learner: Learner, workers: Workers) -> None:
         setup = population.setup
@@ -309,7 +309,7 @@ class Attack:
     # -- counting ---------------------------------------------------------------------------------------------------------
 
     def _count(self, edges: Edges, part: Positions, received: int, dropped: int, plan: Plan) -> None:
-        """Add what happened in a round."""
+        """Count what malicious messages did in a round."""
         n, graph = len(self.honest), edges.graph
         honest = np.zeros(n, dtype=bool)
         honest[part[self.honest[part]]] = True
@@ -343,7 +343,7 @@ class Attack:
     # -- saving -----------------------------------------------------------------------------------------------------------
 
     def tallies(self) -> dict[str, int]:
-        """Return what a checkpoint keeps."""
+        """The counts as a checkpoint keeps them."""
         return {MEMORY + name: self._counts[name] for name in TALLIES}
 
     def tensors(self) -> dict[str, Tensor]:
@@ -351,6 +351,6 @@ class Attack:
         return {MEMORY + name: rows for name, rows in self._memory.items()}
 
     def restore(self, tallies: dict[str, int], tensors: dict[str, Tensor]) -> None:
-        """Take over what a checkpoint has kept."""
+        """Continue from the counts and tensors of a checkpoint."""
         self._counts |= {name: tallies[MEMORY + name] for name in TALLIES}
         self._memory = {name.removeprefix(MEMORY): rows for name, rows in tensors.items() if name.startswith(MEMORY)}

@@ -59,9 +59,8 @@ class Setup:
     test: tuple[Tensor, Tensor]  # the full test set
     initial: Tensor  # (d,) the initial model of all nodes
     sizes: NDArray[np.int64] | None  # (n,) training samples of each node; None if other nodes have data of their own
-    malicious: NDArray[np.int64] = field(
-        default_factory=lambda: np.zeros(0, dtype=np.int64)
-    )  # (b,) the nodes whose messages an adversary writes, ascending
+    malicious: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """The nodes whose messages an adversary writes, ascending.   # (b,)"""
 
     @property
     def samples(self) -> NDArray[np.int64]:
