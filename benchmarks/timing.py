@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from benchmarks.sizes import SMALLEST, sized
 
@@ -27,12 +28,19 @@ def interleaved(*works: Callable[[], object], repeat: int = 30) -> list[float]:
     return fastest
 
 
+FOUND: list[dict[str, Any]] = []
+"""Every ratio that was judged in this process, in order."""
+
+
 def verdict(what: str, ratio: float, limit: float, *, at_most: bool) -> bool:
     """Print a ratio beside its target, and say whether it is reached; ratios of the smallest form say nothing."""
     if SMALLEST:
+        FOUND.append({"what": what.strip(), "ratio": ratio})
         print(f"{what}: {ratio:.2f}")
         return True
     reached = ratio <= limit if at_most else ratio >= limit
+    limit_said = {"limit": limit, "at_most": at_most, "reached": reached}
+    FOUND.append({"what": what.strip(), "ratio": ratio, **limit_said})
     sign = "<=" if at_most else ">="
     print(f"{what}: {ratio:.2f} (target {sign} {limit:g}) {'reached' if reached else 'MISSED'}")
     return reached

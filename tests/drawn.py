@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
+from epidemic.adversary import ADVERSARIES
 from epidemic.algorithms import cautions
 from epidemic.callbacks import Callback
 from epidemic.core.errors import BadInput, Diverged, Interrupted
@@ -67,6 +68,9 @@ def drawn(seed: int) -> Table:
                 {"kind": "mean"},
                 {"kind": "median"},
                 {"kind": "trimmed-mean", **_some(r, 0.5, f=lambda: r.choice([0, 2]), few=lambda: "less")},
+                {"kind": r.choice(ROBUST), **_some(r, 0.5, f=lambda: r.choice([0, 2]), before=lambda: "nnm")},
+                {"kind": r.choice(AROUND), **_some(r, 0.5, f=lambda: r.choice([0, 2]), few=lambda: "less")},
+                {"kind": "clipped", **_some(r, 0.7, tau=lambda: r.choice(["adaptive", 0.1]))},
             ]
         )
     if r.random() < 0.2:
@@ -85,9 +89,13 @@ def drawn(seed: int) -> Table:
         table["eval"]["per_node"] = True
     if r.random() < 0.3:
         table["network"] = _network(r)
+    if r.random() < 0.12:
+        table["adversary"] = _adversary(r, n)
     return table
 
 
+ROBUST = ("meamed", "krum", "multi-krum")
+AROUND = ("nearest", "gts", "ios")
 FREE = ("async-el", "gossip-learning", "ad-psgd", "divshare")
 
 
@@ -217,6 +225,30 @@ def _data(r: random.Random, n: int) -> Table:
     if r.random() < 0.2:
         return {"kind": "synthetic", "problem": "quadratic", "features": 3, "groups": n, "samples": 8 * n}
     return {"kind": "synthetic", "features": 3, "classes": 3, "samples": 60}
+
+
+def _adversary(r: random.Random, n: int) -> Table:
+    kind = r.choice(sorted(set(ADVERSARIES) - {"python"}))
+    own: dict[str, dict[str, Callable[[], Any]]] = {
+        "foe": {"factor": lambda: r.choice([1.5, "worst"])},
+        "alie": {"factor": lambda: r.choice([-1.5, "worst", "formula"])},
+        "reflect": {"factor": lambda: 1.0},
+        "dissensus": {"factor": lambda: 1.5},
+        "spectral": {"factor": lambda: 5.0},
+        "mimic": {"whom": lambda: "outlier", "warmup": lambda: 1},
+        "gaussian": {"sigma": lambda: 0.1},
+        "label-flip": {"where": lambda: "rows"},
+        "backdoor": {"share": lambda: 0.3},
+        "huge": {"magnitude": lambda: 3.0},
+    }
+    knows = ("sign-flip", "scaled-flip", "foe", "alie", "reflect", "min-max")
+    return {
+        "kind": kind,
+        "nodes": r.choice([1, 1, 2, [r.randrange(n)]]),
+        **_some(r, 0.4, **own.get(kind, {})),
+        **(_some(r, 0.4, knows=lambda: r.choice(["all", "messages"])) if kind in knows else {}),
+        **_some(r, 0.15, start=lambda: 1, data=lambda: "all"),
+    }
 
 
 def _partition(r: random.Random, n: int) -> Table:
@@ -498,7 +530,10 @@ QUIET: list[tuple[str, Callable[[Table], Any], str]] = [
     ),
     ("topology.k", lambda t: t["topology"]["kind"] == "base", "among few nodes some k give the same graphs"),
     ("aggregation.few", _always, "there may always be inputs enough"),
+    ("aggregation.before", _always, "mixing may leave nothing out"),
+    ("aggregation.tau", _always, "models may be so few that nodes keep their own"),
     ("aggregation.f", _always, "with so few inputs nothing may be left"),
+    ("adversary", _always, "malicious nodes may be heard by nobody, and there may be too few honest ones to differ"),
     ("topology.strict", _always, "it refuses what it does not like"),
     ("topology.inner", _always, "the wrapper may leave nothing of it: period = 1"),
     ("topology.swaps", _always, "in a complete graph all places are alike"),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import epidemic as ep
-from epidemic.aggregation import AGGREGATORS, Aggregator, Coordinatewise, Heard, aggregator_from
+from epidemic.aggregation import AGGREGATORS, Aggregator, Coordinatewise, Heard, aggregator_from, made
 from epidemic.aggregation.ordering import network, smallest
 from epidemic.core.errors import BadInput, RunFailed
 from epidemic.core.graph import Graph
@@ -200,6 +200,9 @@ def test_a_node_with_too_few_inputs_keeps_its_own_or_leaves_fewer_out(m, few, ex
 
 RULES = [ep.TrimmedMean(f=1), ep.TrimmedMean(f=2, few="less"), ep.Median()]
 
+FORMS = [ep.Nearest(f=1), ep.GTS(f=1), ep.MultiKrum(f=1), ep.WMSR(f=1), ep.TrimmedMean(f=1, before="nnm")]
+"""One of each form: by distances to the own model, with weights, by all distances, around the own value, after mixing."""
+
 
 class Nearest(Aggregator):
     """Of one's own: half of the own model and half of the nearest one, by its weight."""
@@ -227,6 +230,7 @@ def rounds(draw):
 
 def both(graph, alive, rows, rule):
     """A host of all nodes, and one to which messages came one by one."""
+    rule = made(rule)
     arrived, who = graph.among(alive), np.flatnonzero(alive)
     w = weights("uniform", graph, arrived).among(who)
     own = {"x": rows[torch.from_numpy(who)]}
@@ -247,11 +251,12 @@ shapes = st.sampled_from([(), (1,), (7,), (64,), (100,)])
     shapes,
     st.sampled_from([torch.float32, torch.float64]),
     st.integers(0, 2**31),
-    st.sampled_from([*RULES, Nearest()]),
+    st.sampled_from([*RULES, *FORMS, Nearest()]),
 )
 def test_both_inboxes_aggregate_to_the_same_bits(round, shape, dtype, seed, rule):
     rows = torch.from_numpy(np.random.default_rng(seed).standard_normal((round[0].n, *shape))).to(dtype)
     exchange, post = both(*round, rows, rule)
+    rule = made(rule)
     found = exchange.aggregate("x")
     assert torch.equal(found, post.aggregate("x"))
     assert found.dtype == dtype
@@ -277,6 +282,21 @@ def test_f_of_0_is_the_mean_to_the_last_bit(round, seed):
     rows = torch.from_numpy(np.random.default_rng(seed).standard_normal((round[0].n, 40))).float()
     for inbox in both(*round, rows, ep.TrimmedMean(f=0)):
         assert torch.equal(inbox.aggregate("x"), inbox.mean("x"))
+
+
+@given(rounds(), st.integers(0, 2**31), st.sampled_from([*RULES, *FORMS, Nearest()]), st.data())
+def test_a_row_that_is_not_finite_is_as_if_it_had_not_come(round, seed, rule, data):
+    (graph, alive), rng = round, np.random.default_rng(seed)
+    rows = torch.from_numpy(rng.standard_normal((graph.n, 70))).float()
+    bad = np.array(data.draw(st.lists(st.booleans(), min_size=graph.n, max_size=graph.n))) & alive
+    rows[torch.from_numpy(bad), 3] = float("nan")
+    who = np.flatnonzero(alive)
+    whole = graph.explicit()
+    heard = ~bad[whole.senders]
+    clean = both(Graph.from_edges(graph.n, whole.senders[heard], whole.receivers[heard]), alive, rows, rule)
+    for inbox, expected in zip(both(graph, alive, rows, rule), clean, strict=True):
+        good = torch.from_numpy(~bad[who])
+        assert torch.equal(inbox.aggregate("x")[good], expected.aggregate("x")[good])
 
 
 def test_parts_of_models_are_aggregated_by_their_own_graphs():
@@ -307,7 +327,13 @@ def models(experiment):
 def test_a_file_names_it_and_a_file_without_it_means_the_mean():
     assert "aggregation" not in small().table()
     assert "aggregation" not in to_toml(small(aggregation=ep.Mean()))
-    for rule in (ep.TrimmedMean(f=2, few="less"), ep.Median()):
+    for rule in (
+        ep.TrimmedMean(f=2, few="less"),
+        ep.Median(),
+        *FORMS,
+        ep.Clipped(tau=2.0),
+        ep.Clipped(tau="adaptive", f=2),
+    ):
         given = small(aggregation=rule)
         assert experiment_from(given.table()) == given
         assert "[aggregation]" in to_toml(given)
@@ -342,7 +368,7 @@ def test_a_run_is_what_its_definition_gives_round_by_round(rule):
 
 
 def test_threads_change_no_bit():
-    for rule in (*RULES, Nearest()):
+    for rule in (*RULES, FORMS[0], FORMS[-1], Nearest()):
         one, four = (
             small(nodes=24, aggregation=rule, runtime=ep.Runtime(threads=k), model=ep.MLP(hidden=(300,)))
             for k in (1, 4)
@@ -350,7 +376,7 @@ def test_threads_change_no_bit():
         assert torch.equal(models(one), models(four))
 
 
-@pytest.mark.parametrize("rule", [ep.TrimmedMean(f=1), ep.Median(), Nearest()])
+@pytest.mark.parametrize("rule", [ep.TrimmedMean(f=1), ep.Median(), *FORMS, Nearest()])
 @pytest.mark.parametrize("close", ["barrier", "global"])
 def test_under_the_clock_it_is_the_round_engine_to_the_bit(rule, close):
     made = {"barrier": ep.clock.CloseBarrier(), "global": ep.clock.CloseGlobal()}[close]
@@ -413,7 +439,7 @@ def test_asynchronous_el_aggregates_the_newest_of_each_sender(order):
     told = Told()
     ep.simulate(free(algorithm=algorithm, aggregation=told))
     assert any(age > 0 for ages in told.ages for age in ages)  # microseconds
-    for rule in RULES:
+    for rule in (*RULES, *FORMS):
         assert not torch.equal(models(free(algorithm=algorithm, aggregation=rule)), plain)
 
 
@@ -430,6 +456,39 @@ def test_a_stopped_asynchronous_run_goes_on_to_the_same_bits(tmp_path):
         ep.simulate(what, tmp_path / "run", callbacks=[Stop()])
     run = ep.simulate(what, tmp_path / "run", resume=True)
     assert torch.equal(run.models.rows, whole)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"kind": "nearest", "f": -1}, "aggregation.f = -1"),
+        ({"kind": "nearest", "few": "none"}, "few"),
+        ({"kind": "krum", "before": "nmm"}, "before"),
+        ({"kind": "nearest", "before": "nnm"}, "aggregation.before is not a known key"),
+        (
+            {"kind": "median", "f": 2},
+            'aggregation.f = 2 has no meaning here, because a median leaves nothing out: give aggregation.before = "nnm"',
+        ),
+        ({"kind": "clipped", "tau": 1.0, "f": 2}, "aggregation.f = 2 has no meaning with aggregation.tau = 1"),
+        ({"kind": "clipped", "tau": 1.0, "few": "less"}, "has no meaning with aggregation.tau = 1"),
+        ({"kind": "clipped", "tau": "cs"}, "aggregation.tau"),
+        ({"kind": "clipped", "tau": -1.0}, "aggregation.tau = -1"),
+        ({"kind": "centred", "steps": 0}, "aggregation.steps = 0"),
+        ({"kind": "w-msr", "f": 1.5}, "aggregation.f"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused_with_a_line(table, said):
+    with pytest.raises(BadInput) as problem:
+        aggregator_from(table)
+    assert said in str(problem.value)
+    assert "\n" not in str(problem.value)
+
+
+def test_gossip_learning_merges_two_models_by_clipping_at_a_given_length():
+    plain = models(free(algorithm=ep.GossipLearning(merge="average")))
+    clipped = models(free(algorithm=ep.GossipLearning(merge="average"), aggregation=ep.Clipped(tau=0.01)))
+    assert torch.isfinite(clipped).all()
+    assert not torch.equal(clipped, plain)
 
 
 def test_gossip_learning_merges_two_models_by_a_rule_of_ones_own():
@@ -456,11 +515,14 @@ def test_it_learns_among_liars_where_the_mean_does_not():
             return state, message, loss
 
     what = {"nodes": 10, "rounds": 30, "topology": ep.Complete(), "partition": ep.IID(), "algorithm": Lying(lr=0.2)}
-    best = {}
-    for rule in (ep.Mean(), ep.TrimmedMean(f=2), ep.Median()):
+    rules = [ep.TrimmedMean(f=2), ep.Median(), ep.Nearest(f=2), ep.TrimmedMean(f=2, before="nnm"), ep.Clipped(f=2)]
+    rules += [ep.GTS(f=2), ep.Krum(f=2), ep.MultiKrum(f=2), ep.MeaMed(f=2), ep.IOS(f=2), ep.WMSR(f=2)]
+    best = []
+    for rule in (ep.Mean(), *rules, ep.GeometricMedian(), ep.Centred(tau=0.3), ep.Clipped(tau="adaptive", f=2)):
         run = ep.simulate(small(**what, aggregation=rule, eval=ep.Eval(every=30, samples="all")))
-        best[type(rule)] = run.seeds[0].summary.final_accuracy.max
-    assert best[ep.Mean] < 0.5 < 0.8 < min(best[ep.TrimmedMean], best[ep.Median])
+        best.append(run.seeds[0].summary.final_accuracy.max)
+    mean, *robust = best
+    assert mean < 0.5 < 0.8 < min(robust), best
 
 
 # -- refused before anything runs -------------------------------------------------------------------------------------
@@ -486,6 +548,14 @@ TRIMMED = ep.TrimmedMean(f=1)
         ),
         ({"compression": ep.compression.TopK(share=0.5)}, 'compression.kind = "top-k" sends some of them'),
         ({"topology": ep.Complete(cost="all-reduce")}, 'topology.cost = "all-reduce" sums them on their way'),
+        (
+            {"topology": ep.Fragments(inner=ep.ELOracle(s=4), k=2), "aggregation": ep.TrimmedMean(before="nnm")},
+            'topology.kind = "fragments" sends their parts',
+        ),
+        ({"topology": ep.ELLocal(s=4), "faults": ep.Faults(cap=2)}, "use faults.max_retries = 0"),
+        ({"aggregation": ep.Krum(), "nodes": 1001, "topology": ep.Complete()}, "are more than 1000; use topology.kind"),
+        ({"aggregation": ep.Nearest(f=5)}, "needs 11 models, and nodes = 10 is all there are"),
+        ({"aggregation": ep.Krum(), "mixing": "samples"}, 'mixing = "samples" gives each its own weight'),
         ({"aggregation": ep.TrimmedMean(f=5)}, "needs 11 models, and nodes = 10 is all there are"),
         (
             {"topology": ep.Fragments(inner=ep.ELOracle(s=4), k=2), "aggregation": Nearest()},

@@ -435,7 +435,7 @@ BALANCED = ["exact-diffusion", "gradient-tracking"]
         ({"faults": ep.Faults(crashes=(ep.Crash(1, at=2, returns=4),))}, "faults.crashes"),
         ({"faults": ep.Faults(cap=3)}, "faults.cap"),
         ({"faults": ep.Faults(blocked=((0, 1),))}, "faults.blocked"),
-        ({"clock": Clock(close=CloseDeadline(seconds=1.0))}, 'clock.close.kind = "deadline" loses messages'),
+        ({"clock": Clock(close=CloseDeadline(seconds=1.0))}, 'clock.close.kind = "deadline" loses late messages'),
     ],
     ids=str,
 )

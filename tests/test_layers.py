@@ -23,6 +23,7 @@ LAYERS = [
     ["metrics"],
     ["learner"],
     ["compression"],
+    ["adversary"],
     ["aggregation"],
     ["algorithms"],
     ["record"],

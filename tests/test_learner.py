@@ -281,7 +281,10 @@ def test_convolutions_are_counted_however_they_are_called():
         ("mlp", (1, 28, 28), 10, 1000, 8, "stacked"),
         ("small-cnn", (1, 8, 8), 4, 2, 8, "per-node"),
         ("small-cnn", (1, 8, 8), 4, 16, 8, "stacked"),
+        ("mlp", (1, 28, 28), 10, 16, 8, "stacked"),
+        ("mlp", (1, 28, 28), 10, 16, 512, "per-node"),
         ("small-cnn", (1, 28, 28), 10, 100, 8, "stacked"),
+        ("small-cnn", (1, 28, 28), 10, 16, 8, "per-node"),
         ("small-cnn", (1, 28, 28), 10, 100, 32, "per-node"),
         ("gn-lenet", (3, 32, 32), 10, 16, 8, "per-node"),
         ("femnist-cnn", (1, 28, 28), 62, 100, 16, "per-node"),
@@ -298,10 +301,11 @@ def test_the_rule_is_a_function_of_model_batch_nodes_and_device(
     try:
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
-            nature = _task(_module(kind, torch.float32, shape, classes), _data(shape, classes)).nature
-            found, reason = rule(nature, nodes, batch, "cpu")
+            task = _task(_module(kind, torch.float32, shape, classes), _data(shape, classes))
+            nature, size = task.nature, task.layout.size
+            found, reason = rule(nature, nodes, batch, "cpu", size)
             assert found == strategy, reason
-            assert rule(nature, nodes, batch, "cuda")[0] == "stacked"
+            assert rule(nature, nodes, batch, "cuda", size)[0] == "stacked"
     finally:
         torch.set_num_threads(before)
 

@@ -29,7 +29,7 @@ def small(**settings):
     [
         ({"topology": NONE}, 'topology.kind = "none" has no links'),
         ({"topology": NONE, "clock": Clock(stop=3.0)}, 'topology.kind = "none" has no links'),
-        ({"topology": ep.Every(NONE, 3)}, 'topology.kind = "every" has no links'),
+        ({"topology": ep.Every(NONE, period=3)}, 'topology.kind = "every" has no links'),
         ({"faults": ep.Faults(loss=1.0)}, "faults.loss = 1"),
     ],
     ids=str,

@@ -151,7 +151,7 @@ def test_nodes_of_base_graphs_that_would_idle_average_among_themselves():
         [(0, 1), (2, 3), (5, 6)],
         [(0, 2), (1, 3), (4, 5)],
     ]
-    topology = Base(1, "never")
+    topology = Base(1, relabel="never")
     assert sum(topology.graph(7, t, STREAMS).messages for t in range(5)) / 35 == pytest.approx(6 / 7)
     left = (
         product(topology, 7, range(4)) - 1 / 7

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 import epidemic as ep
+from epidemic.adversary import ADVERSARIES
 from epidemic.aggregation import AGGREGATORS, TrimmedMean
 from epidemic.algorithms import ALGORITHMS, Tokens
 from epidemic.clock import CHURNS, CLOSES, COMPUTES, LATENCIES
@@ -21,7 +22,19 @@ from epidemic.peer_sampling import SERVICES
 from epidemic.topology import TOPOLOGIES
 
 REGISTRIES = (
-    *(AGGREGATORS, ALGORITHMS, CHURNS, CLOSES, CODECS, COMPUTES, LATENCIES, MODELS, PARTICIPATIONS, PARTITIONS),
+    *(
+        ADVERSARIES,
+        AGGREGATORS,
+        ALGORITHMS,
+        CHURNS,
+        CLOSES,
+        CODECS,
+        COMPUTES,
+        LATENCIES,
+        MODELS,
+        PARTICIPATIONS,
+        PARTITIONS,
+    ),
     *(SERVICES, SOURCES, TOPOLOGIES),
 )
 KINDS = [cls for registry in REGISTRIES for cls in registry.values()]

@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from epidemic import (
+        adversary,
         aggregation,
         algorithms,
         callbacks,
@@ -33,7 +34,25 @@ if TYPE_CHECKING:
         theory,
         topology,
     )
-    from epidemic.aggregation import Aggregator, Heard, Mean, Median, PythonAggregator, TrimmedMean
+    from epidemic.adversary import Adversary
+    from epidemic.aggregation import (
+        GTS,
+        IOS,
+        WMSR,
+        Aggregator,
+        Centred,
+        Clipped,
+        GeometricMedian,
+        Heard,
+        Krum,
+        MeaMed,
+        Mean,
+        Median,
+        MultiKrum,
+        Nearest,
+        PythonAggregator,
+        TrimmedMean,
+    )
     from epidemic.algorithms import (
         ADPSGD,
         Adam,
@@ -128,7 +147,8 @@ _HOME = {
     "api": "Comparison Run RunSummary Sweep compare simulate sweep",
     "callbacks": "Callback",
     "clock": "Clock",
-    "aggregation": "Aggregator Heard Mean Median PythonAggregator TrimmedMean",
+    "adversary": "Adversary",
+    "aggregation": "Aggregator Centred Clipped GTS GeometricMedian Heard IOS Krum MeaMed Mean Median MultiKrum Nearest PythonAggregator TrimmedMean WMSR",
     "algorithms": "ADPSGD Adam AdamW AsyncEL Choco Column ConstantRate CosineDecay Defaults DivShare ExactDiffusion AsynchronousMethod GossipLearning"
     " GradientTracking LocalSGD OwnLoop PushPull PushSum PythonAlgorithm QGMomentum StepDecay Tokens",
     "data": "CIFAR10 FEMNIST IID MNIST Arrays Dataset Digits Dirichlet DirichletHsu Explicit Fashion FashionMNIST ImageFolder ImageTable"
@@ -152,6 +172,7 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
 
 _ROOMS = (
+    "adversary",
     "aggregation",
     "algorithms",
     "callbacks",

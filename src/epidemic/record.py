@@ -108,6 +108,31 @@ class HeardCounts(msgspec.Struct, frozen=True):
         return HeardCounts(*(sum(numbers) for numbers in zip(*found, strict=True))) if found else None
 
 
+class AttackCounts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an adversary has done to honest nodes since the start. A node-round is one honest node in one round in which it took part."""
+
+    aggregates: int  # node-rounds
+    bad: (
+        int | None
+    )  # of them, those with more malicious messages than the rule tolerates; None where the rule does not say how many
+    kept: int  # those in which a node had too few models for its rule, and kept its own
+    received: int  # malicious messages that counted
+    dropped: int  # malicious messages that did not: not finite, or larger than network.largest
+    success: Spread | None = (
+        None  # over honest nodes: share of triggered samples that are classified as the adversary wants
+    )
+
+    def rows(self) -> list[tuple[str, int]]:
+        """The counts with their names for people."""
+        named = {
+            "bad node-rounds": self.bad,
+            "node-rounds with the own model kept": self.kept,
+            "malicious messages": self.received,
+            "malicious messages dropped": self.dropped,
+        }
+        return [(name, value) for name, value in named.items() if value is not None]
+
+
 class Living(msgspec.Struct, frozen=True):
     """Only of the nodes that were up and took part in the last round; the models of others have not changed since they last did."""
 
@@ -194,6 +219,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     time: Moment | None = None  # under the simulated clock
     per_node: NodeNumbers | None = None  # with eval.per_node
     delivery: HeardCounts | None = None  # of deployed nodes, where there are rounds
+    attack: AttackCounts | None = None  # where some nodes are malicious; then everything else is of the honest ones
 
     def __repr__(self) -> str:
         accuracy = "" if self.accuracy is None else f"accuracy {percent(self.accuracy.mean)}, "
@@ -219,6 +245,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         rows += [[name, number(value), "", "", ""] for name, value in single.items() if value is not None]
         sent = self.bytes.total
         rows.append(["sent per node", size(sent.mean), "", "", size(sent.max)])
+        if self.attack is not None:
+            rows += [[name, number(value), "", "", ""] for name, value in self.attack.rows()]
+            if (success := self.attack.success) is not None:
+                rows.append(["success of the attack", *(number(getattr(success, part)) for part in heads[1:])])
         at = ""
         if self.time is not None:
             at = f" after {simulated(self.time.seconds)}"
@@ -248,6 +278,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float | None = None  # simulated ones, under the clock
     ended_early: str = ""  # why, if a callback ended the seed before all rounds were done
     delivery: HeardCounts | None = None  # of deployed nodes, where there are rounds
+    attack: AttackCounts | None = None  # where some nodes are malicious; then everything else is of the honest ones
+    malicious: list[int] = []  # which nodes those are
 
 
 def encode(value: object) -> bytes:

@@ -337,6 +337,15 @@ AGGREGATED = {
         {"aggregation": ep.Median(), "compression": ep.compression.Int8(), "topology": ep.ELLocal(4)},
         3,
     ),
+    "nearest, apart": ({"aggregation": ep.Nearest(f=1), "topology": ep.ELOracle(4)}, 6),
+    "mixed before, of int8, shared": (
+        {
+            "aggregation": ep.TrimmedMean(f=1, before="nnm"),
+            "compression": ep.compression.Int8(),
+            "topology": ep.ELOracle(4),
+        },
+        3,
+    ),
 }
 
 

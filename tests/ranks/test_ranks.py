@@ -99,6 +99,9 @@ KINDS = {
     ],
     "trimmed mean": ['aggregation.kind="trimmed-mean"', "aggregation.f=2", 'topology.kind="el-local"', "topology.s=5", "faults.loss=0.2"],
     "median of all": ['aggregation.kind="median"', 'topology.kind="complete"', 'participation.kind="uniform"', "participation.m=6"],
+    "nearest": ['aggregation.kind="nearest"', "aggregation.f=2", 'topology.kind="el-local"', "topology.s=5", "faults.loss=0.2"],
+    "mixed before": ['aggregation.kind="trimmed-mean"', 'aggregation.before="nnm"', 'topology.kind="el-oracle"', "topology.s=4"],
+    "gossip with weights": ['aggregation.kind="clipped"', 'topology.kind="regular"', "topology.s=4", 'mixing="metropolis-hastings"'],
     "own rule": ['aggregation.kind="python"', 'aggregation.factory="mine:Own"', 'topology.kind="el-oracle"', "topology.s=4"],
     "examples": [
         'topology.kind="python"', 'topology.factory="own_topology:Remembering"', "topology.options={k=4}",

@@ -5,7 +5,8 @@ runs, and tell every host how to compute it:
 
     linear          the weighted average: every host computes it as one W @ X
     coordinatewise  each number follows from the same number of the inputs (see `Coordinatewise`): many receivers are computed at once
-    neither         it is called for one receiver at a time
+    by rows         it reads the inputs where they are (see `Rowwise`), for one receiver at a time
+    neither         it is called with copies of the inputs, for one receiver at a time
 
 Shapes: d numbers of a model, h models received, m = 1 + h inputs, the own one first.
 """
@@ -36,6 +37,21 @@ class Heard:
     def inputs(self) -> Tensor:
         """The own model and the received ones, in a new tensor.   # (m, d)"""
         return torch.cat([self.own[None], self.received])
+
+    def only(self, kept: NDArray[np.bool_]) -> Heard:
+        """The same with some of the received models, if it has any; the weights of the others grow alike.   # (h,)"""
+        received = self.received
+        if len(received) == len(kept):
+            received = received[torch.from_numpy(kept).to(received.device)]
+        return Heard(self.own, received, self.senders[kept], weights_of(self.weights, kept), self.ages[kept])
+
+
+def weights_of(weights: NDArray[np.float64], kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Weights of the own model and some of those received: equal ones as if no other had come.   # (1 + h,), (h,)"""
+    found = weights[np.array([True, *kept])]
+    if (found == found[0]).all():
+        return np.full(len(found), 1 / len(found))
+    return np.asarray(found / found.sum())
 
 
 class Aggregator:
@@ -88,6 +104,23 @@ class Coordinatewise(Aggregator):
     def __call__(self, heard: Heard) -> Tensor:
         """The same of one receiver.   # -> (d,)"""
         return self.reduce(list(heard.inputs.unbind()))
+
+
+class Rowwise(Aggregator):
+    """An aggregator that reads its inputs where they are, a block of columns at a time, so that nobody has to copy them into one tensor."""
+
+    __slots__ = ()
+
+    def combine(self, own: Tensor, received: Sequence[Tensor], weights: NDArray[np.float64], out: Tensor) -> None:
+        """Aggregate what one receiver holds, at least `fewest` inputs, into `out`. The inputs must stay as they are.   # (d,), h times (d,), (1 + h,) -> (d,)"""
+        raise NotImplementedError(f"{type(self).__name__} must have a method combine(own, received, weights, out)")
+
+    def __call__(self, heard: Heard) -> Tensor:
+        """The same of one receiver.   # -> (d,)"""
+        out = torch.empty_like(heard.own)
+        rows = heard.received.reshape(len(heard.received), out.numel())
+        self.combine(heard.own.reshape(-1), list(rows.unbind()), heard.weights, out.view(-1))
+        return out
 
 
 def total(parts: Sequence[Tensor]) -> Tensor:

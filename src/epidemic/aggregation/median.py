@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from epidemic.aggregation.base import Coordinatewise, total
 from epidemic.aggregation.ordering import smallest
-from epidemic.core.settings import Settings
+from epidemic.aggregation.tolerant import MixableMedian
 
 
-class Median(Coordinatewise, Settings, frozen=True, tag_field="kind", tag="median", forbid_unknown_fields=True):
+class Median(MixableMedian, Coordinatewise, frozen=True, tag_field="kind", tag="median", forbid_unknown_fields=True):
     """For each coordinate the middle one of all inputs; for an even number the mean of the two middle ones.
 
     Fewer than half of the inputs may be arbitrary: the result stays among the values of the others.
     """
-
-    pairs: ClassVar[bool] = False
 
     def reduce(self, inputs: list[Tensor]) -> Tensor:
         """The one or two in the middle."""

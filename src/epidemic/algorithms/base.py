@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from epidemic.aggregation import Heard
-from epidemic.algorithms.optimisers import OptimizerSteps, as_said, optimizer_from
+from epidemic.algorithms.optimisers import OptimizerSteps, as_said, made_optimizer, optimizer_from
 from epidemic.algorithms.schedules import schedule_from
 from epidemic.compression import Codec
 from epidemic.core.errors import BadInput, EpidemicError, require_choice, require_int, require_real
@@ -269,7 +269,7 @@ class LocalTraining(Defaults, Settings, frozen=True, tag_field="kind", forbid_un
     @property
     def step(self) -> Optimiser:
         """One step of the optimiser, at the full learning rate."""
-        return optimizer_from(self.optimizer).step(self._steps)
+        return made_optimizer(self.optimizer).step(self._steps)
 
     def factor(self, round: int) -> float:
         """What the learning rate is multiplied with in a round."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from epidemic import learner
@@ -96,6 +97,12 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": PlainSGD, "adam": Adam, "adamw"
 def optimizer_from(given: Any, where: str = "algorithm.optimizer") -> Optimizer:
     """The optimiser that a name or a table describes."""
     return build_kind({"kind": given} if isinstance(given, str) else given, OPTIMIZERS, where)
+
+
+@cache  # it is asked for in every round
+def made_optimizer(said: str | Optimizer) -> Optimizer:
+    """The optimiser that `as_said` has described."""
+    return optimizer_from(said)
 
 
 def as_said(optimizer: Optimizer) -> Any:

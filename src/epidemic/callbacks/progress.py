@@ -14,7 +14,7 @@ from epidemic.core.errors import plain
 from epidemic.core.formatting import count, duration, percent, score, simulated, size
 from epidemic.core.progress import Bar, Bars
 from epidemic.counting import rounds_planned
-from epidemic.experiment import said_of
+from epidemic.experiment import Experiment, said_of
 from epidemic.learner import Learner
 from epidemic.models import unused_methods
 from epidemic.record import Record, Summary
@@ -133,6 +133,23 @@ class Display(Callback):
         return "  ".join(parts)
 
 
+ENOUGH_MOMENTUM = 0.9
+
+
+def _little_momentum(experiment: Experiment) -> str | None:
+    """A line where malicious nodes can hide behind noise that momentum would take away."""
+    momentum, adversary = getattr(experiment.algorithm, "momentum", None), experiment.adversary
+    plain = getattr(experiment.algorithm, "optimizer", None) == "sgd" and hasattr(experiment.algorithm, "order")
+    if not plain or momentum is None or momentum >= ENOUGH_MOMENTUM or adversary is None or not adversary.size:
+        return None
+    if made(experiment.aggregation).linear:
+        return None
+    return (
+        f"algorithm.momentum = {momentum:g}: malicious models hide behind the noise of honest gradients, of which momentum ="
+        f" {ENOUGH_MOMENTUM:g} with a tenth of the learning rate leaves a nineteenth"
+    )
+
+
 def remarks(setup: Setup, said: set[str]) -> list[tuple[Kind, str]]:
     """The lines about a seed, each with its kind. Those in `said` are left out; the returned ones are added to it."""
     experiment = setup.experiment
@@ -158,6 +175,8 @@ def remarks(setup: Setup, said: set[str]) -> list[tuple[Kind, str]]:
                 f" ({most} at most), and these nodes keep their own; let nodes receive more models (topology.s), or trim fewer",
             )
         )
+    if (without := _little_momentum(experiment)) is not None:
+        found.append(("note", without))
     if few is not None and "small shares" not in said:  # its numbers differ between seeds; once is enough
         said.add("small shares")
         found.append(("note", few))

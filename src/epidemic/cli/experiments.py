@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from epidemic.experiment import Experiment
-    from epidemic.record import Spread
+    from epidemic.record import Spread, Summary
     from epidemic.simulator import SimulationResult
     from epidemic.study.comparison import ComparisonTable
 
@@ -452,7 +452,25 @@ def _print_run(run: SimulationResult, where: Path) -> None:
         for seed in run.seeds
         if seed.summary.ended_early
     ]
-    show(table, f"[dim]{legend}[/dim]", *([more] if more.rows else []), *early, f"results: {where}")
+    attacks = [_attack_line(seed.summary) for seed in run.seeds if seed.summary.attack is not None]
+    show(table, f"[dim]{legend}[/dim]", *([more] if more.rows else []), *attacks, *early, f"results: {where}")
+
+
+def _attack_line(summary: Summary) -> str:
+    """What the adversary of a seed did, in a sentence."""
+    from epidemic.cli.show import percent
+    from epidemic.core.formatting import count
+
+    found = summary.attack
+    assert found is not None
+    bad = "" if found.bad is None else f"{found.bad} of {count(found.aggregates, 'node-round')} bad, "
+    success = (
+        "" if found.success is None else f"; the attack succeeds on {percent(found.success.mean)} of triggered samples"
+    )
+    return (
+        f"seed {summary.seed}, of honest nodes: {bad}{found.kept} kept their own model; {count(found.received, 'malicious message')} received,"
+        f" {found.dropped} dropped{success}"
+    )
 
 
 def _mean_percent(spread: Spread | None) -> str:

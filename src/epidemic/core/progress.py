@@ -184,7 +184,7 @@ class Bars:
             self._draw()
 
     def remove(self, bar: Bar) -> None:
-        """Remove a bar."""
+        """Remove a finished job's bar."""
         self._bars.remove(bar)
         if self._live is not None:
             self._live.remove_task(bar.task)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from epidemic.adversary import Adversary
 from epidemic.aggregation import Aggregator, made
 from epidemic.algorithms import asked_for
 from epidemic.clock import CloseAdaptive, CloseBarrier, CloseQuorum, LateMessages
@@ -29,11 +30,13 @@ from epidemic.core.config import to_table
 from epidemic.core.errors import BadInput
 from epidemic.core.graph import Graph
 from epidemic.core.rng import Streams
+from epidemic.data import Explicit
 from epidemic.faults import CAP_OF_REQUESTS, WHOLE_SUM, Faults
 from epidemic.mixing import NEEDS_BOTH_WAYS, NEEDS_NATIVE, OF_WHAT_ARRIVED, weights
 from epidemic.protocol.commitment import MOST_ROUNDS
 from epidemic.protocol.partial_view import MOST_ENTRIES
 from epidemic.topology import (
+    Complete,
     ELLocal,
     Fragments,
     exchange_of,
@@ -55,6 +58,9 @@ LOOKED_AT = 4
 """Rounds of each seed checked for balance, if a topology does not declare whether its links go both ways."""
 
 CLOSE = 1e-9
+
+MOST_WHOLE = 1000
+"""Nodes that may all hear each other where each of them compares whole models with each other."""
 
 ROUND_FAULTS = ("crashes", "random_crashes", "blocked", "partitions", "loss")
 """Faults that a simulation draws and a real network has by itself."""
@@ -292,6 +298,24 @@ class Facts:
         return made(self.experiment.aggregation)
 
     @property
+    def adversary(self) -> Adversary | None:
+        """What malicious nodes do; None where no node is malicious."""
+        given = self.experiment.adversary
+        return given if given is not None and given.size else None
+
+    @property
+    def hostile(self) -> str:
+        """How a message names it."""
+        assert self.adversary is not None
+        return f'adversary.kind = "{self.adversary.called}"'
+
+    @property
+    def adopting(self) -> bool:
+        """Whether a node may take the model of a single other one."""
+        faults = self.faults
+        return faults.on_return == "adopt" and bool(faults.crashes or faults.random_crashes)
+
+    @property
     def robust(self) -> str:
         """The aggregator, as a message names it."""
         return said_of(self.experiment)
@@ -351,7 +375,7 @@ class Rule:
     def line(self, facts: Facts) -> str:
         """The message for this experiment."""
         text = f"{self.why}; {self.instead}" if self.instead else self.why
-        return text.format(f=facts, limit={"rounds": MOST_ROUNDS, "entries": MOST_ENTRIES})
+        return text.format(f=facts, limit={"rounds": MOST_ROUNDS, "entries": MOST_ENTRIES, "whole": MOST_WHOLE})
 
 
 # -- aggregators
@@ -362,10 +386,19 @@ WHOLE_MODELS = Trait(
 )
 NOT_OF_PAIRS = Trait("an aggregator of more than two", lambda f: not f.aggregator.linear and not f.aggregator.pairs)
 TOO_FEW_NODES = Trait("fewer nodes than it needs", lambda f: f.aggregator.fewest > f.nodes)
+MANY_WHOLE = Trait("an aggregator of whole models of very many", lambda f: WHOLE_MODELS(f) and f.nodes > MOST_WHOLE)
 NO_AVERAGE = Trait("an algorithm without an average", lambda f: not f.has("aggregates"))
 PAIRS = Trait("an asynchronous method of pairs", lambda f: f.free is not None and f.free.merges_pairs)
 BY_AGE = Trait('weight = "age"', lambda f: f.aging)
 SOME_NUMBERS = Trait("messages of some numbers", lambda f: f.compression is not None and f.compression.partial)
+# -- adversaries
+ADVERSARY = Trait("[adversary]", lambda f: f.adversary is not None)
+OF_A_STATIC_GRAPH = Trait("an adversary of one graph", lambda f: f.adversary is not None and f.adversary.static_only)
+DATA_OF_THE_HONEST = Trait(
+    "data of honest nodes only", lambda f: f.adversary is not None and not f.adversary.holds_data
+)
+SAID_SHARES = Trait("shares that are said", lambda f: isinstance(f.experiment.partition, Explicit))
+ADOPTS = Trait("nodes that take the model of one other", lambda f: f.adopting)
 # -- what a user's own algorithms ask for
 ASKS_WHOLE = Trait("an algorithm that asks for whole messages", lambda f: f.asked & {"each", "sum"})
 ASKS_SUMS = Trait("an algorithm that asks for sums", lambda f: "sum" in f.asked)
@@ -403,6 +436,7 @@ NOTHING_ARRIVES = Trait("no links, or messages that are all lost", lambda f: f.s
 REQUESTS = Trait("requests for models", lambda f: exchange_of(f.topology) == "requests")
 ALL_REDUCE = Trait("an all-reduce", lambda f: exchange_of(f.topology) == "all-reduce")
 NOT_MESSAGES = Trait("requests or an all-reduce", lambda f: exchange_of(f.topology) != "messages")
+COMPLETE = Trait("a complete graph", lambda f: isinstance(f.topology, Complete))
 CHANGING = Trait("a graph that changes", lambda f: not is_static(f.topology))
 ROUND_GRAPHS = Trait(
     "a graph for each round", lambda f: not isinstance(f.topology, ELLocal) and not is_static(f.topology)
@@ -488,6 +522,7 @@ OWN_DATA = Trait("data of each node's own", lambda f: f.network.data == "own")
 COIN = Trait("a coin of each node's own", lambda f: f.network.blind)
 COMMITTED = Trait('coin = "committed"', lambda f: f.network.coin == "committed")
 NOT_PRIVATE = Trait("a coin that is not private", lambda f: f.network.coin != "private")
+PRIVATE = Trait('coin = "private"', lambda f: f.network.coin == "private")
 NOT_BARRIER = Trait('a close other than "barrier"', lambda f: not f.network.close.waits_for_all)
 BARRIER = Trait('close = "barrier"', lambda f: f.network.close.waits_for_all)
 NETWORK_CLOSE = Trait("a close of rounds", lambda f: not isinstance(f.network.close, CloseAdaptive))
@@ -918,6 +953,115 @@ RULES: tuple[Rule, ...] = (
         "{f.robust} needs {f.aggregator.fewest} models, and nodes = {f.nodes} is all there are: every node would keep its own",
         "use more nodes, or leave fewer out",
     ),
+    Rule(
+        NOT_AVERAGE,
+        REDIRECTS,
+        "{f.robust} tolerates as many liars as the round's graph lets through, and the messages that faults.cap redirects follow no graph",
+        "use faults.max_retries = 0",
+    ),
+    Rule(
+        MANY_WHOLE,
+        COMPLETE,
+        "{f.robust} compares all models that a node receives, and nodes = {f.nodes} that all send to all are more than {limit[whole]}",
+        'use topology.kind = "el-oracle", or a rule that goes by coordinates ("trimmed-mean", "median")',
+    ),
+    # adversaries
+    Rule(
+        DEPLOYED,
+        ADVERSARY,
+        "[adversary] is for simulations: deployed nodes run the protocol as it is",
+        "leave it out",
+    ),
+    Rule(
+        ADVERSARY,
+        RANKS,
+        "{f.hostile} looks at models of all nodes, and {f.ranks} ranks have a part each",
+        "run it in one process",
+    ),
+    Rule(
+        ADVERSARY,
+        rounds(CLOCK),
+        "[adversary] sees what honest nodes are about to send in a round, and under a [clock] they do not send together",
+        "leave [clock] out",
+    ),
+    Rule(
+        ADVERSARY,
+        ASYNCHRONOUS,
+        '[adversary] sees what honest nodes are about to send in a round, and algorithm.kind = "{f.method}" has none',
+        'use algorithm.kind = "local-sgd"',
+    ),
+    Rule(
+        ADVERSARY,
+        NOT_MODELS,
+        '{f.hostile} sends models, and messages of algorithm.kind = "{f.method}" are something else, or must all arrive',
+        'use algorithm.kind = "local-sgd" or "qg-momentum"',
+    ),
+    Rule(
+        ADVERSARY,
+        BALANCED,
+        'algorithm.kind = "{f.method}" needs weights that add up to 1 for every sender, too, which malicious ones do not keep to',
+        'use algorithm.kind = "local-sgd" or "qg-momentum"',
+    ),
+    Rule(
+        ADVERSARY,
+        DIFFERENCES,
+        '{f.hostile} sends models, and messages of algorithm.kind = "{f.method}" are differences',
+        'use algorithm.kind = "local-sgd" or "qg-momentum"',
+    ),
+    Rule(
+        ADVERSARY,
+        ALL_REDUCE,
+        'topology.cost = "all-reduce" has no messages that could be malicious: models are added up on their way',
+        'use cost = "all-to-all"',
+    ),
+    Rule(
+        ADVERSARY,
+        FRAGMENTS,
+        '{f.hostile} sends whole models, and topology.kind = "{f.kind}" sends their parts separate ways',
+        "use its inner topology alone",
+    ),
+    Rule(
+        ADVERSARY,
+        COMPRESSION,
+        "{f.hostile} sends models as they are, and [compression] makes them smaller",
+        "leave one of them out",
+    ),
+    Rule(
+        ADVERSARY,
+        BY_SAMPLES,
+        'mixing = "samples" goes by what nodes say of themselves, and malicious ones can say anything',
+        'use mixing = "uniform"',
+    ),
+    Rule(
+        ADVERSARY,
+        LIVE_ONLY,
+        'participation.kind = "teleportation" hands models from node to node, and a malicious one would hand over anything',
+        'use kind = "uniform"',
+    ),
+    Rule(
+        ADVERSARY,
+        ADOPTS,
+        'faults.on_return = "adopt" gives a returning node the model of a single other one, which may be malicious',
+        'use on_return = "keep"',
+    ),
+    Rule(
+        DATA_OF_THE_HONEST,
+        SAID_SHARES,
+        'partition.kind = "explicit" says the share of every node, and malicious ones hold none',
+        'use adversary.data = "all"',
+    ),
+    Rule(
+        OF_A_STATIC_GRAPH,
+        CHANGING,
+        '{f.hostile} needs one graph for all rounds, and topology.kind = "{f.kind}" changes it',
+        "use a static topology (ring, torus, regular, complete)",
+    ),
+    Rule(
+        OF_A_STATIC_GRAPH,
+        ONE_WAY,
+        '{f.hostile} needs links that go both ways, and some of topology.kind = "{f.kind}" go one way only',
+        "use ring, torus, regular or complete",
+    ),
     # ranks
     Rule(
         RANKS,
@@ -1070,6 +1214,12 @@ RULES: tuple[Rule, ...] = (
         NOT_EL_LOCAL,
         'network.coin = "{f.network.coin}" needs topology.kind = "el-local", where each node draws its own targets',
         'this one is "{f.kind}"',
+    ),
+    Rule(
+        NOT_AVERAGE,
+        deployed(PRIVATE),
+        '{f.robust} tolerates as many liars as the round\'s graph lets through, and with network.coin = "private" they choose whom they send to',
+        'use coin = "shared" or "committed", whose graphs receivers can check',
     ),
     Rule(
         deployed(COMMITTED),

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from epidemic.adversary import ADVERSARIES
 from epidemic.aggregation import AGGREGATORS
 from epidemic.algorithms import ALGORITHMS, AsynchronousMethod
 from epidemic.clock import CHURNS, CLOSES
@@ -106,6 +107,7 @@ def components() -> dict[str, Component]:
     found += [_of("topology", kind, cls, lambda t: {"topology": t}) for kind, cls in _named(TOPOLOGIES)]
     found += [_algorithm(kind, cls) for kind, cls in _named(ALGORITHMS)]
     found += [_aggregator(kind, cls) for kind, cls in _named(AGGREGATORS)]
+    found += [_adversary(kind, cls) for kind, cls in _named(ADVERSARIES)]
     found += [_of("compression", kind, cls, lambda t: {"compression": t}) for kind, cls in _named(CODECS)]
     found += [
         _of("view", kind, cls, lambda t: {"topology": {"kind": "el-local", "s": t.pop("s", 4), "view": t}}, VIEWED)
@@ -162,6 +164,13 @@ def _aggregator(kind: str, cls: Any) -> Component:
     """An aggregator; with uniform weights those that treat all inputs alike work with any topology."""
     found = _of("aggregation", kind, cls, lambda t: {"aggregation": t})
     return found if cls.weighted else replace(found, forms=(found.forms[0], {**found.forms[0], "mixing": "uniform"}))
+
+
+def _adversary(kind: str, cls: Any) -> Component:
+    """One whose nodes hold data, which goes with any partition; some need a graph that stays as it is."""
+    found = _of("adversary", kind, cls, lambda t: {"adversary": t})
+    needs: Tables = {"topology": {"kind": "ring"}} if cls.static_only else {}
+    return replace(found, forms=({"adversary": {"kind": kind, "data": "all"}},), needs=needs)
 
 
 def _algorithm(kind: str, cls: Any) -> Component:

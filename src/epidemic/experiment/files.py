@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from epidemic.adversary import adversary_from
 from epidemic.aggregation import aggregator_from
 from epidemic.algorithms import UNSAID_KIND, algorithm_from
 from epidemic.clock import clock_from
@@ -126,6 +127,7 @@ def experiment_from(table: Mapping[str, Any]) -> Experiment:
         "network": lambda t: network_from(t),
         "clock": lambda t: clock_from(t),
         "aggregation": lambda t: aggregator_from(t),
+        "adversary": lambda t: adversary_from(t),
         "compression": lambda t: codec_from(t),
     }
     values = {key: parts[key](value) if key in parts else value for key, value in table.items()}

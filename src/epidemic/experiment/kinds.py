@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from epidemic.adversary import ADVERSARIES
 from epidemic.aggregation import AGGREGATORS
 from epidemic.algorithms import ALGORITHMS, AsynchronousMethod
 from epidemic.algorithms.optimisers import OPTIMIZERS
@@ -56,6 +57,7 @@ AXES = {
     "optimizer": Registry("algorithm.optimizer", "Optimisers", OPTIMIZERS),
     "schedule": Registry("algorithm.schedule", "Schedules of the learning rate", SCHEDULES),
     "aggregation": Registry("aggregation", "Aggregators: how received models become one", AGGREGATORS),
+    "adversary": Registry("adversary", "Adversaries: what malicious nodes do", ADVERSARIES),
     "compression": Registry("compression", "Codecs: smaller messages", CODECS),
     "data": Registry("data", "Data", SOURCES),
     "partition": Registry("partition", "Partitions: which node holds which samples", PARTITIONS),

@@ -28,6 +28,7 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "topology": ("factory",),
     "algorithm": ("factory",),
     "aggregation": ("factory",),
+    "adversary": ("factory",),
 }
 """Keys of an experiment's table that hold "module:name", at any depth; empty: every string is checked."""
 

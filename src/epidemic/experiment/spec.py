@@ -13,6 +13,7 @@ import msgspec
 from numpy.typing import ArrayLike
 from torch import nn
 
+from epidemic.adversary import ADVERSARIES, Adversary
 from epidemic.aggregation import AGGREGATORS, Aggregator, Mean
 from epidemic.aggregation import MISSING as NO_AGGREGATOR
 from epidemic.algorithms import (
@@ -222,6 +223,7 @@ class Experiment(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True
         network: How deployed nodes communicate.
         clock: How long everything takes; the run then has a simulated time. None: rounds only.
         aggregation: How a node combines its own model with received ones: `Mean` by default, `TrimmedMean`, `Median`, or your own.
+        adversary: What malicious nodes do, in a simulation: `SignFlip`, `Alie`, ... of `epidemic.adversary`. None: no node is malicious.
         compression: How the models in messages are compressed: `Float16`, `Int8`, `RandomK`, `TopK`, ... None: not at all.
 
     Example:
@@ -251,6 +253,7 @@ class Experiment(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True
     network: Network = msgspec.field(default_factory=Network)
     clock: Clock | None = None
     aggregation: Aggregator = msgspec.field(default_factory=Mean)
+    adversary: Adversary | None = None
     compression: Codec | None = None
     metrics: Mapping[str, str | Metric] | Sequence[str] = msgspec.field(default_factory=dict)
     """Further metrics by name: one of `epidemic.metrics.SHIPPED`, "module:name" or a function; a list names them by themselves."""
@@ -303,6 +306,10 @@ class Experiment(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise BadInput(f"compression = {self.compression!r} must be a codec, for example Float16()")
         if not isinstance(self.aggregation, Aggregator):
             raise BadInput(f"aggregation = {self.aggregation!r} is not an aggregator: {NO_AGGREGATOR}")
+        if self.adversary is not None:
+            if not isinstance(self.adversary, Adversary):
+                raise BadInput(f"adversary = {self.adversary!r} must be an adversary, for example SignFlip(nodes=2)")
+            self.adversary.check(self.nodes)
         require_compatible(self, "any")
         if self.free is not None:
             for seed in self.seeds:
@@ -379,6 +386,7 @@ class Experiment(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True
             self.partition,
             self.model,
             self.participation,
+            *([] if self.adversary is None else [self.adversary]),
         )
         assert isinstance(self.metrics, Mapping)
         named = all(isinstance(part, str) for part in (self.loss, *self.metrics.values()))
@@ -388,7 +396,7 @@ class Experiment(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True
         """The experiment as tables of a TOML file; a user's own objects are given by their description."""
         fields = {f.name: getattr(self, f.name) for f in msgspec.structs.fields(self)}
         metrics, callbacks = fields.pop("metrics"), fields.pop("callbacks")
-        for key in ("clock", "compression"):
+        for key in ("clock", "compression", "adversary"):
             if fields[key] is None:
                 del fields[key]
         for key, usual in (
@@ -425,6 +433,7 @@ class Experiment(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True
             *(["participation"] if self.participation.partial else []),
             *(["clock"] if self.clock else []),
             *(["aggregation"] if self.aggregation != Mean() else []),
+            *(["adversary"] if self.adversary else []),
             *(["compression"] if self.compression else []),
             "eval",
         ):
@@ -453,6 +462,7 @@ def _named_kind(value: Any) -> bool:
         *PARTICIPATIONS.values(),
         *CODECS.values(),
         *AGGREGATORS.values(),
+        *ADVERSARIES.values(),
         *_SETTINGS,
     )
     return type(value) in kinds

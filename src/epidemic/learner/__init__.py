@@ -5,7 +5,7 @@ BatchNorm are averaged with the parameters). Frozen parameters and integer buffe
 
 Two strategies do the same arithmetic:
   stacked    torch.func vmap over a chunk of rows at a time, traced once; for small models, and on GPUs
-  per-node   one row after the other in worker threads, channels_last; for convolutions on CPUs
+  per-node   one row after the other in worker threads, channels_last; traced once as well, where that is possible; for all else on CPUs
 Neither wins everywhere; `choice.py` has the rule that chooses. Neither depends on the number of threads.
 
 Shapes: k hosted nodes, d row length, r local steps, b batch size.
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from epidemic.core.workers import Workers
 from epidemic.learner.accuracies import Loss, PerPosition, accuracy, accuracy_measure
+from epidemic.learner.allocator import keep_freed_memory
 from epidemic.learner.choice import CHOICES, STRATEGIES, Choice, choose, obstacle_to_stacking, rule
 from epidemic.learner.nature import Nature
 from epidemic.learner.optimisers import AdamUpdate, Memory, Optimiser, Rate, SGDUpdate, with_rate
@@ -50,6 +51,7 @@ class Learner:
         prepared: Stacked | None = None,
     ) -> None:
         """`prepared`: what `choose` has traced of the strategy already."""
+        keep_freed_memory()
         self.task = task
         self.layout = task.layout
         self.strategy = strategy

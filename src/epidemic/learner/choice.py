@@ -4,20 +4,24 @@ The strategies differ in the last digits, and in speed by up to twenty times. `r
 nodes of the whole experiment and the type of device. It has no clock, and does not know threads, load or who hosts which nodes, so
 all hosts of an experiment choose alike. Where that is not good enough, `strategy = "timed"` measures instead.
 
-Calibrated on two cores; time of stacked relative to per-node, one thread, for n = 2, 16, 48 nodes:
+Calibrated on two cores by `benchmarks/choices.py`; time of stacked relative to per-node, which has the cores, for n = 2, 16, 96 nodes:
 
-  model                    batch   d          numbers convolved a batch      n = 2    16     48
-  logistic, mlp (d < 3,000)    8        650            0                     0.6    0.08   0.04
-  mlp 32 on 28 x 28            8     25,450            0                     0.6    0.13   0.09
-  mlp 512-512 on 28 x 28       8    669,706            0                     0.9    0.54   0.54
-  small-cnn on 8 x 8           8      1,898        4,096                     0.8    0.15   0.09
-  small-cnn on 28 x 28         8      9,098       50,176                     0.8    0.45   0.69
-  small-cnn on 3 x 32 x 32     8     11,642       65,536                     1.2    0.79   1.1
-  small-cnn on 28 x 28        32      9,098      200,704                     0.9    1.1    1.6
-  gn-lenet on 3 x 32 x 32      8     89,834      262,144                     1.2    1.0    1.7
-  femnist-cnn on 28 x 28      16  1,690,046      401,408                     0.9    1.5    1.1
+  model                    batch         d   numbers convolved a batch    n = 2     16     96
+  logistic on 64               8       650            0                     1.2    0.20   0.05
+  mlp 784-32                   8    25,450            0                     1.4    0.28   0.16
+  mlp 784-128                 32   101,770            0                     1.1    0.68   0.77
+  mlp 784-512-512              8   669,706            0                     1.0    1.2    1.4
+  mlp 3072-1024-1024           8 4,206,602            0                     1.0    1.0    1.0
+  transformer, d = 32          8    34,954            0                     1.8    1.8    0.94
+  transformer, d = 32         32    34,954            0                     1.8    2.2    1.2
+  small-cnn on 8 x 8           8     1,898        4,096                     1.2    0.37   0.16
+  small-cnn on 8 x 8          32     1,898       16,384                     1.4    0.83   0.40
+  small-cnn on 28 x 28         8     9,098       50,176                     1.7    1.3    0.74
+  small-cnn on 28 x 28        32     9,098      200,704                     2.6    1.9    1.8
+  small-cnn on 3 x 32 x 32     8    11,642       65,536                     3.0    2.6    1.4
 
-Up to 48 stacked models with convolutions are one piece and have one core; per-node has them all. Hence the limits below.
+What stacking saves is the time to call an operation, some 40 us a step of a small model; what it costs is that products of many small
+matrices are slower than those of one, and that up to 48 stacked models with convolutions are one piece and have one core. Hence the limits below.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from epidemic.core.workers import Workers
 from epidemic.learner.nature import Nature
 from epidemic.learner.optimisers import Optimiser
 from epidemic.learner.per_node import PerNode
-from epidemic.learner.stacked import Stacked
+from epidemic.learner.stacked import Stacked, most_trained
 from epidemic.learner.task import Strategy, Task
 
 STRATEGIES = ("stacked", "per-node")
@@ -42,6 +46,10 @@ CHOICES = ("auto", "timed", *STRATEGIES)
 
 CONVOLVED = 64_000
 """Numbers that the largest convolution may put out per batch; more leave the cache when many models are stacked."""
+CONVOLVED_BY_ONE = 20_000
+"""The same where all models together are one piece of work, which has one core."""
+MULTIPLIED = 4_000_000
+"""Numbers of a model without convolutions, times the samples of a batch, up to which calling operations takes longer than computing them."""
 FEWEST = 4
 """Nodes from which on convolutions are stacked; fewer are done sooner side by side."""
 
@@ -55,22 +63,35 @@ class Choice:
     draws_random_numbers: bool
 
 
-def rule(nature: Nature, nodes: int, batch: int, device: str) -> tuple[str, str]:
-    """The strategy for a model of this nature, and the reason; `nodes`: of the whole experiment."""
+def rule(nature: Nature, nodes: int, batch: int, device: str, size: int) -> tuple[str, str]:
+    """The strategy for a model, and the reason, the same on every host.
+
+    Args:
+        nature: What the model does.
+        nodes: Those of the experiment, wherever they are hosted.
+        batch: Samples of a batch.
+        device: Where the models are.
+        size: Numbers of a model.
+    """
     if nature.random:
         return "per-node", "the model draws random numbers"
     if nature.changes_buffers:
         return "per-node", "the model changes its buffers while training"
     if device != "cpu":
         return "stacked", f"by rule: on {device}"
+    if nature.recurrent or nature.attention:
+        return "per-node", f"by rule: {'recurrent layers' if nature.recurrent else 'attention'}"
     if not nature.convolved:
+        if size * batch > MULTIPLIED:
+            return "per-node", f"by rule: {size * batch} multiplications a batch, more than {MULTIPLIED}"
         return "stacked", "by rule: no convolutions"
     if nodes < FEWEST:
         return "per-node", f"by rule: convolutions of fewer than {FEWEST} nodes"
     numbers = nature.convolved * batch
-    if numbers > CONVOLVED:
-        return "per-node", f"by rule: convolutions of {numbers} numbers a batch, more than {CONVOLVED}"
-    return "stacked", f"by rule: convolutions of {numbers} numbers a batch, at most {CONVOLVED}"
+    limit = CONVOLVED_BY_ONE if nodes <= most_trained(nodes, size, convolved=True) else CONVOLVED
+    if numbers > limit:
+        return "per-node", f"by rule: convolutions of {numbers} numbers a batch, more than {limit}"
+    return "stacked", f"by rule: convolutions of {numbers} numbers a batch, at most {limit}"
 
 
 def choose(
@@ -78,7 +99,7 @@ def choose(
 ) -> tuple[Choice, Stacked | None]:
     """The strategy for an experiment of so many nodes, and the strategy object if it was prepared for the choice.   # row (d,), index (k, r, b)"""
     nature = task.nature
-    strategy, reason = rule(nature, nodes, index.shape[2], task.device.type)
+    strategy, reason = rule(nature, nodes, index.shape[2], task.device.type, task.layout.size)
     if wanted in STRATEGIES:
         strategy, reason = wanted, "set in the experiment"
     if strategy == "per-node" and (wanted != "timed" or nature.random or nature.changes_buffers):

@@ -7,16 +7,20 @@ which takes longer than everything else before the first round.
 from __future__ import annotations
 
 import copy
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 _CONVOLUTIONS = frozenset(f"conv{kind}{d}d" for kind in ("", "_transpose") for d in (1, 2, 3))
+
+_ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 
 
 @dataclass(frozen=True)
@@ -34,26 +38,47 @@ class Nature:
     outputs: int
     """Numbers that it puts out per sample."""
     any_layout: bool = True
-    """Whether it accepts channels-last images; `x.view(n, -1)` after a convolution does not."""
+    """It takes pictures whose channels lie side by side; `x.view(n, -1)` after a convolution does not."""
+    random_evaluated: bool = False
+    """It draws random numbers when it is evaluated, too."""
+    unseen: bool = False
+    """It asks Python or NumPy for random numbers, which no tensor shows: it must be called anew for every batch."""
+    recurrent: bool = False
+    """It has recurrent layers, for which PyTorch has operations of its own that are faster than their steps one by one."""
+    attention: bool = False
+    """It has attention, for which there is a fast operation that vmap does not take."""
 
 
 def nature_of(module: nn.Module, inputs: Tensor) -> Nature:
     """Run a copy of the module on these inputs (a batch) and look."""
     trained = copy.deepcopy(module).train()
     before = {n: b.clone() for n, b in trained.named_buffers()}
-    state = torch.get_rng_state()
+    state, others = torch.get_rng_state(), _other_generators()
     try:
-        with torch.no_grad(), _Convolutions() as seen:
+        with torch.no_grad(), _Operations() as seen:
             outputs = trained(inputs.clone())
+        between = torch.get_rng_state()
         with torch.no_grad():
             copy.deepcopy(trained).eval()(inputs.clone())
-        random = not torch.equal(state, torch.get_rng_state())
+        random_evaluated = not torch.equal(between, torch.get_rng_state())
+        draws = random_evaluated or not torch.equal(state, between)
     finally:
         torch.set_rng_state(state)
     changed = any(not torch.equal(b, before[n]) for n, b in trained.named_buffers())
     numbers = outputs.numel() if isinstance(outputs, Tensor) else 0
     convolved, products, out = (n // len(inputs) for n in (seen.largest, seen.products, numbers))
-    return Nature(random, changed, convolved, products, out, _takes_any_layout(trained, inputs))
+    layouts, unseen = _takes_any_layout(trained, inputs), _other_generators() != others
+    recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
+    return Nature(
+        draws, changed, convolved, products, out, layouts, random_evaluated, unseen, recurrent, seen.attention
+    )
+
+
+def _other_generators() -> tuple[Any, ...]:
+    """Where Python's and NumPy's generators stand."""
+    found: Any = np.random.get_state(legacy=True)  # noqa: NPY002 - a user's model may draw from it
+    kind, keys, *rest = found
+    return random.getstate(), kind, keys.tobytes(), *rest
 
 
 def channels_together(x: Tensor) -> Tensor:
@@ -98,14 +123,16 @@ class Watched(TorchFunctionMode, ABC):
         """A function of this name was called with these arguments, and gave what was found."""
 
 
-class _Convolutions(Watched):
-    """Counts the convolutions, called as modules or as functions."""
+class _Operations(Watched):
+    """Counts the convolutions, called as modules or as functions, and notices attention."""
 
     def __init__(self) -> None:
         super().__init__()
         self.largest = self.products = 0
+        self.attention = False
 
     def saw(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any) -> None:
+        self.attention = self.attention or name in _ATTENTION
         if name in _CONVOLUTIONS:
             given = {**dict(zip(("input", "weight"), args, strict=False)), **kwargs}
             weight, narrow = given["weight"], given["input"] if "transpose" in name else found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,6 +64,11 @@ class Layout:
         lead = rows.shape[:-1]
         chosen = [e for e in self.entries if trainable is None or e.trainable == trainable]
         return {e.name: rows[..., e.start : e.stop].view((*lead, *e.shape)) for e in chosen}
+
+    def joined(self, tensors: Sequence[Tensor], out: Tensor) -> Tensor:
+        """The trainable tensors, one for each entry, side by side in `out`.   # (trainable,)"""
+        torch._foreach_copy_([out[e.start : e.stop].view(e.shape) for e in self.entries if e.trainable], list(tensors))
+        return out
 
     def state_dict(self, row: Tensor) -> dict[str, Tensor]:
         """Return a row as the state dict that `module.load_state_dict` takes.   # row: (d,)"""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,10 +15,9 @@ from torch.func import functional_call, grad_and_value, vmap
 from epidemic.core.workers import Workers, blocks
 from epidemic.learner.optimisers import Memory, Optimiser, of_rows, parts_of_memory, with_rate
 from epidemic.learner.per_node import PerNode
+from epidemic.learner.script import script
 from epidemic.learner.task import EVALUATION_BATCH, Evaluation, Task, evaluation
-from epidemic.learner.tracing import flat, trace
-
-Traces = dict[tuple[Any, ...], Callable[..., Any]]
+from epidemic.learner.tracing import flat, trace, traces_of
 
 EVALUATED_TOGETHER = 400_000
 """Numbers that the largest convolution may put out per batch of an evaluation; with more, stacked models are several times slower than one after the other."""
@@ -28,26 +26,17 @@ EVALUATED = 250
 """Rows that are evaluated together at most, ..."""
 SAMPLES = 4 * EVALUATION_BATCH
 """... on so many samples at a time."""
-MOST_KINDS = 8
-_TRACES: OrderedDict[Hashable, Traces] = OrderedDict()  # by kind of task: tracing takes longer than a short run
 
 
-def _traces_of(task: Task) -> Traces:
-    """What has been traced of tasks of the same kind in this process; what a trace holds as a constant must not differ between them."""
-    if task.kind is None or task.layout.constants:
-        return {}
-    found = _TRACES.setdefault(task.kind, {})
-    _TRACES.move_to_end(task.kind)
-    while len(_TRACES) > MOST_KINDS:
-        _TRACES.popitem(last=False)
-    return found
+def most_trained(rows: int, size: int, *, convolved: bool, shared: bool = False) -> int:
+    """How many of so many rows of this size are trained together at most; it grows with their number.
 
-
-def most_trained(rows: int, size: int, *, convolved: bool) -> int:
-    """How many of so many rows of this size are trained together at most; it grows with their number."""
+    `shared`: by several threads, which all should have a piece where rows are so large that it pays.
+    """
     if convolved:
         return max(1, min(max(48, -(-rows // 8)), 1000, 32_000_000 // size))
-    return max(1, min(max(48, 160_000 // size, -(-rows // 8)), 1000, 8_000_000 // size))
+    fewest = min(48, -(-rows // 2)) if shared else 48
+    return max(1, min(max(fewest, 160_000 // size, -(-rows // 8)), 1000, 8_000_000 // size))
 
 
 def most_evaluated(rows: int, size: int) -> int:
@@ -62,7 +51,7 @@ class Stacked:
         self.task = task
         self.workers = workers
         self._module = copy.deepcopy(task.module)
-        self._traced = _traces_of(task)
+        self._traced = traces_of(task)
         self._tracing = threading.Lock()
         self._alone = PerNode(task, workers)
         self.steady = (
@@ -77,7 +66,8 @@ class Stacked:
         if self.steady:
             return self.steady
         convolved = rows == 0 or self.task.nature.products > 0
-        most = most_trained(rows, self.task.layout.size, convolved=convolved)
+        shared = self.task.device.type == "cpu"
+        most = most_trained(rows, self.task.layout.size, convolved=convolved, shared=shared)
         return most if convolved else -(-rows // -(-rows // most))  # equal ones
 
     def sgd(self, x: Tensor, memory: Memory, index: Tensor, step: Optimiser, seeds: list[int]) -> Tensor:
@@ -89,12 +79,14 @@ class Stacked:
 
         def one(part: slice) -> None:
             inputs, targets = self.task.batch(index[part])
-            weights = self.task.layout.views(x[part], trainable=True)
+            weights = list(self.task.layout.views(x[part], trainable=True).items())
             held = parts_of_memory(memory, part, partial(self.task.layout.views, trainable=True))
             optimiser = of_rows(step, part)
             for r in range(index.shape[1]):
-                gradients, loss = self._gradients(x[part], inputs[:, r], targets[:, r])
-                optimiser.update([(value, held.get(name, {}), gradients[name]) for name, value in weights.items()])
+                loss, *gradients = self._gradients(x[part], inputs[:, r], targets[:, r])
+                optimiser.update(
+                    [(value, held.get(name, {}), own) for (name, value), own in zip(weights, gradients, strict=True)]
+                )
                 losses[part] += loss.cpu()
 
         self.workers.map(one, blocks(len(x), self.chunk(len(x))), size=index.numel() * self.task.work)
@@ -124,9 +116,9 @@ class Stacked:
         self.prepare(x, index)
 
         def one(part: slice) -> None:
-            found, loss = self._gradients(x[part], *self.task.batch(index[part]))
-            for name, value in self.task.layout.views(gradients[part], trainable=True).items():
-                value.copy_(found[name])
+            loss, *found = self._gradients(x[part], *self.task.batch(index[part]))
+            for value, own in zip(self.task.layout.views(gradients[part], trainable=True).values(), found, strict=True):
+                value.copy_(own)
             losses[part] = loss.cpu().double()
 
         self.workers.map(one, blocks(len(x), self.chunk(len(x))), size=index.numel() * self.task.work)
@@ -169,15 +161,21 @@ class Stacked:
             if ("train", rows, index.shape[1]) not in self._traced:
                 self._gradients(x[part] if len(x) > 1 else x.repeat(rows, 1), *self.task.batch(index[part]))
 
-    def _gradients(self, rows: Tensor, inputs: Tensor, targets: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def _gradients(self, rows: Tensor, inputs: Tensor, targets: Tensor) -> list[Tensor]:
+        """The losses, and the gradients of each trainable tensor.   # (k,), (k, ...)"""
+
         def loss(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             return self.task.loss(functional_call(self._module, {**weights, **buffers}, (x,)), y)
 
         layout = self.task.layout
         arguments = (layout.views(rows, trainable=True), layout.views(rows, trainable=False), inputs, targets)
         key = ("train", len(rows), inputs.shape[1])
-        found: tuple[dict[str, Tensor], Tensor] = self._through_trace(key, vmap(grad_and_value(loss)), arguments, True)
-        return found
+
+        def in_order(*given: Any) -> list[Tensor]:
+            gradients, losses = vmap(grad_and_value(loss))(*given)
+            return [losses, *gradients.values()]
+
+        return self._through_trace(key, in_order, arguments, True)
 
     def _evaluate(self, rows: Tensor, inputs: Tensor, targets: Tensor) -> list[Tensor]:
         def judge(values: dict[str, Tensor], x: Tensor, y: Tensor) -> list[Tensor]:
@@ -190,16 +188,16 @@ class Stacked:
 
         arguments = (self.task.layout.views(rows), inputs, targets)
         key = ("evaluate", len(rows), len(inputs))
-        found: list[Tensor] = self._through_trace(key, vmap(judge, in_dims=(0, None, None)), arguments, False)
-        return found
+        return self._through_trace(key, vmap(judge, in_dims=(0, None, None)), arguments, False)
 
     def _through_trace(
         self, key: tuple[Any, ...], work: Callable[..., Any], arguments: tuple[Any, ...], training: bool
-    ) -> Any:
-        """The result of `work`, by plain tensor operations traced for these shapes, without vmap's overhead."""
+    ) -> list[Tensor]:
+        """What `work` gives, by the plain tensor operations that it amounts to for arguments of these shapes: without vmap's own overhead."""
         if key not in self._traced:
             with self._tracing:
                 if key not in self._traced:
                     self._module.train(training)
-                    self._traced[key] = trace(work, arguments)
-        return self._traced[key](*flat(arguments))
+                    self._traced[key] = script(trace(work, arguments))
+        found: list[Tensor] = self._traced[key](*flat(arguments))
+        return found

@@ -20,7 +20,7 @@ from epidemic.core.errors import BadInput, plain
 from epidemic.core.files import UNREADABLE, read_bounded, read_json
 from epidemic.counting import of_planned
 from epidemic.data.images import need
-from epidemic.record import LARGEST_RECORDS, Living, Record, Spread, Summary, read_records
+from epidemic.record import LARGEST_RECORDS, AttackCounts, Living, Record, Spread, Summary, read_records
 from epidemic.report.nodes import rows_of
 from epidemic.report.settings import ComparedSettings, differing, method_of, settings_of
 from epidemic.report.statistics import places_of
@@ -361,6 +361,7 @@ def _measured(record: Record) -> dict[str, Any]:
         },
         **({} if record.bytes.wasted is None else {"bytes_wasted_mean": record.bytes.wasted.mean}),
         **({} if record.living is None else _of_the_living(record.living)),
+        **({} if record.attack is None else _of_the_attack(record.attack)),
         **(record.time.numbers() if record.time is not None else {}),
         **{k: v for name, found in record.metrics.items() for k, v in spread(f"metric.{name}", found).items()},
     }
@@ -371,6 +372,13 @@ def _of_the_living(living: Living) -> dict[str, float | None]:
     accuracy = None if living.accuracy is None else living.accuracy.mean
     found = {"accuracy": accuracy, "loss": living.loss.mean, "disagreement": living.disagreement}
     return {f"living_{name}": value for name, value in found.items()}
+
+
+def _of_the_attack(attack: AttackCounts) -> dict[str, float | None]:
+    """What an adversary has done so far."""
+    names = ("aggregates", "bad", "kept", "received", "dropped")
+    success = {} if attack.success is None else {"attack_success_mean": attack.success.mean}
+    return {**{f"attack_{name}": getattr(attack, name) for name in names}, **success}
 
 
 # -- files of the table -----------------------------------------------------------------------------------------------

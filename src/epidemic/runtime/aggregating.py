@@ -1,7 +1,9 @@
 """The arithmetic of aggregators that are not averages, for many receivers at once or for one.
 
 A coordinatewise rule is computed in pieces of as many receivers and columns as fit into a core's cache; no number depends on how the work is cut. Any
-other rule is called once per receiver.
+other rule is called once per receiver; one that reads rows where they are gets them without a copy.
+
+Before any rule, received rows with a number that is not finite are left out, as if they had not come.
 
 Shapes: k receivers, d numbers of a row, m inputs of a receiver, h = m - 1 of them received, l rows that can be received.
 """
@@ -16,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epidemic.aggregation import Aggregator, Coordinatewise, Heard, Mean
+from epidemic.aggregation import Aggregator, Coordinatewise, Heard, Mean, Rowwise
+from epidemic.aggregation.base import weights_of
 from epidemic.core.errors import EpidemicError, RunFailed
 from epidemic.core.graph import FloatArray, IntArray
 from epidemic.core.workers import Workers, blocks
@@ -37,6 +40,19 @@ class Receiver:
     senders: IntArray  # (h,) their node ids, ascending
     weights: FloatArray  # (1 + h,) its own first
 
+    def without(self, finite: NDArray[np.bool_]) -> Receiver:
+        """The same without rows that are not finite; the others' weights grow alike.   # (l,)"""
+        kept = finite[self.at]
+        return Receiver(self.at[kept], self.senders[kept], weights_of(self.weights, kept))
+
+
+def finite_rows(rows: Tensor) -> NDArray[np.bool_]:
+    """Which rows have finite numbers only.   # (l, d) -> (l,)"""
+    found: NDArray[np.bool_] = torch.isfinite(rows.sum(1)).cpu().numpy()  # a sum that overflows says nothing
+    for i in np.flatnonzero(~found).tolist():
+        found[i] = bool(torch.isfinite(rows[i]).all())
+    return found
+
 
 def aggregate_all(
     rule: Aggregator, receivers: Sequence[Receiver], own: Tensor, rows: Tensor, workers: Workers, out: Tensor
@@ -44,6 +60,8 @@ def aggregate_all(
     """Aggregate for all receivers, into `out`.   # (k, d), (l, d) -> (k, d), or (k,), (l,) -> (k,)"""
     if own.dim() == 1:
         return aggregate_all(rule, receivers, own[:, None], rows[:, None], workers, out[:, None])[:, 0]
+    if not (finite := finite_rows(rows)).all():
+        receivers = [one.without(finite) for one in receivers]
     if isinstance(rule, Coordinatewise):
         _by_coordinates(rule, [one.at for one in receivers], own, rows, workers, out)
         return out
@@ -52,6 +70,9 @@ def aggregate_all(
         found = receivers[i]
         if 1 + len(found.at) < rule.fewest:
             out[i] = own[i]
+            return
+        if isinstance(rule, Rowwise):
+            combined(rule, own[i], [rows[j] for j in found.at.tolist()], found.weights, out[i])
             return
         received = rows[torch.from_numpy(found.at).to(rows.device)]
         out[i] = called(
@@ -66,6 +87,12 @@ def aggregate_everybody(rule: Coordinatewise, rows: Tensor, workers: Workers, ou
     """Aggregate for nodes that all receive each other's rows: the result is the same, so it is computed once.   # (m, d) -> (m, d)"""
     if rows.dim() == 1:
         return aggregate_everybody(rule, rows[:, None], workers, out[:, None])[:, 0]
+    finite = torch.from_numpy(finite_rows(rows)).to(rows.device)
+    if not finite.all():
+        if finite.any():
+            out[finite] = aggregate_everybody(rule, rows[finite], workers, torch.empty_like(rows[finite]))
+        out[~finite] = rows[~finite]
+        return out
     if len(rows) < rule.fewest:
         return out.copy_(rows)
 
@@ -81,9 +108,15 @@ def aggregate_one(rule: Aggregator, own: Tensor, received: Sequence[Tensor], hea
 
     `heard` has everything else about them; its tensors are not read.
     """
+    finite = np.array([bool(finite_rows(row.reshape(1, -1))[0]) for row in received], dtype=bool)
+    if not finite.all():
+        received = [row for row, good in zip(received, finite, strict=True) if good]
+        heard = heard.only(finite)
     m = 1 + len(received)
     if m < rule.fewest:
         out.copy_(own)
+    elif isinstance(rule, Rowwise):
+        combined(rule, own.reshape(-1), [row.reshape(-1) for row in received], heard.weights, out.view(-1))
     elif isinstance(rule, Coordinatewise):
         flat = [row.reshape(-1) for row in (own, *received)]
         into = out.view(-1)
@@ -92,6 +125,17 @@ def aggregate_one(rule: Aggregator, own: Tensor, received: Sequence[Tensor], hea
     else:
         stacked = torch.stack(list(received)) if received else own.new_empty((0, *own.shape))
         out.copy_(called(rule, Heard(own, stacked, heard.senders, heard.weights, heard.ages)))
+
+
+def combined(rule: Rowwise, own: Tensor, received: list[Tensor], weights: FloatArray, out: Tensor) -> None:
+    """The same of a rule that reads rows where they are, into `out`."""
+    try:
+        rule.combine(own, received, weights, out)
+    except EpidemicError:
+        raise
+    except Exception as problem:
+        reason = " ".join(str(problem).split())
+        raise RunFailed(f"aggregation: {_name(rule)} failed: {type(problem).__name__}: {reason}") from problem
 
 
 def called(rule: Aggregator, heard: Heard) -> Tensor:

@@ -81,8 +81,13 @@ class Counters:
         """The rounds in which each node took part.   # (n,)"""
         return sum(self.degrees.values(), np.zeros_like(self.model))
 
-    def traffic(self) -> Traffic:
-        """Mean, minimum and maximum over the nodes."""
+    def traffic(self, counted: NDArray[np.bool_] | None = None) -> Traffic:
+        """Mean, minimum and maximum over the nodes, or over those that are counted."""
+        if counted is not None:
+            model, header, control, wasted = (
+                part[counted] for part in (self.model, self.header, self.control, self.wasted)
+            )
+            return Counters(model, header, control, wasted).traffic()
         total = self.model + self.header + self.control
         parts = (self.model, self.header, self.control, total, *([self.wasted] if self.wasted.any() else []))
         return Traffic(*(MeanMax(float(part.mean()), int(part.max())) for part in parts))

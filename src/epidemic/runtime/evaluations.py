@@ -17,7 +17,18 @@ from torch import Tensor
 from epidemic.core.graph import IntArray
 from epidemic.experiment import Experiment
 from epidemic.learner import Evaluation
-from epidemic.record import HeardCounts, Living, Moment, NodeNumbers, OwnSpread, Record, Spread, Summary, Traffic
+from epidemic.record import (
+    AttackCounts,
+    HeardCounts,
+    Living,
+    Moment,
+    NodeNumbers,
+    OwnSpread,
+    Record,
+    Spread,
+    Summary,
+    Traffic,
+)
 from epidemic.runtime.counters import Counters
 from epidemic.runtime.setup import Setup
 
@@ -36,6 +47,7 @@ def record_of(
     living: Living | None = None,
     time: Moment | None = None,
     delivery: HeardCounts | None = None,
+    attack: AttackCounts | None = None,
 ) -> Record:
     """Make the record of a round: `found` has the evaluations of the nodes `ids` (of one, if all are the same), `mean` that of the average model."""
     hosted = len(ids)
@@ -54,6 +66,7 @@ def record_of(
         metrics={name: OwnSpread.of(found.metrics[name].expand(hosted)) for name in setup.experiment.own_metrics()},
         time=None if time is None else _with_accuracies(time, found, hosted),
         delivery=delivery,
+        attack=attack,
         per_node=_per_node(setup, of_everybody(found, hosted), ids) if setup.experiment.eval.per_node else None,
     )
 
@@ -107,10 +120,11 @@ def summary_of(
     seconds: float | None = None,
     ended_early: str = "",
     living: Evaluation | None = None,
+    attack: AttackCounts | None = None,
 ) -> Summary:
     """Make the summary: `final` is of the hosted nodes, `mean` of the average model, both on the full test set.
 
-    `living`: of the nodes that took part in the last round, if not all did.
+    `living`: of the nodes that took part in the last round, if not all did. `attack`: what an adversary did.
     """
     found = summary_without_data(
         setup.experiment,
@@ -128,6 +142,8 @@ def summary_of(
         final_mean_model_loss=None if mean is None else float(mean.loss[0]),
         ended_early=ended_early,
         final_living_accuracy=None if living is None else _spread(living, "accuracy", len(living.loss)),
+        attack=attack,
+        malicious=[] if attack is None else setup.malicious.tolist(),
     )
 
 

@@ -29,7 +29,7 @@ from epidemic.algorithms import Rows
 from epidemic.core.errors import CallbackFailed, Diverged, EpidemicError, Interrupted
 from epidemic.core.workers import Workers
 from epidemic.learner import Evaluation, Learner
-from epidemic.record import HeardCounts, Moment, Record, Summary
+from epidemic.record import AttackCounts, HeardCounts, Moment, Record, Summary
 from epidemic.runtime.checkpoint import MODELS, Found, Progress, read_checkpoint, write_checkpoint
 from epidemic.runtime.counters import Counters
 from epidemic.runtime.evaluations import Stopwatch, among, held_of, living_of, nodes_of, record_of, summary_of
@@ -110,6 +110,12 @@ class RunRecorder:
         self.delivery: Callable[[], HeardCounts | None] = lambda: (
             None
         )  # messages counted and expected, for deployed nodes
+        self.attack: Callable[[Tensor], AttackCounts | None] = lambda _: None  # what an adversary did to these models
+        self.honest: NDArray[np.bool_] | None = None  # which nodes are honest, if some are malicious
+        if node_id is None and len(self.setup.malicious):
+            self.honest = np.ones(self.experiment.nodes, dtype=bool)
+            self.honest[self.setup.malicious] = False
+            self.alive = int(self.honest.sum())
         self._saved = time.monotonic()
         self._kept_by_first = self.ranks.count > 1 and self.ranks.any(run_directory is not None)
         # A deployed node keeps its finished run unchanged until other nodes agree on more rounds.
@@ -148,14 +154,18 @@ class RunRecorder:
 
     @property
     def _counted(self) -> NDArray[np.bool_] | None:
-        """The nodes whose models count as learnt, if not all: those that hold one (if none does, all that are left)."""
+        """The nodes whose models count as learnt, if not all: honest ones, or those that hold one (if none does, all that are left)."""
+        if self.honest is not None:
+            return self.honest
         live_only = self.experiment.participation.live_only and self._who is None
         return self.up if live_only and self.up.any() and not self.up.all() else None
 
     # -- between rounds -----------------------------------------------------------------------------------------------
 
     def advanced(self, round: int, loss: Tensor, alive: NDArray[np.bool_] | int) -> None:
-        """Note that a round is done, with these losses and these live nodes."""
+        """Note that a round is done, with these losses and these live nodes; malicious ones do not count."""
+        if self.honest is not None and not isinstance(alive, int):
+            loss, alive = loss[torch.from_numpy(self.honest[alive])], alive & self.honest
         self.train_loss = float(loss.mean()) if len(loss) else None
         if isinstance(alive, int):
             self.alive = alive
@@ -218,9 +228,10 @@ class RunRecorder:
                 train_loss=self.train_loss,
                 disagreement=None if not whole else 0.0 if same else self.ranks.disagreement(x, host.workers),
                 living=living_of(found, up, (lambda _: 0.0) if same else self._apart(x)) if whole else None,
-                bytes=self.counters.traffic(),
+                bytes=self.counters.traffic(self.honest),
                 time=self.moment(),
                 delivery=self.delivery(),
+                attack=self.attack(x),
             )
         with host.stop.held(), self.ranks.together():  # a record is written and counted, or neither
             if self.run_directory is not None:
@@ -268,7 +279,7 @@ class RunRecorder:
         mean: Evaluation | None = None
         if self._who is None:
             mean = host.learner.evaluate(self.ranks.mean_row(average, host.workers), test)
-        sent, moment = self.counters.traffic(), self.records[-1].time
+        sent, moment = self.counters.traffic(self.honest), self.records[-1].time
         summary = summary_of(
             self.setup,
             self.records,
@@ -278,7 +289,8 @@ class RunRecorder:
             bytes=sent,
             seconds=None if moment is None else moment.seconds,
             ended_early=self.ended_early or "",
-            living=among(final, self.up) if partial and counted is None and self.up.any() else None,
+            living=among(final, self.up) if partial and counted is self.honest and self.up.any() else None,
+            attack=self.attack(average),
         )
         held = held_of(self.setup)
         held = self.ranks.gathered_values(held, None) if self._who is None else held[self._who]
@@ -289,7 +301,9 @@ class RunRecorder:
             if self.run_directory is not None:
                 nodes = nodes_of(self.setup, final, self.counters, self.ids, held)
                 longer = moment is None  # whether it could continue with more rounds
-                lines = [node | about(node["node"]) for node in nodes]
+                lines = [
+                    node | about(node["node"]) for node in nodes if self.honest is None or self.honest[node["node"]]
+                ]
                 self.run_directory.finish(summary, lines, self._columns_in(x) if longer else None)
             self.listener.finished(summary)
         return summary

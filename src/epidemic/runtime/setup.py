@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -38,6 +38,7 @@ from epidemic.models import Model, PythonModel
 from epidemic.runtime.batches import Batches
 from epidemic.runtime.devices import choose_device
 from epidemic.runtime.parts import check_parts
+from epidemic.runtime.poison import PoisonedBatches, with_poison
 from epidemic.runtime.sizes import check_model_size, check_sizes, outputs_of
 from epidemic.runtime.start import StartWeights
 
@@ -58,6 +59,8 @@ class Setup:
     test: tuple[Tensor, Tensor]  # the full test set
     initial: Tensor  # (d,) the initial model of all nodes
     sizes: NDArray[np.int64] | None  # (n,) training samples of each node; None if other nodes have data of their own
+    malicious: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """The nodes whose messages an adversary writes, ascending.   # (b,)"""
 
     @property
     def samples(self) -> NDArray[np.int64]:
@@ -90,7 +93,11 @@ def prepare(
         weights.put(module, experiment.network.largest)
     check_sizes(experiment, module, data, experiment.nodes if node_ids is None else len(node_ids), device)
     hosted = np.arange(experiment.nodes) if node_ids is None else np.array(node_ids, dtype=np.int64)
-    parts, sizes = _shares(experiment, data, streams, hosted)
+    malicious = malicious_nodes(experiment, streams)
+    parts, sizes = _shares(experiment, data, streams, hosted, malicious)
+    copy_of: NDArray[np.int64] | None = None
+    if len(malicious) and experiment.adversary is not None:
+        data, copy_of = with_poison(experiment.adversary, data, parts, malicious)
     span = _span(data)  # of all samples: measurements must not depend on where they are made
     if cut:
         data, parts = _cut(data, parts)
@@ -106,6 +113,16 @@ def prepare(
     _check_whole(task, evaluated)
     algorithm, initial = experiment.algorithm, task.layout.row(task.module)
     check_parts(experiment, len(initial))  # before rounds are planned for each part
+    batches = Batches(
+        [part if len(part) else np.zeros(1, dtype=np.int64) for part in parts],  # nodes without samples never train
+        algorithm.local_steps,
+        algorithm.batch_size,
+        nodes=experiment.nodes,
+        hosted=hosted,
+        sampling=getattr(algorithm, "sampling", "replacement"),
+    )
+    if copy_of is not None and experiment.adversary is not None:
+        batches = PoisonedBatches(batches, experiment.adversary, malicious, copy_of)
     return Setup(
         experiment,
         seed,
@@ -113,20 +130,21 @@ def prepare(
         hosted,
         data,
         parts,
-        Batches(
-            parts,
-            algorithm.local_steps,
-            algorithm.batch_size,
-            nodes=experiment.nodes,
-            hosted=hosted,
-            sampling=getattr(algorithm, "sampling", "replacement"),
-        ),
+        batches,
         task,
         evaluated,
         test,
         initial,
         sizes,
+        malicious,
     )
+
+
+def malicious_nodes(experiment: Experiment, streams: Streams) -> NDArray[np.int64]:
+    """The nodes whose messages an adversary writes; none where there is no adversary.   # (b,)"""
+    if experiment.adversary is None:
+        return np.zeros(0, dtype=np.int64)
+    return experiment.adversary.members(experiment.nodes, streams)
 
 
 def _kind(
@@ -147,7 +165,7 @@ def _kind(
 
 
 def _shares(
-    experiment: Experiment, data: Dataset, streams: Streams, hosted: NDArray[np.int64]
+    experiment: Experiment, data: Dataset, streams: Streams, hosted: NDArray[np.int64], malicious: NDArray[np.int64]
 ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64] | None]:
     """The training samples of the hosted nodes, and the number of those of each node, as far as known here."""
     if experiment.network.data == "own":
@@ -159,7 +177,14 @@ def _shares(
         return [np.arange(len(data.train))], None
     if not isinstance(experiment.partition, Partition):
         raise BadInput(f"partition = {experiment.partition!r} must be a partition, for example Dirichlet()")
-    parts = experiment.partition.split(data.train, experiment.nodes, streams("partition"))
+    if len(malicious) and experiment.adversary is not None and not experiment.adversary.holds_data:
+        honest = np.setdiff1d(np.arange(experiment.nodes), malicious)
+        found = experiment.partition.split(data.train, len(honest), streams("partition"))
+        parts = [np.zeros(0, dtype=np.int64)] * experiment.nodes
+        for node, part in zip(honest.tolist(), found, strict=True):
+            parts[node] = part
+    else:
+        parts = experiment.partition.split(data.train, experiment.nodes, streams("partition"))
     return [parts[i] for i in hosted], np.array([len(part) for part in parts], dtype=np.int64)
 
 

@@ -61,7 +61,7 @@ def check_sizes(experiment: Experiment, module: nn.Module, data: Dataset, hosted
 
 def small_shares(parts: list[NDArray[np.int64]], batch: int) -> str | None:
     """A warning if nodes hold fewer samples than a batch; None if all have enough."""
-    sizes = np.array([len(part) for part in parts])
+    sizes = np.array([len(part) for part in parts if len(part)])  # malicious nodes may hold none
     few = int((sizes < batch).sum())
     if not few:
         return None

@@ -13,10 +13,11 @@ import numpy as np
 from epidemic.algorithms import Inbox, Rows
 from epidemic.callbacks import Callback
 from epidemic.core.errors import BadInput, CallbackFailed, RankLost
+from epidemic.runtime.attack import attack_of
 from epidemic.runtime.fragments import FragmentsInbox
 from epidemic.runtime.plan import Plan, plan_round
 from epidemic.runtime.population import Positions
-from epidemic.runtime.recorder import Host, RunListener, RunRecorder
+from epidemic.runtime.recorder import ExtraState, Host, RunListener, RunRecorder
 from epidemic.runtime.run_directory import RunDirectory
 from epidemic.simulator.results import Models, SeedRun, models_in
 
@@ -37,7 +38,19 @@ class RoundLoop:
         self.callback = callback
         listener = RunListener(callback.recorded, callback.evaluating, callback.finished, callback.stop)
         self.recorder = RunRecorder(host, run_directory, how_to_resume, listener=listener)
-        self.recorder.restore()
+        self.attack = attack_of(host.population, host.learner, host.workers)
+        found = self.recorder.restore()
+        if self.attack is not None:
+            self._attacked(found)
+
+    def _attacked(self, found: ExtraState | None) -> None:
+        """Let the recorder say and save what the adversary did."""
+        attack, recorder = self.attack, self.recorder
+        assert attack is not None
+        if found is not None:
+            attack.restore(found.tallies, found.tensors)
+        recorder.attack = attack.found
+        recorder.extra = lambda: ExtraState(attack.tensors(), attack.tallies())
 
     def run(self) -> SeedRun:
         """Run all rounds and the final evaluation."""
@@ -74,7 +87,9 @@ class RoundLoop:
             setup = population.setup
             plan = plan_round(recorder.experiment, setup.streams, recorder.done, setup.sizes)
             index = population.batches(plan.round)
-        ranks, up = recorder.ranks, plan.delivery.alive
+        ranks, up, attack = recorder.ranks, plan.delivery.alive, self.attack
+        if attack is not None:
+            up = attack.taking_part(up, plan.round)
         with ranks.together():
             self.callback.planned(plan, index)
         who = None if up.all() else np.flatnonzero(up)
@@ -82,13 +97,15 @@ class RoundLoop:
         with recorder.clock("train"):
             self._adopt(plan)
             degree = plan.delivery.graph.out_degree[population.ids]
-            message, own_loss = population.local_update(
-                plan.round, degree if here is None else degree[here], index, here
-            )
+            degree = degree if here is None else degree[here]
+            if attack is not None:
+                attack.look(plan.round, here, index, degree)
+            message, own_loss = population.local_update(plan.round, degree, index, here)
             loss = ranks.gathered_values(own_loss, who)
         recorder.check_loss("training loss", loss, np.flatnonzero(up))
         with recorder.clock("mix"):
-            population.aggregate(self._inbox(plan, message, who), here, message)
+            inbox = self._inbox(plan, message, who) if attack is None else attack.inbox(plan, message, who)
+            population.aggregate(inbox, here, message)
             self._count(plan)
         recorder.advanced(plan.round, loss, up)
         with ranks.together():
