@@ -272,7 +272,7 @@ class World(simulated.World):
             assert room.seen < 1 << WINDOW, f"of node {sender} more is remembered than of its last messages"
         assert len(asked) == len(set(asked)), "a choice was made twice"
         assert all(choice >= node.first_choice for choice in asked), "a choice of a former life was made again"
-        size = simulated.held({k: v for k, v in vars(p).items() if k not in ("body", "_machine", "_make", "rules")})
+        size = simulated.held({k: v for k, v in vars(p).items() if k not in ("context", "_machine", "_make", "rules")})
         assert size <= 200 + 40 * n, f"node {node.node_id} holds {size} things"
         for node_id, times in node.greeted.items():
             most = 12 + 2 * (self.now - node.born) // SECOND + (40 if node_id == self.what.liar else 0)

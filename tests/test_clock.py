@@ -518,7 +518,7 @@ def test_models_that_are_still_equal_are_evaluated_while_somebody_is_away(algori
         ({"clock": Clock(), "faults": ep.Faults(cap=3)}, "only faults.loss"),
         ({"clock": Clock(churn=ExponentialChurn(mean_on=1, mean_off=1))}, "for ever"),
         ({"clock": Clock(close=CloseQuorum(q=1.0)), "faults": ep.Faults(loss=0.1)}, "clock.close.deadline"),
-        ({"clock": Clock(close=CloseDeadline(seconds=1)), "algorithm": PushSum(), "topology": ep.ELLocal(4)}, "cannot bear"),
+        ({"clock": Clock(close=CloseDeadline(seconds=1)), "algorithm": PushSum(), "topology": ep.ELLocal(4)}, "needs every message"),
         ({"clock": Clock(close=CloseDeadline(seconds=1, late="carry")), "mixing": "metropolis-hastings", "topology": ep.Ring()}, "uniform"),
         ({"clock": Clock(close=CloseGlobal()), "algorithm": AsyncEL()}, "no rounds to close"),
         ({"clock": Clock(), "algorithm": GossipLearning(period=1.0), "topology": ep.ELOracle(4)}, "el-local"),

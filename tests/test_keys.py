@@ -170,7 +170,7 @@ def test_bad_input_of_keys(root, tmp_path, capsys):
     )
     assert not (tmp_path / "x").exists()
     assert "has no authority" in problem(capsys, "keys", "show", tmp_path)
-    assert "never given out" in problem(capsys, "keys", "revoke", root, "node-9")
+    assert "never issued" in problem(capsys, "keys", "revoke", root, "node-9")
     assert main(["keys", "revoke", str(root), "node-1"]) == 0
     capsys.readouterr()
     assert "revoked already" in problem(capsys, "keys", "revoke", root, "node-1")
