@@ -1,5 +1,6 @@
 """A training script as a node: what is attached, the turns of script and node, what nodes must have in common, what is refused."""
 
+import contextlib
 import io
 import queue
 import threading
@@ -18,6 +19,7 @@ from epidemic.deploy import agreement as agreements
 from epidemic.deploy import scripts
 from epidemic.deploy.attached import MOST_TOLD, Attached
 from epidemic.deploy.joining import AVERAGE_OF_FACTORS
+from epidemic.deploy.learning import Computation
 from epidemic.deploy.optimiser_state import give_state, state_of
 from epidemic.deploy.own_loop import ScriptsTraining, evaluation_of
 from epidemic.deploy.process import Process
@@ -298,6 +300,39 @@ def test_a_wish_to_stop_reaches_a_node_that_waits_and_leaves_the_row_as_it_was()
     assert row.tolist() == [[1, 1]]
 
 
+def test_an_interrupt_while_numbers_are_handed_over_leaves_the_model_of_before():
+    """Otherwise the node would save a model that is half of before and half of after."""
+    turns, restored, row = Turns(), [], torch.zeros(1, 2)
+    population = SimpleNamespace(
+        snapshot=lambda who: {"x": row.clone()},
+        restore=lambda who, state: restored.append(state["x"].tolist()),
+        local_update=lambda number, *_: turns.train(number, row),
+    )
+    computation = Computation.__new__(Computation)
+    computation._host, computation._nodes = SimpleNamespace(population=population), {0: None}
+    node = SimpleNamespace(position=0, recorder=SimpleNamespace(clock=lambda _: contextlib.nullcontext()))
+
+    def live():
+        with contextlib.suppress(KeyboardInterrupt):
+            computation._train(0, [(node, 1)])
+
+    thread = threading.Thread(target=live, daemon=True)
+    thread.start()
+    turns.next_round()
+    turns.report(evaluation_of(1.0, None))
+
+    def interrupted(row):
+        row[0] = 5
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        turns.hand_over(interrupted, {})
+    turns.stop.request()
+    thread.join(5)
+    assert row.tolist() == [[5, 0]]
+    assert restored == [[[0, 0]]]
+
+
 def test_what_the_script_wants_to_be_kept_counts_only_when_the_round_is_over():
     """Otherwise a restart would have the optimiser of after a training and the model of before."""
     turns = Turns()
@@ -477,7 +512,7 @@ def test_calls_in_the_wrong_order_are_told(folder, capsys):
     with pytest.raises(BadInput, match="must be a finite number"):
         node.report(loss=float("nan"))
     for value in (torch.zeros(3), "low", None):
-        with pytest.raises(BadInput, match="report: loss is .*; give one number"):
+        with pytest.raises(BadInput, match=r"report: loss is .*; give one number"):
             node.report(loss=value)
     with pytest.raises(BadInput, match="report: accuracy = 80"):
         node.report(loss=1.0, accuracy=80)

@@ -242,16 +242,13 @@ class Computation:
 
     def _train(self, round: int, group: list[tuple[SynchronousNode, int]]) -> None:
         nodes = [node for node, _ in group]
-        population = self._host.population
-        before = population.snapshot(np.array([node.position for node in nodes]))
-        with nodes[0].recorder.clock("train"):
-            message, loss = population.local_update(
-                round, np.array([targets for _, targets in group]), None, self._who(nodes)
-            )
-        fine = torch.isfinite(loss) & self._sane(nodes).to(loss.device)
-        bad = [i for i in (~fine).nonzero().flatten().tolist() if nodes[i].own is not None or not loss[i].isfinite()]
-        if bad:
-            message, loss = self._train_again(round, group, before, bad)
+        population, where = self._host.population, np.array([node.position for node in nodes])
+        before = population.snapshot(where)
+        try:
+            message, loss = self._trained(round, group, before)
+        except KeyboardInterrupt:  # of a script that was interrupted while it handed its numbers over
+            population.restore(where, before)
+            raise
         if len(self._nodes) > 1:  # a neighbour's aggregation may overwrite what others still have to read
             message = {name: rows.clone() for name, rows in message.items()}
         events = []
@@ -264,6 +261,17 @@ class Computation:
                 outgoing.sealed(node)
             events.append((node.node_id, e.Trained(round)))
         self._calls.done(events)
+
+    def _trained(self, round: int, group: list[tuple[SynchronousNode, int]], before: Rows) -> tuple[Rows, Tensor]:
+        """Train, and once more where a loss or a model exploded."""
+        nodes = [node for node, _ in group]
+        with nodes[0].recorder.clock("train"):
+            message, loss = self._host.population.local_update(
+                round, np.array([targets for _, targets in group]), None, self._who(nodes)
+            )
+        fine = torch.isfinite(loss) & self._sane(nodes).to(loss.device)
+        bad = [i for i in (~fine).nonzero().flatten().tolist() if nodes[i].own is not None or not loss[i].isfinite()]
+        return self._train_again(round, group, before, bad) if bad else (message, loss)
 
     def _train_again(
         self, round: int, group: list[tuple[SynchronousNode, int]], before: Rows, bad: list[int]
