@@ -143,6 +143,10 @@ def test_a_late_message_is_dropped_or_counts_in_the_next_round_with_its_age(late
     else:
         assert (mix.messages, mix.ages) == (((1, (1, 1)), (2, (1, 2)), (3, (0, 3))), (0, 0, 1))
     assert node.p.count.heard == 4  # of rounds 0 and 1: a carried message is of neither
+    node(e.Mixed(1))
+    node.trains().message(1)
+    (mix,) = (act for act in node.message(2) if isinstance(act, e.Mix))
+    assert (mix.messages, mix.ages) == (((1, (2, 1)), (2, (2, 2))), ()), "a carried message counts once"
 
 
 def test_a_carried_message_gives_way_to_a_fresh_one_of_its_sender():
