@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 
+import msgspec
 import pytest
 
 import epidemic as ep
@@ -117,3 +118,21 @@ def test_one_wish_to_stop_is_heeded_in_a_loop_of_events(monkeypatch, number):
         ep.simulate(hopeless())
     assert time.monotonic() - began < 10
     later.join()
+
+
+# -- nothing sent -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", [ep.AsyncEL(), ep.DivShare()], ids=str)
+def test_who_can_send_nothing_has_sent_no_byte(tmp_path, capsys, algorithm):
+    experiment = small(topology=NONE, algorithm=algorithm, clock=Clock(compute=ConstantCompute(0.1), stop=3.0))
+    run = ep.simulate(experiment, tmp_path / "run")
+    last = run.records[-1]
+    assert last.round > 0, "nodes train by themselves"
+    sent = last.bytes
+    assert set(msgspec.structs.astuple(last.time.messages)) == {0}
+    assert (sent.model.max, sent.header.max, sent.control.max, sent.total.max) == (0, 0, 0, 0)
+    assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "report.csv")]) == 0
+    header, *rows = (tmp_path / "report.csv").read_text().splitlines()
+    column = next(i for i, name in enumerate(header.split(",")) if name.startswith("bytes"))
+    assert {float(row.split(",")[column]) for row in rows} == {0.0}
