@@ -70,6 +70,16 @@ GIVEN = {
         f"epidemic cluster init nodes.toml --hosts {HOSTS} --out ready",
         "mv ready/node-0 ready/node-1 ready/node-2 ready/node-3 .",
     ],
+    "epidemic doctor": [
+        "nodes.toml",
+        f"epidemic cluster init nodes.toml --hosts {HOSTS} --out ready",
+        "mv ready/node-3 .",
+    ],
+    "epidemic predict": [
+        "patients.toml",
+        "epidemic run patients.toml --out runs/patients",
+        "epidemic export runs/patients --mean -o mean.safetensors",
+    ],
     "epidemic relay": [
         RUN[0],
         f"epidemic cluster init experiment.toml --hosts {HOSTS} --set nodes=4 --set topology.s=2 --relay relay.example:7447 --out ready",
@@ -116,6 +126,12 @@ FILES = {
     """,
     "capacity.json": '{"1": {"computation": 12.5, "communication": 8000}}',
     "behave.json": '{"1": {"active": [1, 3, 6, 9], "inactive": [1, 4, 7, 10], "finish_time": 10}}',
+    "patients.toml": """
+        nodes = 4
+        topology = {kind = "el-local", s = 2}
+        data = {kind = "table", path = "patients.csv", target = "outcome"}
+        model = {kind = "logistic"}
+    """,
     "nodes.toml": """
         nodes = 4
         topology = {kind = "el-local", s = 2}

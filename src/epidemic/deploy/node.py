@@ -233,6 +233,7 @@ def _run(
     addresses = read_addresses(hosted[0].identity.folder / "node.toml")
     meeting = meeting_of(experiment, hosted[0].identity, addresses)
     process: Process | None = None
+    transport: Transport | None = None
     for node in hosted:
         node.mark("running")
     try:
@@ -274,6 +275,9 @@ def _run(
             if not node.over:
                 node.mark("failed", reason if known else f"unexpected {type(problem).__name__}: {reason}")
         raise
+    finally:
+        if transport is not None:  # one that stays open keeps the process from ending
+            transport.close()
 
 
 def _start(callbacks: Callbacks, host: Host, recorder: RunRecorder) -> None:
@@ -320,11 +324,11 @@ def _open_transport(
 ) -> Transport:
     """Open the network; retry while a relay is not there yet."""
     end = time.monotonic() + experiment.network.patience
-    said = False
+    said, opened = False, None
     while True:
         try:
             with stop.held():
-                return Transport(
+                opened = Transport(
                     identity,
                     addresses,
                     nodes=experiment.nodes,
@@ -333,6 +337,11 @@ def _open_transport(
                     here=here,
                     knows_all=knows_all,
                 )
+            return opened
+        except KeyboardInterrupt:
+            if opened is not None:  # one that stays open keeps the process from ending
+                opened.close()
+            raise
         except Unreachable as problem:
             if time.monotonic() > end:
                 raise BadInput(

@@ -79,6 +79,7 @@ class Transport:
         self.unwelcome: Callable[[int], bool] = lambda node_id: False
         """Whether to close links to a node as soon as they open."""
         self._answering = ThreadPoolExecutor(4, "answer")
+        self._closed = False
         enough_threads(nodes, here)
         zenoh.init_log_from_env_or("off")
         self._new_token()
@@ -349,7 +350,10 @@ class Transport:
         self._lines.renew(self._new_token)
 
     def close(self) -> None:
-        """Close the connection to the network."""
+        """Close the connection to the network, once."""
+        if self._closed:
+            return
+        self._closed = True
         self._answering.shutdown(wait=False, cancel_futures=True)
         self._lines.close()
 
