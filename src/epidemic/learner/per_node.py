@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value
 
 from epidemic.core.workers import Workers, blocks
+from epidemic.learner.effects import has_effects
 from epidemic.learner.nature import channels_together
 from epidemic.learner.optimisers import Memory, Optimiser, of_rows, parts_of_memory
 from epidemic.learner.script import Run, script
@@ -231,6 +232,8 @@ def traced_gradient(task: Task, index: Tensor) -> TracedGradient | None:
     """What PyTorch does for a batch of these samples; None where that may differ from call to call, or cannot be told.   # (b,)"""
     nature, layout = task.nature, task.layout
     if task.device.type != "cpu" or nature.changes_buffers or nature.unseen or nature.recurrent:
+        return None
+    if has_effects(task.module, task.loss):
         return None
     module = copy.deepcopy(task.module).train()
 
