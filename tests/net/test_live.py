@@ -35,5 +35,5 @@ def test_the_page_of_a_cluster_shows_who_takes_part_and_who_is_gone(deploy):
         assert text.count("marker-end=") == 8
         deployment.cluster.kill(2)
         text = until(lambda rows: rows["2"] == rows["3"] == "gone" and {rows["0"], rows["1"]} <= up)
-        assert "its process ended without a word" in text
+        assert "its process ended without notice" in text
         assert 'class="cut"' in text
