@@ -2,6 +2,7 @@
 
 import functools
 import json
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import epidemic as ep
-from epidemic.core.errors import RunFailed
+from epidemic.core.errors import RankLost, RunFailed
 from epidemic.learner import Layout
 from epidemic.runtime import checkpoint
 from epidemic.runtime.ranks import Alone
@@ -134,3 +135,17 @@ def test_a_checkpoint_that_is_replaced_while_it_is_read_is_still_the_one_that_wa
     assert found.progress.round == 5
     assert found.whole()["x"].unique().tolist() == [5.0]
     assert checkpoint.read_checkpoint(tmp_path, layout).whole()["x"].unique().tolist() == [9.0]
+
+
+def test_nothing_half_written_stays_if_another_rank_is_lost_just_after_the_file_was_begun(tmp_path):
+    """Ranks hear at the end of `together` that another one is gone; the file is there by then."""
+
+    @contextmanager
+    def lost():
+        yield
+        raise RankLost("rank 1 is gone")
+
+    path = tmp_path / "checkpoint.safetensors"
+    with pytest.raises(RankLost):
+        write_tensors(path, {"x": torch.zeros(3)}, {}, lambda _: {}, together=lost)
+    assert not list(tmp_path.iterdir())

@@ -175,9 +175,9 @@ def write_tensors(
     heads = {name: Head.of(tensor) for name, tensor in small.items()} | {name: one.head for name, one in fed.items()}
     found = "" if digest is None else "0" * DIGEST
     file: TensorFile | None = None
-    with together():
-        file = None if path is None else TensorFile(path, heads, metadata(found))
     try:
+        with together():
+            file = None if path is None else TensorFile(path, heads, metadata(found))
         for name, head in sorted(heads.items()):
             if digest is not None:
                 digest.update(told(name, head))
