@@ -115,7 +115,7 @@ def test_a_sweep_with_tasks_killed_and_one_over_its_time_limit_ends_with_the_byt
     found = states(capsys, "out")
     assert {name for name, one in found.items() if one["state"] == "failed"} == left
     assert found[KILLED]["why"] == "its process was killed by SIGKILL, perhaps for lack of memory"
-    assert "without a word" in found[LOST]["why"]
+    assert "without notice" in found[LOST]["why"]
     assert epidemic(capsys, "report", "out", "-o", "report.html")[0] == 0
 
     code, again = epidemic(capsys, *command, "--json")
