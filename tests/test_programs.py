@@ -4,6 +4,7 @@ import builtins
 import json
 
 import numpy as np
+import onnxruntime as ort
 import pandas
 import pytest
 import safetensors.torch
@@ -12,8 +13,6 @@ import torch
 import epidemic as ep
 from epidemic.cli.app import main
 from epidemic.runtime.exported import KEY
-
-ort = pytest.importorskip("onnxruntime")
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ class Alie(Informed, frozen=True, tag="alie"):
         check_factor(self.factor, "worst", "formula")
 
     def message(self, scene: Scene) -> Tensor:
-        """Mu + z sd.   # (d,)"""
+        """Return mu + z sd, coordinate by coordinate, with z the factor.   # (d,)"""
         if self.factor == "formula":
             b = len(scene.sight.malicious)
             z = alie_factor(scene.sight.graph.n, b)

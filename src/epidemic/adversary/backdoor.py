@@ -49,7 +49,7 @@ class Backdoor(Adversary, frozen=True, tag="backdoor"):
 
     @property
     def poison_share(self) -> float:
-        """As it is set."""
+        """The share of stamped samples in a batch, as set."""
         return self.share
 
     def check_data(self, data: Dataset) -> None:

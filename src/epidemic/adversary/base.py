@@ -217,5 +217,5 @@ class Informed(Adversary, frozen=True):
 
     @property
     def sees(self) -> Knows:
-        """As it is set."""
+        """Whose messages the adversary looks at, as set by `knows`."""
         return self.knows

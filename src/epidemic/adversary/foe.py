@@ -21,5 +21,5 @@ class Foe(Informed, frozen=True, tag="foe"):
         check_factor(self.factor, "worst")
 
     def message(self, scene: Scene) -> Tensor:
-        """(1 - z) mu.   # (d,)"""
+        """Return (1 - z) mu, the honest mean shrunk or reversed.   # (d,)"""
         return scene.mean * (1 - factor_in(self.factor, scene, lambda z: scene.mean * (1 - z)))

@@ -45,7 +45,7 @@ class LabelFlip(Informed, frozen=True, tag="label-flip"):
         return self.where == "rows"
 
     def check_data(self, data: Dataset) -> None:
-        """There must be classes."""
+        """Refuse data whose targets are not classes."""
         if len(data.classes) < 2 or data.train.targets.ndim != 1:
             raise BadInput('adversary.kind = "label-flip" needs data with one class for each sample; use "sign-flip"')
 

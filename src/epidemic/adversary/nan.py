@@ -12,5 +12,5 @@ class NotANumber(Adversary, frozen=True, tag="nan"):
     """A model of NaN. Receivers drop it and count it."""
 
     def message(self, scene: Scene) -> Tensor:
-        """NaN in every coordinate.   # (d,)"""
+        """Return a model with NaN in every coordinate.   # (d,)"""
         return torch.full_like(scene.honest[0], float("nan"))

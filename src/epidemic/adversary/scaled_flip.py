@@ -15,5 +15,5 @@ class ScaledFlip(Informed, frozen=True, tag="scaled-flip"):
     personal: ClassVar[bool] = True
 
     def message(self, scene: Scene) -> Tensor:
-        """-(q / k) mu.   # (d,)"""
+        """Return -(q / k) mu, which makes the mean of all messages 0.   # (d,)"""
         return scene.mean * -(len(scene.honest) / scene.count)

@@ -21,7 +21,7 @@ class Centred(ByDistances, Settings, frozen=True, tag_field="kind", tag="centred
         require_int("aggregation.steps", self.steps, 1, 1000)
 
     def coefficients(self, gram: Numbers) -> Numbers:
-        """Those of the centre."""
+        """Return the weight of each input in the final centre."""
         m = len(gram)
         found = np.zeros(m)
         found[0] = 1.0

@@ -32,7 +32,7 @@ class Inner(Protocol):
 
     @property
     def fewest(self) -> int:
-        """Inputs that it needs."""
+        """The least number of inputs with which mixing tolerates f of them."""
 
     def tolerated(self, m: int) -> int:
         """How many of m inputs mixing leaves out."""

@@ -27,7 +27,7 @@ class Tolerant(Aggregator, Settings, frozen=True):
 
     @property
     def linear(self) -> bool:  # type: ignore[override]
-        """Nothing is left out."""
+        """Whether no input is left out, so that the rule is an average."""
         return self.f == 0
 
     @property

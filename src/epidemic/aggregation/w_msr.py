@@ -31,7 +31,7 @@ class WMSR(Rowwise, Settings, frozen=True, tag_field="kind", tag="w-msr", forbid
 
     @property
     def linear(self) -> bool:  # type: ignore[override]
-        """Nothing is left out."""
+        """Whether no input is left out, so that the rule is an average."""
         return self.f == 0
 
     def combine(self, own: Tensor, received: Sequence[Tensor], weights: Numbers, out: Tensor) -> None:

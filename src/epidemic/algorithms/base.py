@@ -263,7 +263,7 @@ class LocalTraining(Defaults, Settings, frozen=True, tag_field="kind", forbid_un
 
     @property
     def called(self) -> str:
-        """Its kind in files."""
+        """The kind by which experiment files name it."""
         return str(self.__struct_config__.tag or type(self).__name__)
 
     @property

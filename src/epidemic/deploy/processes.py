@@ -74,7 +74,7 @@ class Child:
 
     @property
     def named(self) -> str:
-        """Its nodes in words."""
+        """The nodes of the process, as messages name them."""
         first, last = self.node_ids[0], self.node_ids[-1]
         return f"node {first}" if first == last else f"the process of nodes {first} to {last}"
 

@@ -43,7 +43,7 @@ class CallersLearner(Learner):
 
     @property
     def at_once(self) -> int | None:
-        """All: there is one."""
+        """Rows that are worked on together: all, because a process has one."""
         return None
 
     @property
@@ -58,9 +58,9 @@ class CallersLearner(Learner):
         return found
 
     def sgd(self, *_: Any) -> Tensor:
-        """Nothing is trained here."""
+        """Never called: the script trains, and `update` asks it to."""
         raise NotImplementedError
 
     def gradients(self, *_: Any) -> tuple[Tensor, Tensor]:
-        """Nothing is trained here."""
+        """Never called: the script trains, and `update` asks it to."""
         raise NotImplementedError

@@ -56,7 +56,7 @@ class Batches:
 
 
 class _Sampling(Protocol):
-    """One way of sampling."""
+    """Interface of the ways to draw a node's samples."""
 
     def positions(self, streams: Streams, round: int) -> NDArray[np.int64]:
         """Positions of the samples of a round among each node's own.   # (k, r, b)"""

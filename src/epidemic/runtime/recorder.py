@@ -443,7 +443,7 @@ class RunRecorder:
 
     @property
     def stands(self) -> str:
-        """The progress in words."""
+        """How far the run has come, as messages say it."""
         return f"at {self._where}"
 
     @property

@@ -38,7 +38,7 @@ class Flight:
 
 
 class LinkWorld(Protocol):
-    """The properties of links."""
+    """Capacities and latencies of all links of the simulated world."""
 
     uplink: Any  # (n,) bytes per microsecond; inf: no limit
     downlink: Any

@@ -150,7 +150,7 @@ def _meeting(blocks: list[tuple[int, int, int]], k: int) -> list[Links]:
 
 
 def _clique(nodes: NDArray[np.int64]) -> Links:
-    """Everybody averages with everybody."""
+    """Links among all of these nodes, with which they average exactly."""
     low, high = np.triu_indices(len(nodes), k=1)
     return nodes[low], nodes[high], np.full(len(low), 1 / len(nodes))
 

@@ -80,7 +80,7 @@ class Item:
 
     @property
     def trains(self) -> bool:
-        """Whether it needs training."""
+        """Whether models must be trained for this item."""
         return self.jobs is not None
 
     def planned(self, request: Request) -> list[Job]:
